@@ -377,6 +377,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 		a.changed.bgp = true
 	case <-a.evidence.change:
 		a.changed.evidence = true
+	case <-a.Policies.Placed(): // Felix's rules may go
 	case _, ok := <-a.kernelEvents:
 		a.kernelChanged(ok)
 	case _, ok := <-a.tableEvents:

@@ -193,13 +193,13 @@ func TestForeignChangesAreUndone(t *testing.T) {
 func TestOtherEngines(t *testing.T) {
 	n := newNode(t)
 	client, other, at := guarded(t, n, "10.90.5")
-	n.ns.Run(t, "nft", "add table ip calico; add chain ip calico cali-FORWARD")
+	n.ns.Run(t, "nft", "add table ip calico; add chain ip calico filter-cali-from-wl-dispatch")
 	var told sync.Map
 	n.configure = func(o *policies.Options) { o.Decided = func(out bool) { told.Store("out", out) } }
 	w, stop := n.work(t)
 	eventually(t, soon, "stays out", func() bool { s := w.Seen(); return s.Reason == "felix" && w.InPlace() })
 	out, _ := told.Load("out")
-	if s := w.Seen(); s.Enforcing || out != true || len(s.Problems()) != 1 || !strings.Contains(s.Problems()[0], "table ip calico") {
+	if s := w.Seen(); s.Enforcing || out != true || len(s.Problems()) != 1 || !strings.Contains(s.Problems()[0], "chain ip calico filter-cali-from-wl-dispatch") {
 		t.Errorf("told %v, problems %q", out, s.Problems())
 	}
 	n.ns.Within(t, func() error { return netpol.Hold(podnet.DefaultVethPrefix) }) // a plugin that has not heard of it
@@ -215,7 +215,7 @@ func TestOtherEngines(t *testing.T) {
 	stop()
 
 	// Felix's rules that are to go once ours are in force do not count.
-	n.ns.Run(t, "nft", "add table ip calico")
+	n.ns.Run(t, "nft", "add table ip calico; add chain ip calico filter-cali-from-wl-dispatch")
 	n.ns.Run(t, "ip", "link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "its-peer")
 	n.configure = func(o *policies.Options) { o.FelixGoes = true }
 	w, stop = n.work(t)

@@ -58,12 +58,12 @@ func (w *Worker) findRival(ctx context.Context) (rival, error) {
 	if w.FelixGoes {
 		return rival{}, nil
 	}
-	rules, err := takeover.FelixRules(ctx, w.Kernel, w.Table)
+	rules, err := takeover.FelixPolicies(ctx, w.Kernel, w.Table)
 	if err != nil || rules == "" {
 		return rival{}, err
 	}
 	return rival{reasonFelix, fmt.Sprintf("Calico's Felix enforces on this node, as its rules are there (%s): if it does not run here any more, "+
-		"set TORTIE_REMOVE_CALICO_RULES=true, or run node cleanup calico", rules)}, nil
+		"set TORTIE_REMOVE_CALICO_RULES=true, and they go once the agent's own are in force", rules)}, nil
 }
 
 func (w *Worker) hasLink(name string) (bool, error) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -57,6 +58,14 @@ func (w *Worker) InPlace() bool {
 	return s.Applied != (time.Time{}) || s.Reason != reasonStarting && s.Reason != reasonFailing && s.Reason != ""
 }
 
+// Placed tells that InPlace has changed. Nothing comes of a nil Worker.
+func (w *Worker) Placed() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.placed
+}
+
 // Is reports that a reason holds why policies are not enforced, or not all.
 func (s *Seen) Is(reason string) bool { return s.Reason == reason || s.IPVS && reason == reasonIPVS }
 
@@ -80,6 +89,10 @@ func (w *Worker) report(err error) {
 		s.Enforcing, s.Reason, s.Why = w.standing(err)
 	})
 	now := w.Seen()
+	if inPlace := w.InPlace(); inPlace != w.inPlace {
+		w.inPlace = inPlace
+		wait.Signal(w.placed)
+	}
 	if now.Enforcing && !before.Enforcing {
 		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies, "programs", now.Programs)
 	}

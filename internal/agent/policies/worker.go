@@ -72,6 +72,7 @@ type Options struct {
 type Worker struct {
 	Options
 	sweepWanted chan struct{}
+	placed      chan struct{}
 
 	mu      sync.RWMutex // guards what follows: Run alone writes it
 	inForce compiled
@@ -91,6 +92,7 @@ type Worker struct {
 	synced   bool      // a Ruleset of this process is in the kernel
 	removed  bool      // there is nothing of ours in the kernel, as somebody else enforces
 	unlisted time.Time // since when a Ruleset waits for the first list of pods that it names; zero: it does not
+	inPlace  bool      // as Placed has told
 	refused  error     // why programs are not in force, whose pods are closed
 	forbids  bool      // since the last sweep was wished for something may have been forbidden
 
@@ -110,7 +112,7 @@ var everything = todo{feed: true, routes: true, table: true}
 
 // New returns a Worker for Run.
 func New(o Options) *Worker {
-	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause)}
+	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause)}
 	w.seen = Seen{Mode: o.Mode, Keeps: o.KeepConnections, Reason: reasonStarting}
 	return w
 }

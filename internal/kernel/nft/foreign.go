@@ -94,10 +94,15 @@ func (t *Table) Find(ctx context.Context, f Foreign) (Remains, error) {
 	}
 	defer s.Close()
 	r, err := s.remains(f)
-	if netlinkx.IsUnsupported(err) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, fs.ErrNotExist) {
+	if Missing(err) {
 		return Remains{}, nil
 	}
 	return r, err
+}
+
+// Missing reports that an error of listing says that the kernel has no nf_tables.
+func Missing(err error) bool {
+	return netlinkx.IsUnsupported(err) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, fs.ErrNotExist)
 }
 
 // Remove removes all that Find finds, in one transaction: no packet meets a part of it. It returns what that was.
@@ -189,7 +194,7 @@ func (s socket) list(kind int, family uint8, attrs nlmsg.Attributes, take func(f
 }
 
 // Chains lists the names of all chains of all families; iptables' own are among them where its programs use nf_tables.
-// netlinkx.IsUnsupported or netlinkx.IsNotExist may hold for the error if the kernel has no nf_tables.
+// Missing holds for the error if the kernel has no nf_tables.
 func (t *Table) Chains(ctx context.Context) (chains []Place, err error) {
 	s, err := dial(ctx, t.ns)
 	if err != nil {

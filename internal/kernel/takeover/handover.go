@@ -33,8 +33,8 @@ type Step struct{ What, About string }
 // Calico's programs can't put routes in the place of ours, as BIRD takes these for an administrator's and Felix does not have
 // them in sight. Given their protocol numbers they are taken for what they made themselves: what is right stays, and the rest is
 // replaced or removed by them. A packet always finds a route. Where Calico has its own to the same destination already, ours is
-// removed. Our rules of nftables go when Felix has made its own, and not before: else packets would leave the pools untranslated, and pods would
-// be without policy.
+// removed. Our rules of nftables go when Felix has its policies in force, and not before: else packets would leave the pools untranslated, and
+// pods would be without policy.
 // The devices of tunnels are Calico's too, and stay, as do the links of pods; with All they go.
 func (h Handover) Run(ctx context.Context) ([]Step, error) {
 	var steps []Step
@@ -141,11 +141,11 @@ func (h Handover) rules(ctx context.Context) ([]Step, error) {
 	if err != nil || ours.Empty() {
 		return nil, err
 	}
-	felix, err := h.Table.Find(ctx, rules)
+	felix, err := FelixPolicies(ctx, h.Kernel, h.Table)
 	if err != nil {
 		return nil, err
 	}
-	if felix.Empty() && !h.All {
+	if felix == "" && !h.All {
 		return []Step{{"keep", ours.String() + ", as Felix has made no rules here yet: run this again when it has"}}, nil
 	}
 	step := []Step{{"remove", ours.String()}}

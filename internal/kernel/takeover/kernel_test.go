@@ -44,7 +44,9 @@ func felix(t testing.TB, ns *netnstest.NS) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "felix.nft")
 	const text = `table ip calico {
-	chain filter-FORWARD { type filter hook forward priority 0; policy accept; iifname "cali*" drop
+	chain filter-cali-from-wl-dispatch { drop
+	}
+	chain filter-FORWARD { type filter hook forward priority 0; policy accept; iifname "cali*" jump filter-cali-from-wl-dispatch
 	}
 }
 `
@@ -158,6 +160,52 @@ func TestTakeOverAndBack(t *testing.T) {
 		t.Errorf("again: %v, %v", did, err)
 	}
 	wantRoutes(t, ns, calicos...)
+}
+
+// TestRulesGoOnceOthersAreInPlace: Felix's rules stay until the agent's are in place, and go as soon as that is so; the agent's stay until
+// Felix has policies in force, in each of its modes.
+func TestRulesGoOnceOthersAreInPlace(t *testing.T) {
+	ns := calicoNode(t)
+	h := newHeir(ns, true)
+	now := time.Now()
+	h.Look(t.Context(), now, false)
+	if len(h.Problems(now)) == 0 || ns.Run(t, "nft", "list", "tables") == "" {
+		t.Errorf("Felix's rules are gone before the agent's are in place: %v", h.Problems(now))
+	}
+	now = now.Add(time.Second)
+	h.Look(t.Context(), now, true)
+	if text := ns.Run(t, "nft", "list", "tables"); text != "" || len(h.Problems(now)) > 0 {
+		t.Errorf("once they are: %v\n%s", h.Problems(now), text)
+	}
+
+	back := Handover{Kernel: ns.Conn, Table: nft.New(ns.Namespace), Protocol: 84}
+	for _, mode := range [][]string{{"iptables-nft"}, {"iptables-legacy"}, {"nft", "add table ip calico; add chain ip calico "}} {
+		ns.Run(t, "nft", "add", "table", "inet", "tortie-policy")
+		chain := func(table, name string) {
+			if mode[0] == "nft" {
+				ns.Run(t, "nft", mode[1]+table+"-"+name)
+				return
+			}
+			ns.Run(t, mode[0], "-t", table, "-N", name)
+		}
+		chain("nat", "cali-nat-outgoing")
+		if did, err := back.Run(t.Context()); err != nil || len(did) != 1 && len(did) != 4 || did[len(did)-1].What != "keep" {
+			t.Errorf("%s: before Felix has policies in force: %v, %v", mode[0], did, err)
+		}
+		chain("filter", "cali-from-wl-dispatch")
+		if did, err := back.Run(t.Context()); err != nil || len(did) != 1 || did[0].What != "remove" {
+			t.Errorf("%s: once Felix has: %v, %v", mode[0], did, err)
+		}
+		if text := ns.Run(t, "nft", "list", "tables"); strings.Contains(text, "tortie-policy") {
+			t.Errorf("%s: tables\n%s", mode[0], text)
+		}
+		ns.Run(t, "nft", "flush", "ruleset")
+		if mode[0] == "iptables-legacy" {
+			ns.Run(t, mode[0], "-F")
+			ns.Run(t, mode[0], "-X")
+			ns.Run(t, mode[0], "-t", "nat", "-X")
+		}
+	}
 }
 
 func TestHandoverWhereCalicoHasItsOwn(t *testing.T) {

@@ -20,6 +20,10 @@ var Protocols = []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFeli
 // rules are Felix's in nf_tables: a table for each family in one of its modes, chains in iptables' tables in the other.
 var rules = nft.Foreign{Tables: []string{"calico"}, Chain: "cali-", Mark: "cali:"}
 
+// dispatch is the chain by which Felix leads packets of pods to their policies: in iptables' table filter in one of its modes, in its own
+// table in the other. It makes all chains of a table in one transaction, once it knows all policies.
+const dispatch = "cali-from-wl-dispatch"
+
 const (
 	// rulesPause is how long it takes until it is looked again whether Felix's rules are there.
 	rulesPause = time.Minute
@@ -37,6 +41,7 @@ type Watch struct {
 	tracker Tracker
 	birds   []string // sockets that listen
 	looked  time.Time
+	inPlace bool        // the agent's own rules, at the last call of Look
 	rules   nft.Remains // that are there
 	others  []string    // what else is there, in words
 	failed  error       // of looking, or of removing
@@ -70,15 +75,21 @@ func (w *Watch) felixRuns(now time.Time) bool {
 	return w.tracker.Writes(now, netlinkx.ProtocolFelix) || w.tracker.WritesRules(now)
 }
 
-// FelixRules says in words what Felix has of rules on this node, whether it runs or not; empty: nothing.
-func FelixRules(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table) (string, error) {
-	found, err := table.Find(ctx, rules)
-	if err != nil || !found.Empty() {
-		return found.String(), err
+// FelixPolicies says in words where Felix's policies are in force on this node, whether it runs or not; empty: nowhere. Other rules of
+// Felix's, such as those that translate addresses, do not count.
+func FelixPolicies(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table) (string, error) {
+	chains, err := table.Chains(ctx)
+	if err != nil && !nft.Missing(err) {
+		return "", err
 	}
-	chains, err := kernel.LegacyChains()
 	for _, c := range chains {
-		if strings.HasPrefix(c.Name, rules.Chain) {
+		if c.Table == "filter" && c.Chain == dispatch || slices.Contains(rules.Tables, c.Table) && c.Chain == "filter-"+dispatch {
+			return fmt.Sprintf("chain %s", c), nil
+		}
+	}
+	legacy, err := kernel.LegacyChains()
+	for _, c := range legacy {
+		if c.Table == "filter" && c.Name == dispatch {
 			return fmt.Sprintf("chain %s in table %s of iptables-legacy", c.Name, c.Table), nil
 		}
 	}
@@ -89,9 +100,10 @@ func FelixRules(ctx context.Context, kernel *netlinkx.Conn, table *nft.Table) (s
 func (w *Watch) Took(now time.Time, routes []netlinkx.Route) { w.tracker.TookRoutes(now, routes) }
 
 // Look looks for Felix's rules, not more often than makes sense, and removes them if that is wanted and it does not run, and the
-// agent's own rules are in place.
+// agent's own rules are in place: at once when they have come to be, as Felix's drop the packets of new pods.
 func (w *Watch) Look(ctx context.Context, now time.Time, inPlace bool) {
-	if !w.looked.IsZero() && now.Sub(w.looked) < rulesPause {
+	due := w.looked.IsZero() || now.Sub(w.looked) >= rulesPause || inPlace && !w.inPlace
+	if w.inPlace = inPlace; !due {
 		return
 	}
 	w.looked = now

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/app/config"
@@ -43,17 +44,31 @@ func cleanup(ctx context.Context, args []string, settings config.Diagnose, out n
 		return fmt.Errorf("open rtnetlink: %w: this takes CAP_NET_ADMIN", err)
 	}
 	defer kernel.Close()
+	r, err := nodestatus.Fetch(ctx, *address)
 	if ofCalico {
+		if err == nil && slices.Contains(withoutPolicies, reasonOf(r)) {
+			return fmt.Errorf("the agent of node %s does not enforce NetworkPolicies (%s), so that none would be in force without Felix's rules: set TORTIE_REMOVE_CALICO_RULES=true, and the agent removes them once its own are in force", r.Node, reasonOf(r))
+		}
 		steps, err := takeover.RemoveRules(ctx, kernel, nft.New(nil), *dryRun)
 		return tellSteps(out, steps, *dryRun, err)
 	}
-	if r, err := nodestatus.Fetch(ctx, *address); err == nil {
+	if err == nil {
 		return fmt.Errorf("the agent of node %s still runs, and would make anew what is removed: end it first (it answers on %s)", r.Node, *address)
 	}
 	steps, err := takeover.Handover{
 		Kernel: kernel, Table: nft.New(nil), Protocol: netlinkx.Protocol(settings.RouteProtocol), All: *all, DryRun: *dryRun,
 	}.Run(ctx)
 	return tellSteps(out, steps, *dryRun, err)
+}
+
+// withoutPolicies are the reasons why an agent does not enforce policies that it is to enforce when Felix's rules have gone.
+var withoutPolicies = []string{"felix", "starting", "failing"}
+
+func reasonOf(r *nodestatus.Report) string {
+	if r.Policy == nil {
+		return ""
+	}
+	return r.Policy.Reason
 }
 
 const cleanupAbout = `Run it on a node where the agent has ended. Routes are given to Calico's BIRD and Felix, by their protocol numbers: no packet is

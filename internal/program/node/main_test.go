@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -41,6 +43,14 @@ func TestCommandsFindTheAgent(t *testing.T) {
 	}
 	if out, _, err := execute(t, env, "cleanup", "-dry-run"); err == nil || out != "" || !strings.Contains(err.Error(), "the agent of node node1 still runs") {
 		t.Errorf("node cleanup beside an agent: %v, %q", err, out)
+	}
+	waiting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"node": "node1", "policy": {"mode": "auto", "reason": "felix"}}`)
+	}))
+	defer waiting.Close()
+	at := strings.TrimPrefix(waiting.URL, "http://")
+	if out, _, err := execute(t, nil, "cleanup", "-dry-run", "-address", at, "calico"); err == nil || out != "" || !strings.Contains(err.Error(), "TORTIE_REMOVE_CALICO_RULES") {
+		t.Errorf("node cleanup calico beside an agent that leaves policies to Felix: %v, %q", err, out)
 	}
 	if out, _, err := execute(t, nil, "status", "-address", host+":"+port, "-o", "json"); err != nil || !strings.Contains(out, `"node": "node1"`) {
 		t.Errorf("node status -address: %v\n%s", err, out)

@@ -156,7 +156,7 @@ func (l *Lab) StartPod(t testing.TB, name, node string) {
 	t.Helper()
 	where := fmt.Sprintf(`{"spec":{"nodeName":%q,"terminationGracePeriodSeconds":0}}`, node)
 	l.Kubectl(t, "run", name, "--image="+DebugImage, "--overrides", where, "--", "sleep", "1d")
-	l.Kubectl(t, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=2m")
+	l.Kubectl(t, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=5m")
 }
 
 // Pod opens the network namespace of a running pod, until the test ends.

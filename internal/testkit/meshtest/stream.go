@@ -276,6 +276,9 @@ func dropped(conn *net.UDPConn) (drops uint32) {
 	return drops
 }
 
+// Arrived returns how many packets have arrived so far.
+func (s *Stream) Arrived() int { return int(s.arrived.Load()) }
+
 // quiet is the time without an arrival after which no packet is in flight.
 const quiet = time.Second
 

@@ -7,11 +7,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -24,6 +26,10 @@ var programs = cnitest.NewPrograms("./cmd/calico", "./cmd/calico-ipam", "github.
 
 // nodes are the lab's nodes, with their blocks in testdata/datastore.yaml.
 var nodes = []struct{ name, block string }{{"master", "192.168.154.0/26"}, {"node1", "192.168.9.64/26"}}
+
+// restartTime is for how long a node's routes are kept by the others while it changes over, as datastore.yaml has it too: the default of
+// 120 s is for machines on which pods start within seconds.
+const restartTime = 15 * time.Minute
 
 // world is a lab with its workloads.
 type world struct {
@@ -84,7 +90,7 @@ func (w *world) calico() {
 	for i, n := range nodes {
 		self := &bgptest.Host{T: w.t, V4: w.address(n.name)}
 		w.Kubectl(w.t, "annotate", "node", n.name, "projectcalico.org/IPv4Address="+self.V4.String()+"/24")
-		config := bgptest.Config{ASN: 64512, Announce: []netip.Prefix{netip.MustParsePrefix(n.block)}}
+		config := bgptest.Config{ASN: 64512, Announce: []netip.Prefix{netip.MustParsePrefix(n.block)}, RestartTime: restartTime}
 		peer := w.address(nodes[1-i].name)
 		config.Sessions = []bgptest.Session{{Peer: peer, ASN: 64512, Passive: peer.String() > self.V4.String()}}
 		w.Put(w.t, n.name, "/opt/calico/bird.conf", 0o644, []byte(self.BirdText(bgptest.BIRD1, config, "ipv4")))
@@ -98,8 +104,8 @@ func (w *world) calico() {
 		w.On(w.t, n.name, "sysctl -qw net.ipv4.ip_forward=1")
 	}
 	w.apply("calico-node.yaml")
-	w.Kubectl(w.t, "-n", "kube-system", "rollout", "status", "daemonset/calico-node", "--timeout=3m")
-	w.Kubectl(w.t, "wait", "node", "--all", "--for=condition=Ready", "--timeout=2m")
+	w.Kubectl(w.t, "-n", "kube-system", "rollout", "status", "daemonset/calico-node", "--timeout=5m")
+	w.Kubectl(w.t, "wait", "node", "--all", "--for=condition=Ready", "--timeout=5m")
 }
 
 // pod starts a pod on a node, and opens its network namespace once it runs.
@@ -138,24 +144,120 @@ func (p *pod) same() {
 	}
 }
 
-// felix writes Felix's nftables rules for the existing pods to a node: packets of other pods are dropped. A Calico that comes back recreates
-// them.
-func (w *world) felix(node string) {
+// felix writes Felix's rules for the existing pods to a node, and puts them in force: packets of other pods are dropped, and those to the
+// pods of the policy that are not from one of them. A Calico that comes back puts them in force again.
+func (w *world) felix(node string, rules func(links []string, policed []*pod) string, policed ...*pod) {
 	w.t.Helper()
 	links := strings.Fields(w.On(w.t, node, `ip -o link show | sed -n 's/^[0-9]*: \(cali[^@:]*\)[@:].*/\1/p'`))
-	var known []string
 	for _, l := range links {
 		w.On(w.t, node, fmt.Sprintf("ip link set dev %s alias ''", l)) // as created by Calico
-		known = append(known, fmt.Sprintf("iifname %q accept;", l))
 	}
-	w.Put(w.t, node, "/opt/calico/felix.nft", 0o644, []byte(fmt.Sprintf(`table ip calico {}
+	w.Put(w.t, node, "/opt/calico/felix.sh", 0o755, []byte(rules(links, policed)))
+	w.On(w.t, node, "sh -e /opt/calico/felix.sh")
+}
+
+// policyChain is where the emulated Felix denies, in its own table after "filter-".
+const policyChain = "cali-pi-policy"
+
+// felixNFTables returns a script that makes Felix's rules in its mode of nftables.
+func felixNFTables(links []string, policed []*pod) string {
+	var from, to, known []string
+	for _, l := range links {
+		from = append(from, fmt.Sprintf("iifname %q return", l))
+		to = append(to, fmt.Sprintf("oifname %q return", l))
+	}
+	for _, p := range policed {
+		to = slices.Insert(to, 0, fmt.Sprintf("oifname %q goto filter-%s", p.hostLink(), policyChain))
+		known = append(known, p.V4.String())
+	}
+	return fmt.Sprintf(`nft -f - <<END
+table ip calico {}
 delete table ip calico
 table ip calico {
-	chain filter-cali-from-wl-dispatch { %s drop; }
-	chain filter-FORWARD { type filter hook forward priority 0; policy accept; iifname "cali*" jump filter-cali-from-wl-dispatch; }
+	chain filter-%s { ip saddr { %s } return; drop; }
+	chain filter-cali-from-wl-dispatch { %s; drop; }
+	chain filter-cali-to-wl-dispatch { %s; drop; }
+	chain filter-FORWARD { type filter hook forward priority 0; policy accept; iifname "cali*" jump filter-cali-from-wl-dispatch; oifname "cali*" jump filter-cali-to-wl-dispatch; }
 }
-`, strings.Join(known, " "))))
-	w.On(w.t, node, "nft -f /opt/calico/felix.nft")
+END
+`, policyChain, strings.Join(known, ", "), strings.Join(from, "; "), strings.Join(to, "; "))
+}
+
+// felixIPTables is felixNFTables in its mode of iptables.
+func felixIPTables(links []string, policed []*pod) string {
+	rules := []string{"*filter", ":cali-FORWARD - [0:0]", ":cali-from-wl-dispatch - [0:0]", ":cali-to-wl-dispatch - [0:0]", ":" + policyChain + " - [0:0]"}
+	for _, p := range policed {
+		rules = append(rules, fmt.Sprintf("-A %s -s %s -j RETURN", policyChain, p.V4), fmt.Sprintf("-A cali-to-wl-dispatch -o %s -g %s", p.hostLink(), policyChain))
+	}
+	for _, l := range links {
+		rules = append(rules, "-A cali-from-wl-dispatch -i "+l+" -j RETURN", "-A cali-to-wl-dispatch -o "+l+" -j RETURN")
+	}
+	rules = append(rules, "-A "+policyChain+" -j DROP", "-A cali-from-wl-dispatch -j DROP", "-A cali-to-wl-dispatch -j DROP",
+		"-A cali-FORWARD -i cali+ -j cali-from-wl-dispatch", "-A cali-FORWARD -o cali+ -j cali-to-wl-dispatch",
+		"-I FORWARD 1 -m comment --comment cali:wUHhoiAYhphO9Mso -j cali-FORWARD", "COMMIT")
+	return "iptables-nft-restore --noflush <<END\n" + strings.Join(rules, "\n") + "\nEND\n"
+}
+
+// hostLink is the name of the node's end of a pod's link.
+func (p *pod) hostLink() string {
+	return podnet.HostVethName(podnet.DefaultVethPrefix, "default", p.name)
+}
+
+// deniedStreams are streams that a policy denies.
+type deniedStreams []*deniedStream
+
+type deniedStream struct {
+	*meshtest.Stream
+	name    string
+	arrived int // before it was denied, and since it was told
+}
+
+// denied waits until nothing of streams arrives any more, which arrived until now.
+func (w *world) denied(streams map[string]*meshtest.Stream) (all deniedStreams) {
+	w.t.Helper()
+	for name, s := range streams {
+		d := &deniedStream{Stream: s, name: name}
+		meshtest.Eventually(w.t, func() error {
+			d.arrived = s.Arrived()
+			time.Sleep(time.Second)
+			if more := s.Arrived() - d.arrived; more > 0 {
+				return fmt.Errorf("%d packets of %s arrived in a second", more, name)
+			}
+			return nil
+		})
+		all = append(all, d)
+	}
+	return all
+}
+
+// none fails the test if a packet has arrived since the last time.
+func (all deniedStreams) none(t *testing.T, when string) {
+	t.Helper()
+	for _, d := range all {
+		now := d.Arrived()
+		if now > d.arrived {
+			t.Errorf("%s: %d packets of %s came through, which policy denies", when, now-d.arrived, d.name)
+		}
+		d.arrived = now
+	}
+}
+
+// open takes the emulated Felix's policies away on all nodes, to show that nothing else has kept the streams from arriving.
+func (w *world) open(all deniedStreams) {
+	w.t.Helper()
+	for _, n := range nodes {
+		w.On(w.t, n.name, fmt.Sprintf("nft flush chain ip calico filter-%[1]s 2>/dev/null || nft flush chain ip filter %[1]s", policyChain))
+	}
+	for _, d := range all {
+		meshtest.Eventually(w.t, func() error {
+			if d.Arrived() == d.arrived {
+				return fmt.Errorf("nothing of %s arrives although nothing denies it", d.name)
+			}
+			return nil
+		})
+		c := d.End()
+		w.t.Logf("%s: %d packets sent in %v, all denied but the %d before the policy and at the end", d.name, c.Sent, c.Took.Round(time.Second), c.Sent-c.Lost)
+	}
 }
 
 // files returns checksums of the installed files of a node.
@@ -174,7 +276,8 @@ func (w *world) golden() string {
 }
 
 // A Calico cluster is migrated by the page, node by node, and back again under traffic: no pod loses a packet, its address or a connection,
-// and Calico's objects are unchanged.
+// none gets a packet that a NetworkPolicy denies, and Calico's objects are unchanged. Felix works by nftables on one node, by iptables on the
+// other.
 func TestFromCalicoAndBack(t *testing.T) {
 	w := newWorld(t, len(nodes))
 	w.calico()
@@ -183,8 +286,17 @@ func TestFromCalicoAndBack(t *testing.T) {
 		if got := []*pod{first, second}[i].V4.String(); got != want {
 			t.Errorf("%s got %s, want %s", nodes[i].name, got, want)
 		}
-		w.felix(nodes[i].name)
 	}
+	stranger := w.pod("stranger", nodes[1].name)
+	strange := map[string]*meshtest.Stream{}
+	for _, to := range []*pod{first, second} {
+		name := "stranger to " + to.name
+		strange[name] = meshtest.StartStream(t, name, stranger.Pod, to.Pod)
+	}
+	w.apply("policy.yaml")
+	w.felix(nodes[0].name, felixNFTables, first, second)
+	w.felix(nodes[1].name, felixIPTables, first, second)
+	denied := w.denied(strange)
 	files, golden := []string{w.files(nodes[0].name), w.files(nodes[1].name)}, w.golden()
 	packets := meshtest.StartTraffic(t, first.Pod, second.Pod)
 	connection := connect(t, first.Pod, second.Pod)
@@ -197,14 +309,19 @@ func TestFromCalicoAndBack(t *testing.T) {
 		t.Helper()
 		sh.follow(t, "3. Move a node", map[string]string{"NODE": node, "MOVED": moved})
 		connection.alive(t)
-		if tables := w.On(w.t, node, "nft list tables"); strings.Contains(tables, "calico") {
-			t.Errorf("Felix's table still exists on %s: %s", node, tables)
+		denied.none(t, node+" has moved")
+		if chains := w.On(w.t, node, "nft list chains"); strings.Contains(chains, "cali-") {
+			t.Errorf("Felix's rules still exist on %s: %s", node, chains)
 		}
 	}
 	back := func(node, calico string) {
 		t.Helper()
 		sh.follow(t, "4. Take a node back to Calico", map[string]string{"NODE": node, "CALICO": calico})
 		connection.alive(t)
+		denied.none(t, node+" is back")
+		if tables := w.On(w.t, node, "nft list tables"); strings.Contains(tables, "tortie") {
+			t.Errorf("Tortie's rules still exist on %s: %s", node, tables)
+		}
 		for i, n := range nodes {
 			if got := w.files(n.name); n.name == node && got != files[i] {
 				t.Errorf("files of %s:\n%s\nbefore:\n%s", node, got, files[i])
@@ -233,6 +350,8 @@ func TestFromCalicoAndBack(t *testing.T) {
 
 	connection.alive(t)
 	packets.Intact(t)
+	denied.none(t, "at the end")
+	w.open(denied)
 	first.same()
 	second.same()
 }

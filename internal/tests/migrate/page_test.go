@@ -124,7 +124,7 @@ var (
 
 func (s *shell) try(t *testing.T, c command, instead map[string]string) {
 	t.Helper()
-	deadline := time.Now().Add(meshtest.Patience / 2 * meshtest.TimeScale)
+	deadline := time.Now().Add(2 * meshtest.Patience * meshtest.TimeScale)
 	start := time.Now()
 	for {
 		out, err := s.run(t, c.text, instead)
