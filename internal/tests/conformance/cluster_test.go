@@ -86,7 +86,7 @@ func TestParse(t *testing.T) {
         --- PASS: TestConformance/B/case (2.00s)
     --- SKIP: TestConformance/C (0.00s)
 `)
-	want := []string{"A not run: no SCTP", "B passed in 2 s", "C **failed**"}
+	want := []string{"A not run: no SCTP", "B 2s", "C **failed**"}
 	var shown []string
 	for _, one := range got {
 		shown = append(shown, one.spec+" "+one.String())

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,12 +39,13 @@ func (r *results) add(one result) {
 	r.all = append(r.all, one)
 }
 
+// String is the time of a spec that has passed, and the outcome of any other.
 func (one result) String() string {
 	switch {
 	case one.why != "":
 		return "not run: " + one.why
 	case one.passed:
-		return fmt.Sprintf("passed in %.0f s", one.took.Seconds())
+		return one.took.Round(time.Second).String()
 	}
 	return "**failed**"
 }
@@ -70,9 +71,9 @@ func (r *results) write(t *testing.T) {
 	}
 	fmt.Fprintf(&b, "Kernel %s.\n", unix.ByteSliceToString(kernel.Release[:]))
 	for _, suite := range []string{kubernetesSuite, apiSuite} {
-		counts, rows := r.table(suite)
+		counts, lists := r.lists(suite)
 		t.Logf("%s: %s", suite, counts)
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Spec | Outcome |\n|---|---|\n%s", suite, counts, rows)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s", suite, counts, lists)
 	}
 	if *report == "" {
 		return
@@ -82,9 +83,9 @@ func (r *results) write(t *testing.T) {
 	}
 }
 
-// table returns the rows of a suite, and how many specs have passed, have failed and were not run.
-func (r *results) table(suite string) (counts, rows string) {
-	var all strings.Builder
+// lists returns how many specs of a suite have passed, have failed and were not run, and lists of them: those not run below their reasons.
+func (r *results) lists(suite string) (counts, lists string) {
+	run, idle := "", map[string]string{}
 	passed, failed, left := 0, 0, 0
 	for _, one := range r.all {
 		if one.suite != suite {
@@ -93,12 +94,17 @@ func (r *results) table(suite string) (counts, rows string) {
 		switch {
 		case one.why != "":
 			left++
+			idle[one.why] += "- " + one.spec + "\n"
+			continue
 		case one.passed:
 			passed++
 		default:
 			failed++
 		}
-		fmt.Fprintf(&all, "| %s | %s |\n", strings.ReplaceAll(one.spec, "|", `\|`), one)
+		run += fmt.Sprintf("- %s (%s)\n", one.spec, one)
 	}
-	return fmt.Sprintf("%d passed, %d failed, %d not run.", passed, failed, left), all.String()
+	for _, why := range slices.Sorted(maps.Keys(idle)) {
+		run += fmt.Sprintf("\nNot run: %s:\n\n%s", why, idle[why])
+	}
+	return fmt.Sprintf("%d passed, %d failed, %d not run.", passed, failed, left), run
 }
