@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
@@ -242,6 +245,46 @@ func (all deniedStreams) none(t *testing.T, when string) {
 	}
 }
 
+// latePolicies has agents read no policies until that of a node has made its routes: Felix's rules must have stayed until then.
+func (w *world) latePolicies(node string) {
+	w.t.Helper()
+	text := w.Kubectl(w.t, "get", "clusterrole", "tortie-node", "-o", "json")
+	var role struct {
+		Rules []rbacv1.PolicyRule `json:"rules"`
+	}
+	if err := json.Unmarshal([]byte(text), &role); err != nil {
+		w.t.Fatal(err)
+	}
+	all := slices.Clone(role.Rules)
+	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "networkpolicies") })
+	if len(role.Rules) == len(all) {
+		w.t.Fatalf("agents have no right to read policies: %s", text)
+	}
+	w.grant(role.Rules)
+	go func() { // it ends with the step, which waits for an agent that is ready
+		passed := func(out string, err error) bool { return err == nil && out != "" || w.t.Context().Err() != nil }
+		for !passed(w.Do(w.t.Context(), "exec", node, "ip", "route", "show", "proto", "84")) {
+			time.Sleep(200 * time.Millisecond)
+		}
+		time.Sleep(3 * time.Second)
+		if chains, err := w.Do(w.t.Context(), "exec", node, "nft", "list", "chains"); err == nil && !strings.Contains(chains, "cali-from-wl-dispatch") {
+			w.t.Errorf("Felix's rules are gone from %s before the agent knows of policies: %s", node, chains)
+		}
+		w.grant(all)
+	}()
+}
+
+// grant sets the rights of agents.
+func (w *world) grant(rules []rbacv1.PolicyRule) {
+	patch, err := json.Marshal(map[string]any{"rules": rules})
+	if err == nil {
+		_, err = w.Do(w.t.Context(), "kubectl", "patch", "clusterrole", "tortie-node", "--type=merge", "-p", string(patch))
+	}
+	if err != nil {
+		w.t.Error(err)
+	}
+}
+
 // open takes the emulated Felix's policies away on all nodes, to show that nothing else has kept the streams from arriving.
 func (w *world) open(all deniedStreams) {
 	w.t.Helper()
@@ -333,6 +376,7 @@ func TestFromCalicoAndBack(t *testing.T) {
 	}
 	// Not node1 back and forth at once: the other node's BIRD drops the stale routes of a peer that restarts again during its graceful
 	// restart.
+	w.latePolicies("node1")
 	move("node1", "1")
 	move("master", "2")
 	sh.follow(t, "5. When the last node has moved", nil)
