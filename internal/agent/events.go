@@ -110,7 +110,11 @@ func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 	if k.IPVS {
 		t.to.Warn(desired.NodeObject(t.node), "PolicyBypassed", policies.IPVSText)
 	}
-	if err := errors.Join(k.Err, k.Refused); lasts(&t.open, now, err != nil) {
+	err := errors.Join(k.Err, k.Refused)
+	if len(k.SameLink) > 0 {
+		err = errors.Join(err, errors.New(strings.Join(k.SameLink, "\n")))
+	}
+	if lasts(&t.open, now, err != nil) {
 		t.to.Warn(desired.NodeObject(t.node), "PolicyNotInForce", fmt.Sprintf("policies have not been brought into force since %s: %v", t.open.UTC().Format(time.RFC3339), err))
 	}
 }

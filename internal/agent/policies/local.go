@@ -1,6 +1,8 @@
 package policies
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,6 +11,33 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/policy"
 )
+
+// Links are the links of a node's pods, by name. A link that several pods have is left out, so that it is closed, and named with them in same: its
+// name has 44 bits of a digest, for which somebody who may make pods can find a name that gives another pod's link his own pod's policies.
+func Links(local []policy.PodKey) (links map[string]policy.PodKey, same []string) {
+	return linksBy(local, func(key policy.PodKey) string {
+		return podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)
+	})
+}
+
+func linksBy(local []policy.PodKey, name func(policy.PodKey) string) (links map[string]policy.PodKey, same []string) {
+	links = make(map[string]policy.PodKey, len(local))
+	several := map[string][]string{}
+	for _, key := range local {
+		link := name(key)
+		if other, taken := links[link]; taken && several[link] == nil {
+			several[link] = []string{other.String()}
+		}
+		if links[link] = key; several[link] != nil {
+			several[link] = append(several[link], key.String())
+		}
+	}
+	for _, link := range slices.Sorted(maps.Keys(several)) {
+		delete(links, link)
+		same = append(same, fmt.Sprintf("pods %s are closed: their names give the same link, %s: give one of them another name", strings.Join(several[link], " and "), link))
+	}
+	return links, same
+}
 
 // podProtocols are the protocols of routes to pods: the plugins', and Felix's if it is configured to use its own.
 var podProtocols = []netlinkx.Protocol{netlinkx.ProtocolBoot, netlinkx.ProtocolFelix}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster"
-	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -20,6 +19,7 @@ type model struct {
 	good map[object]policy.Policy
 	// invalid are the problems of policies that are in force as far as they can be read, leftOut is why others are not in force at all, or as they were.
 	invalid, leftOut map[policy.ID][]string
+	sameLink         []string // see Links
 }
 
 // object names one object, and none that follows it under its name.
@@ -44,8 +44,10 @@ func (m *model) complete() bool { return m.view.Complete }
 
 // build makes the State of what the API and the kernel's routes say.
 func (m *model) build(r routed) {
+	local, same := Links(m.view.Local)
+	m.sameLink = same
 	m.State = policy.State{
-		Local: localLinks(m.view.Local, linkOf), Pods: make(map[policy.PodKey]*policy.Pod, len(m.view.Pods)),
+		Local: local, Pods: make(map[policy.PodKey]*policy.Pod, len(m.view.Pods)),
 		Namespaces: m.view.Namespaces, Nodes: m.view.Nodes, Policies: m.policies(),
 	}
 	for key, p := range m.view.Pods {
@@ -54,23 +56,6 @@ func (m *model) build(r routed) {
 	for link, key := range m.Local {
 		m.Pods[key] = r.localPod(m.view.Pods[key], link)
 	}
-}
-
-func linkOf(key policy.PodKey) string {
-	return podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)
-}
-
-// localLinks are the links of pods. A link that two pods have is left out, so that it is closed: its name has 44 bits of a digest, for which
-// somebody who may make pods can find a name that gives another pod's link his own pod's policies.
-func localLinks(keys []policy.PodKey, link func(policy.PodKey) string) map[string]policy.PodKey {
-	local, several := make(map[string]policy.PodKey, len(keys)), map[string]bool{}
-	for _, key := range keys {
-		name := link(key)
-		_, taken := local[name]
-		local[name], several[name] = key, taken || several[name]
-	}
-	maps.DeleteFunc(local, func(name string, _ policy.PodKey) bool { return several[name] })
-	return local
 }
 
 // replace takes in pods of other nodes. known: one of them had an address before, so that it may have connections.

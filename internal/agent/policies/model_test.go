@@ -2,6 +2,8 @@ package policies
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,10 +68,10 @@ func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
 	}
 }
 
-// Of two pods whose names give the same link neither has its policies in force there.
+// Of pods whose names give the same link none has its policies in force there, and all are named.
 func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
 	keys := []policy.PodKey{{Namespace: "a", Name: "victim"}, {Namespace: "b", Name: "twin"}, {Namespace: "b", Name: "web"}, {Namespace: "c", Name: "third"}}
-	got := localLinks(keys, func(k policy.PodKey) string {
+	got, same := linksBy(keys, func(k policy.PodKey) string {
 		if k.Name == "web" {
 			return "cali2"
 		}
@@ -77,5 +79,11 @@ func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
 	})
 	if len(got) != 1 || got["cali2"] != keys[2] {
 		t.Errorf("links of %v", got)
+	}
+	if len(same) != 1 || !strings.Contains(same[0], "a/victim and b/twin and c/third are closed") || !strings.Contains(same[0], "cali1") {
+		t.Errorf("told: %q", same)
+	}
+	if s := (Seen{SameLink: same}); !slices.Equal(s.Problems(), same) {
+		t.Errorf("problems: %q", s.Problems())
 	}
 }

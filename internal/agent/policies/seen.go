@@ -33,6 +33,9 @@ type Seen struct {
 	// earlier version is in force, or none.
 	Invalid, LeftOut map[policy.ID][]string
 
+	// SameLink names pods that are closed because they have the same link.
+	SameLink []string
+
 	Applied time.Time     // when the kernel was last changed or compared
 	Took    time.Duration // how long that took
 	Stats   netpol.Stats  // what was done then
@@ -117,7 +120,7 @@ func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 // describe notes what the Ruleset is about. The caller holds the lock.
 func (w *Worker) describe(s *Seen) {
 	s.Policed, s.Open, s.Programs, s.Members = 0, 0, 0, 0
-	s.Policies, s.Invalid, s.LeftOut = len(w.model.Policies), w.model.invalid, w.model.leftOut
+	s.Policies, s.Invalid, s.LeftOut, s.SameLink = len(w.model.Policies), w.model.invalid, w.model.leftOut, w.model.sameLink
 	if w.inForce.rules == nil {
 		return
 	}
@@ -157,6 +160,7 @@ func (s *Seen) Problems() (texts []string) {
 	if s.Refused != nil {
 		texts = append(texts, s.Refused.Error())
 	}
+	texts = append(texts, s.SameLink...)
 	if s.IPVS {
 		texts = append(texts, IPVSText)
 	}

@@ -17,7 +17,9 @@ type Listing struct {
 	Kernel   string `json:"kernel,omitempty"`
 	Policies int    `json:"policies"` // in the cluster
 	// Problems are what is invalid in policies.
-	Problems []string    `json:"problems,omitempty"`
+	Problems []string `json:"problems,omitempty"`
+	// SameLink are pods that are closed because they have the same link; they are not among Pods.
+	SameLink []string    `json:"sameLink,omitempty"`
 	Pods     []ListedPod `json:"pods"`
 }
 
@@ -48,7 +50,7 @@ type standing interface {
 
 // list describes the pods of this node.
 func list(node string, k *known, c *policy.Compiled, kernel standing) *Listing {
-	l := &Listing{Node: node, Policies: len(k.Policies), Problems: k.problems, Pods: []ListedPod{}}
+	l := &Listing{Node: node, Policies: len(k.Policies), Problems: k.problems, SameLink: k.sameLink, Pods: []ListedPod{}}
 	for link, key := range k.Local {
 		pod, selecting := k.Pods[key], k.selecting(key)
 		side := func(d policy.Direction) Side {
@@ -92,6 +94,9 @@ func (l *Listing) WriteText(w io.Writer) error {
 			rows = append(rows, l.Pods[i].rows()...)
 		}
 		b.WriteString("\n" + tabulate(rows))
+	}
+	if len(l.SameLink) > 0 {
+		b.WriteString("\nClosed:\n  " + strings.Join(l.SameLink, "\n  ") + "\n")
 	}
 	if len(l.Problems) > 0 {
 		b.WriteString("\nInvalid policies:\n  " + strings.Join(l.Problems, "\n  ") + "\n")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -25,6 +26,8 @@ type known struct {
 	policy.State
 	// problems are what is invalid in policies, by policy.
 	problems []string
+	// sameLink are pods of this node that are closed because they have the same link.
+	sameLink []string
 }
 
 // everything is an Interest in all pods with their ports.
@@ -75,10 +78,8 @@ func unread(view *cluster.PolicyView) error {
 
 // stateOf makes the model of a view.
 func stateOf(view *cluster.PolicyView) *known {
-	k := &known{State: policy.State{Local: map[string]policy.PodKey{}, Pods: maps.Clone(view.Pods), Namespaces: view.Namespaces, Nodes: view.Nodes}}
-	for _, key := range view.Local {
-		k.Local[podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)] = key
-	}
+	local, same := policies.Links(view.Local)
+	k := &known{sameLink: same, State: policy.State{Local: local, Pods: maps.Clone(view.Pods), Namespaces: view.Namespaces, Nodes: view.Nodes}}
 	for _, o := range view.NetworkPolicies {
 		k.add(policy.FromNetworkPolicy(o), nil)
 	}

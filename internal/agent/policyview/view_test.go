@@ -17,8 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/*.txt")
 
-// policies of the test's cluster.
-const policies = `
+// shopPolicies are those of the test's cluster.
+const shopPolicies = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: deny, namespace: shop}
@@ -56,7 +56,7 @@ spec:
 // shop is a State with two pods on this node and two elsewhere.
 func shop(t *testing.T) *known {
 	t.Helper()
-	c, err := parsePolicies("test", []byte(policies))
+	c, err := parsePolicies("test", []byte(shopPolicies))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,6 +118,7 @@ func golden(t *testing.T, name string, a answer) {
 func TestList(t *testing.T) {
 	k := shop(t)
 	k.problems = []string{"NetworkPolicy shop/x: spec.ingress[0]: wrong"}
+	k.sameLink = []string{"pods shop/a and lab/b are closed: their names give the same link, cali0"}
 	compiled := policy.Compile(k.State)
 	l := list("node1", k, compiled, kernel{links: map[string]string{linkOf(policy.PodKey{Namespace: "shop", Name: "web-1"}): "closed: the link has no program yet"}})
 	golden(t, "list", l)
