@@ -15,6 +15,19 @@ type ClusterNetworkPolicySpec struct {
 	Subject  ClusterNetworkPolicySubject       `json:"subject"`
 	Ingress  []ClusterNetworkPolicyIngressRule `json:"ingress,omitempty"`
 	Egress   []ClusterNetworkPolicyEgressRule  `json:"egress,omitempty"`
+	// Unreadable, if not empty, says why rules are missing: see Salvage.
+	Unreadable string `json:"-"`
+}
+
+// Salvage reads of an object that json.Unmarshal refuses because of cause which pods the policy is about, and at which place. What of these cannot
+// be read either is left empty. It leaves metadata alone.
+func (p *ClusterNetworkPolicy) Salvage(data []byte, cause error) {
+	p.Spec = ClusterNetworkPolicySpec{
+		Tier:       specOf[struct{ Tier string }](data).Tier,
+		Priority:   specOf[struct{ Priority int32 }](data).Priority,
+		Subject:    specOf[struct{ Subject ClusterNetworkPolicySubject }](data).Subject,
+		Unreadable: cause.Error(),
+	}
 }
 
 // The tiers of a ClusterNetworkPolicy: before and after the NetworkPolicies.

@@ -16,6 +16,32 @@ type NetworkPolicySpec struct {
 	Egress      []NetworkPolicyEgressRule  `json:"egress,omitempty"`
 	// PolicyTypes are the directions that the policy counts for; empty: Ingress, and Egress if there is a rule for it.
 	PolicyTypes []string `json:"policyTypes,omitempty"`
+	// Unreadable, if not empty, says why rules are missing: see Salvage.
+	Unreadable string `json:"-"`
+}
+
+// Salvage reads of an object that json.Unmarshal refuses because of cause which pods and directions the policy is about: the whole namespace and
+// both if that cannot be read either. It leaves metadata alone.
+func (p *NetworkPolicy) Salvage(data []byte, cause error) {
+	p.Spec = NetworkPolicySpec{
+		PodSelector: specOf[struct{ PodSelector LabelSelector }](data).PodSelector,
+		PolicyTypes: specOf[struct{ PolicyTypes []string }](data).PolicyTypes,
+		Unreadable:  cause.Error(),
+	}
+	if len(p.Spec.PolicyTypes) == 0 {
+		p.Spec.PolicyTypes = []string{PolicyTypeIngress, PolicyTypeEgress}
+	}
+}
+
+// specOf reads parts of an object's spec; without any of them if one cannot be read.
+func specOf[T any](data []byte) (parts T) {
+	var object struct {
+		Spec T `json:"spec"`
+	}
+	if json.Unmarshal(data, &object) != nil {
+		return parts
+	}
+	return object.Spec
 }
 
 // NetworkPolicyIngressRule allows what comes from one of the peers to one of the ports; no peers or no ports means any.

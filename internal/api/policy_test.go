@@ -43,3 +43,43 @@ func TestIntOrString(t *testing.T) {
 		t.Error("a fraction was taken")
 	}
 }
+
+// Of what cannot be read as a whole the pods are read, if they can be: else those of a NetworkPolicy are its namespace's.
+func TestSalvage(t *testing.T) {
+	web := LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	both := []string{"Ingress", "Egress"}
+	for text, want := range map[string]NetworkPolicySpec{
+		`{"spec":{"podSelector":{"matchLabels":{"app":"web"}},"policyTypes":["Egress"],"egress":[{"ports":[{"endPort":"x"}]}]}}`: {PodSelector: web, PolicyTypes: []string{"Egress"}},
+		`{"spec":{"podSelector":{"matchLabels":{"app":"web"}},"policyTypes":7}}`:                                                 {PodSelector: web, PolicyTypes: both},
+		`{"spec":{"podSelector":["web"],"policyTypes":["Ingress"]}}`:                                                             {PolicyTypes: []string{"Ingress"}},
+		`{"spec":7}`: {PolicyTypes: both},
+	} {
+		p := NetworkPolicy{}
+		cause := json.Unmarshal([]byte(text), &p)
+		if cause == nil {
+			t.Fatalf("%s can be read", text)
+		}
+		want.Unreadable = cause.Error()
+		p.Salvage([]byte(text), cause)
+		if d := cmp.Diff(want, p.Spec); d != "" {
+			t.Errorf("%s (-want +got):\n%s", text, d)
+		}
+	}
+	all := ClusterNetworkPolicySubject{Namespaces: &LabelSelector{}}
+	for text, want := range map[string]ClusterNetworkPolicySpec{
+		`{"spec":{"tier":"Admin","priority":7,"subject":{"namespaces":{}},"ingress":{}}}`:           {Tier: "Admin", Priority: 7, Subject: all},
+		`{"spec":{"tier":1,"priority":1.5,"subject":{"namespaces":{}}}}`:                            {Subject: all},
+		`{"spec":{"tier":"Baseline","priority":7,"subject":{"pods":7},"egress":[{"to":[],"n":7}]}}`: {Tier: "Baseline", Priority: 7},
+	} {
+		p := ClusterNetworkPolicy{}
+		cause := json.Unmarshal([]byte(text), &p)
+		if cause == nil {
+			t.Fatalf("%s can be read", text)
+		}
+		want.Unreadable = cause.Error()
+		p.Salvage([]byte(text), cause)
+		if d := cmp.Diff(want, p.Spec); d != "" {
+			t.Errorf("%s (-want +got):\n%s", text, d)
+		}
+	}
+}

@@ -47,7 +47,16 @@ func (o *object[T]) readName(data []byte, cause error) error {
 	*o = object[T]{broken: cause, never: true}
 	m := only.Meta
 	*o.meta() = api.Meta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion}
+	if part, ok := any(&o.value).(salvager); ok {
+		part.Salvage(data, cause)
+		o.broken, o.never = nil, false
+	}
 	return nil
+}
+
+// salvager is a kind of which a part counts if the rest cannot be read, rather than what an object was before.
+type salvager interface {
+	Salvage(data []byte, cause error)
 }
 
 // GetObjectMeta implements metav1.ObjectMetaAccessor, by which reflectors go.

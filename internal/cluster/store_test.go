@@ -2,11 +2,14 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -133,5 +136,34 @@ func TestTrim(t *testing.T) {
 	end := decoded(t, `{"metadata":{"resourceVersion":"5","annotations":{"`+metav1.InitialEventsAnnotationKey+`":"true"}}}`)
 	if !endsList(watch.Event{Type: watch.Bookmark, Object: end}) {
 		t.Error("the end of a list is not told")
+	}
+}
+
+// A policy that cannot be read as a whole counts as far as it can be, also after it could be.
+func TestUnreadablePolicies(t *testing.T) {
+	f, err := NewPolicyFeed(&rest.Config{Host: "http://127.0.0.1:1"}, "self", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(revision, spec string) *api.NetworkPolicy {
+		o := &object[api.NetworkPolicy]{}
+		text := `{"metadata":{"namespace":"shop","name":"web","uid":"u","resourceVersion":"` + revision + `"},"spec":` + spec + `}`
+		if err := errors.Join(json.Unmarshal([]byte(text), o), f.policies.Add(o)); err != nil {
+			t.Fatal(err)
+		}
+		view := f.Take()
+		if len(view.NetworkPolicies) != 1 || len(view.Problems) != 0 || !view.More {
+			t.Fatalf("policies %v, problems %v", view.NetworkPolicies, view.Problems)
+		}
+		return view.NetworkPolicies[0]
+	}
+	if p := add("1", `{"podSelector":{"matchLabels":{"app":"web"}},"ingress":7}`); p.Spec.PodSelector.MatchLabels["app"] != "web" || p.Spec.Unreadable == "" || p.UID != "u" {
+		t.Errorf("%+v", p)
+	}
+	if p := add("2", `{"podSelector":{},"ingress":[{}]}`); p.Spec.Unreadable != "" || len(p.Spec.Ingress) != 1 {
+		t.Errorf("%+v", p)
+	}
+	if p := add("3", `{"podSelector":7,"ingress":[{}]}`); p.Spec.Unreadable == "" || len(p.Spec.Ingress) != 0 || p.ResourceVersion != "3" {
+		t.Errorf("%+v", p)
 	}
 }

@@ -1,11 +1,14 @@
 package controllers
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/selector"
+	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -88,6 +91,32 @@ func TestInterestOfAReview(t *testing.T) {
 	} {
 		if i := interestOf(c.of); i.All != c.all || !slices.Equal(i.Namespaces, c.in) {
 			t.Errorf("%+v: %+v", c, i)
+		}
+	}
+}
+
+// What could be read of a policy only in part, or not at all, is reviewed as well.
+func TestReviewOfUnreadablePolicies(t *testing.T) {
+	np, closed, lost := &api.NetworkPolicy{}, &api.ClusterNetworkPolicy{}, &api.ClusterNetworkPolicy{}
+	np.Namespace = "a"
+	cause := errors.New("ingress is a number")
+	np.Salvage([]byte(`{"spec":{"podSelector":{},"ingress":7}}`), cause)
+	closed.Salvage([]byte(`{"spec":{"tier":"Admin","subject":{"namespaces":{}},"ingress":7}}`), cause)
+	lost.Salvage([]byte(`{"spec":{"tier":"Admin","subject":7,"ingress":7}}`), cause)
+	view := cluster.PolicyView{NetworkPolicies: []*api.NetworkPolicy{np}, ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{closed, lost}}
+	for i, e := range editions(&view) {
+		p, err := e.decode()
+		if i == 2 {
+			if err == nil || !strings.Contains(err.Error(), cause.Error()) {
+				t.Errorf("without a subject: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reasons, text := reviewed(t, p); len(reasons) != 1 || reasons[0] != reasonInvalid || !strings.Contains(text, cause.Error()) {
+			t.Errorf("%s: %v %s", e.about.Kind, reasons, text)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -14,18 +15,25 @@ var clusterTiers = map[string]Tier{api.ClusterTierAdmin: TierAdmin, api.ClusterT
 var clusterActions = map[string]Action{api.ClusterPolicyAccept: Allow, api.ClusterPolicyDeny: Deny, api.ClusterPolicyPass: Pass}
 
 // FromClusterNetworkPolicy converts a ClusterNetworkPolicy. A rule with a part that cannot be read is closed, as its API says, and named in
-// Problems: Accept matches nothing, and Deny and Pass become a Deny of everything at the rule's place. An error says that the tier or
-// subject cannot be read: then nobody knows what the policy is about, and it must be left out.
+// Problems: Accept matches nothing, and Deny and Pass become a Deny of everything at the rule's place. A policy with an unknown tier, or of which
+// no rules could be read, denies everything: in tier Admin if its own is unknown. An error says that the subject cannot be read: then nobody knows
+// which pods the policy is about, and it must be left out.
 func FromClusterNetworkPolicy(c *api.ClusterNetworkPolicy) (Policy, error) {
 	r := &reader{}
 	tier, known := clusterTiers[c.Spec.Tier]
 	if !known {
-		return Policy{}, fmt.Errorf("spec.tier %q is unknown: use Admin or Baseline", c.Spec.Tier)
+		tier = TierAdmin
 	}
 	p := Policy{ID: ID{Kind: KindClusterNetworkPolicy, Name: c.Name}, Tier: tier, Order: float64(c.Spec.Priority)}
+	if c.Spec.Unreadable != "" {
+		r.problems = append(r.problems, "spec cannot be read, so that it denies everything to the pods that it selects: correct it: "+c.Spec.Unreadable)
+	} else if !known {
+		r.problem("spec.tier", c.Spec.Tier, "is unknown, so that the policy denies everything to the pods that it selects: use Admin or Baseline")
+	}
+	closed := len(r.problems) > 0
 	subject, ok := r.pods("spec.subject", c.Spec.Subject.Namespaces, c.Spec.Subject.Pods)
 	if !ok {
-		return Policy{}, fmt.Errorf("%s", r.problems[0])
+		return Policy{}, fmt.Errorf("%s", strings.Join(r.problems, "; "))
 	}
 	p.Subject = *subject
 	for i, rule := range c.Spec.Ingress {
@@ -36,7 +44,11 @@ func FromClusterNetworkPolicy(c *api.ClusterNetworkPolicy) (Policy, error) {
 		x := clusterRule{rule.Name, rule.Action, rule.To, rule.Protocols}
 		p.Rules[Egress] = append(p.Rules[Egress], r.clusterRule(Egress, fmt.Sprintf("spec.egress[%d]", i), x))
 	}
-	p.Applies = [2]bool{len(p.Rules[Ingress]) > 0, len(p.Rules[Egress]) > 0}
+	for d := range p.Rules {
+		if p.Applies[d] = len(p.Rules[d]) > 0 || c.Spec.Unreadable != ""; closed && p.Applies[d] {
+			p.Rules[d] = []Rule{{Action: Deny, AnyPeer: true, AnyPort: true}}
+		}
+	}
 	p.Problems = r.problems
 	return p, nil
 }

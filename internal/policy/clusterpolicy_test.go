@@ -1,9 +1,12 @@
 package policy
 
 import (
+	"encoding/json"
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
 )
 
 // rules is the spec of a ClusterNetworkPolicy for all pods.
@@ -75,7 +78,6 @@ func TestClusterNetworkPolicies(t *testing.T) {
 
 func TestClusterNetworkPolicyErrors(t *testing.T) {
 	for spec, want := range map[string]string{
-		`{"tier":"admin","subject":{"namespaces":{}}}`: `spec.tier "admin"`,
 		`{"tier":"Admin"}`: "spec.subject",
 		`{"tier":"Admin","subject":{"namespaces":{},"pods":{}}}`:                                                      "spec.subject",
 		`{"tier":"Admin","subject":{"namespaces":{"matchExpressions":[{"key":"a","operator":"Gt"}]}}}`:                "spec.subject.namespaces",
@@ -84,6 +86,44 @@ func TestClusterNetworkPolicyErrors(t *testing.T) {
 	} {
 		if p, err := clusterPolicy(t, spec); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v, want an error with %q", spec, p, err, want)
+		}
+	}
+}
+
+// Of a policy whose place or rules are not known all that it selects is closed, and nothing else.
+func TestClusterNetworkPolicyWithoutRulesIsClosed(t *testing.T) {
+	const ofA = `"subject":{"pods":{"podSelector":{"matchLabels":{"app":"a"}}}}`
+	for name, c := range map[string]struct {
+		spec, unreadable string
+		tier             Tier
+		applies          [2]bool
+		want             string
+	}{
+		"another tier":           {`{"tier":"Default","priority":3,` + ofA + `,"ingress":[{"action":"Accept","from":[` + everyPod + `]}]}`, "", TierAdmin, [2]bool{Ingress: true}, `spec.tier "Default"`},
+		"another tier, no rules": {`{"tier":"Default",` + ofA + `}`, "", TierAdmin, [2]bool{}, `spec.tier "Default"`},
+		"unreadable":             {`{"tier":"Baseline","priority":3,` + ofA + `}`, "a number is missing", TierBaseline, [2]bool{true, true}, "a number is missing"},
+		"unreadable, and tier":   {`{` + ofA + `}`, "a number is missing", TierAdmin, [2]bool{true, true}, "a number is missing"},
+	} {
+		o := api.ClusterNetworkPolicy{Meta: api.Meta{Name: "c"}}
+		if err := json.Unmarshal([]byte(c.spec), &o.Spec); err != nil {
+			t.Fatal(err)
+		}
+		o.Spec.Unreadable = c.unreadable
+		p, err := FromClusterNetworkPolicy(&o)
+		if err != nil || p.Tier != c.tier || p.Applies != c.applies || len(p.Problems) != 1 || !strings.Contains(p.Problems[0], c.want) {
+			t.Errorf("%s: %+v, %v", name, p, err)
+			continue
+		}
+		check(t, cluster(p), flow{Ingress, ya, TCP, 80, !p.Applies[Ingress]}, flow{Egress, yb, UDP, 53, !p.Applies[Egress]})
+	}
+	for spec, unreadable := range map[string]string{`{"tier":"Default"}`: "", `{"tier":"Admin"}`: "subject is a number"} {
+		o := api.ClusterNetworkPolicy{}
+		if err := json.Unmarshal([]byte(spec), &o.Spec); err != nil {
+			t.Fatal(err)
+		}
+		o.Spec.Unreadable = unreadable
+		if p, err := FromClusterNetworkPolicy(&o); err == nil || !strings.Contains(err.Error(), "spec.subject") || !strings.Contains(err.Error(), unreadable) {
+			t.Errorf("%s: %+v, %v", spec, p, err)
 		}
 	}
 }

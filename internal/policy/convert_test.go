@@ -165,3 +165,13 @@ func TestUnion(t *testing.T) {
 		t.Errorf("denied by %v, want the first that isolates, %v", got.By, a.ID)
 	}
 }
+
+// A policy of which only the selector could be read isolates its pods.
+func TestUnreadableNetworkPolicyIsClosed(t *testing.T) {
+	n := api.NetworkPolicy{Meta: api.Meta{Namespace: "x", Name: "p"}, Spec: api.NetworkPolicySpec{PolicyTypes: []string{"Egress"}, Unreadable: "a number is missing"}}
+	p := FromNetworkPolicy(&n)
+	if len(p.Problems) != 1 || !strings.Contains(p.Problems[0], "a number is missing") {
+		t.Errorf("problems %q", p.Problems)
+	}
+	check(t, cluster(p), flow{Egress, xb, TCP, 80, false}, flow{Ingress, xb, TCP, 80, true})
+}

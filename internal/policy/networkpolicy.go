@@ -16,9 +16,13 @@ const networkPolicyOrder = 1000
 
 // FromNetworkPolicy converts a NetworkPolicy, with the defaults that the API server writes. What cannot be read is closed and named in Problems:
 // a peer or port matches nothing, an unknown direction counts as both, and with an unreadable podSelector the policy isolates the whole namespace.
+// One of which only the selector could be read allows nothing.
 func FromNetworkPolicy(n *api.NetworkPolicy) Policy {
 	r := &reader{}
 	p := Policy{ID: ID{KindNetworkPolicy, n.Namespace, n.Name}, Tier: TierDefault, Order: networkPolicyOrder, Applies: r.directions(n.Spec)}
+	if n.Spec.Unreadable != "" {
+		r.problems = append(r.problems, "spec cannot be read, so that it allows nothing to the pods that it selects: correct it: "+n.Spec.Unreadable)
+	}
 	labels, readable := r.selector("spec.podSelector", n.Spec.PodSelector)
 	p.Subject = Pods{Namespace: n.Namespace, Labels: labels}
 	for i, rule := range n.Spec.Ingress {

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,27 +13,32 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Of a policy that has become unreadable the last version that was not stays in force; one that never was readable, or that only has the name of
-// another, is left out. Each is named.
+// Of a policy whose subject has become unreadable the last version in which it was not stays in force; one that never was readable, or that only has
+// the name of another, is left out. One with an unknown tier is closed. Each is named.
 func TestUnreadablePolicies(t *testing.T) {
 	of := func(uid, tier string) *api.ClusterNetworkPolicy {
-		return &api.ClusterNetworkPolicy{Meta: api.Meta{Name: "deny", UID: uid}, Spec: api.ClusterNetworkPolicySpec{
+		p := &api.ClusterNetworkPolicy{Meta: api.Meta{Name: "deny", UID: uid}, Spec: api.ClusterNetworkPolicySpec{
 			Tier: tier, Priority: 7, Subject: api.ClusterNetworkPolicySubject{Namespaces: &api.LabelSelector{}},
 		}}
+		if tier == "" {
+			p.Salvage([]byte(`{"spec":{"tier":"Admin","priority":8,"subject":7}}`), errors.New("subject is a number"))
+		}
+		return p
 	}
 	m := model{}
 	id := policy.ID{Kind: "ClusterNetworkPolicy", Name: "deny"}
 	for _, step := range []struct {
-		uid, tier string
-		order     float64 // of what is in force; -1: nothing
-		leftOut   int
+		uid, tier        string
+		order            float64 // of what is in force; -1: nothing
+		leftOut, invalid int
 	}{
-		{"first", "Nowhere", -1, 1}, {"first", "Admin", 7, 0}, {"first", "Nowhere", 7, 1}, {"first", "Nowhere", 7, 1}, {"second", "Nowhere", -1, 1}, {"second", "Baseline", 7, 0},
+		{"first", "", -1, 1, 0}, {"first", "Admin", 7, 0, 0}, {"first", "", 7, 1, 0}, {"first", "", 7, 1, 0}, {"second", "", -1, 1, 0}, {"second", "Baseline", 7, 0, 0},
+		{"second", "Nowhere", 7, 0, 1},
 	} {
 		m.take(cluster.PolicyView{ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{of(step.uid, step.tier)}})
 		m.build(routed{})
-		if len(m.leftOut[id]) != step.leftOut || len(m.Policies) == 0 != (step.order < 0) || len(m.Policies) > 0 && m.Policies[0].Order != step.order {
-			t.Errorf("%+v: %d policies, left out %v", step, len(m.Policies), m.leftOut)
+		if len(m.leftOut[id]) != step.leftOut || len(m.invalid[id]) != step.invalid || len(m.Policies) == 0 != (step.order < 0) || len(m.Policies) > 0 && m.Policies[0].Order != step.order {
+			t.Errorf("%+v: %d policies, left out %v, invalid %v", step, len(m.Policies), m.leftOut, m.invalid)
 		}
 	}
 }
