@@ -10,17 +10,21 @@ import (
 
 // judgeTier asks the policies of a tier of ClusterNetworkPolicy: "policies with lower priority values are checked before", ties by name; "the
 // relative precedence of rules within a single object will be determined by the order in which the rule is written". Pass "skips all further
-// rules in the current tier".
+// rules in the current tier". One of another tier denies as an Admin's: an invalid policy closes what it selects.
 func (c *Cluster) judgeTier(tier string, s side) (d Decision, decided bool) {
 	policies := slices.SortedFunc(slices.Values(c.ClusterNetworkPolicies), func(a, b api.ClusterNetworkPolicy) int {
 		return cmp.Or(cmp.Compare(a.Spec.Priority, b.Spec.Priority), cmp.Compare(a.Name, b.Name))
 	})
 	for _, policy := range policies {
-		if policy.Spec.Tier != tier || !c.isSubject(&policy.Spec.Subject, s.pod) {
+		unknown := policy.Spec.Tier != "Admin" && policy.Spec.Tier != "Baseline"
+		if policy.Spec.Tier != tier && !(unknown && tier == "Admin") || !c.isSubject(&policy.Spec.Subject, s.pod) {
 			continue
 		}
 		for i, rule := range rulesOf(&policy, s.ingress) {
 			action := c.act(rule, s)
+			if unknown {
+				action = "Deny"
+			}
 			switch action {
 			case "Accept", "Deny":
 				return Decision{Allow: action == "Accept", Kind: "ClusterNetworkPolicy", Name: policy.Name, Rule: i}, true
