@@ -179,7 +179,7 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 			e.have = nil
 			return err
 		}
-		if !e.mute && (r.Expression == "log" || r.Expression == "limit") {
+		if !e.mute && mute(r) {
 			noLog = fmt.Errorf("%w: %w", ErrNoLog, r)
 			e.silence()
 			continue
@@ -201,6 +201,9 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 	}
 	return fmt.Errorf("write nftables table inet %s: the kernel refused %d transactions", TableName, tries)
 }
+
+// mute reports that the kernel cannot log as it should.
+func mute(r *nft.Refused) bool { return r.Expression == "log" || r.Expression == "limit" }
 
 // attempt reads if it must, and writes.
 func (e *Engine) attempt(ctx context.Context, rs *policy.Ruleset, refused map[programKey]error, stats *Stats) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -33,3 +34,9 @@ func (e *Engine) Age(d time.Duration) {
 		e.held[link] = held{h.comment, h.since.Add(-d)}
 	}
 }
+
+// Everything is what is probed.
+func Everything() *policy.Ruleset { return everything() }
+
+// ProbeBy is a Probe of a kernel that answers so.
+func (e *Engine) ProbeBy(check func(*nft.Change) error) error { return e.probe(e.table, check) }

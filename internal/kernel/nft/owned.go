@@ -317,6 +317,22 @@ func (o *Owned) Commit(ctx context.Context, c *Change) error {
 	return ErrChanged
 }
 
+// Check returns the error of a Commit, and does nothing: the kernel aborts a transaction that has no end after it has checked it.
+func (o *Owned) Check(ctx context.Context, c *Change) error {
+	if err := ctx.Err(); err != nil || c.Empty() {
+		return err
+	}
+	s, err := o.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer o.hangUp() // more answers may follow
+	if err := s.check(c.requests); err != nil {
+		return c.refused(s, err)
+	}
+	return nil
+}
+
 // catchUp takes note of the transactions that the kernel has refused one for: it has told of them before it answers.
 func (o *Owned) catchUp(generation uint32) {
 	if e := o.events.Load(); e != nil && e.Drain(make([]byte, eventSize), o.note) == nil && o.generation.Load() != generation {

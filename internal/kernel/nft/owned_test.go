@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -20,18 +21,43 @@ func TestMissingExpression(t *testing.T) {
 	c.MakeTable(false)
 	c.MakeChain(chain)
 	c.AddRules(chain)
-	err := table.Commit(t.Context(), c)
-	var refused *Refused
-	if !errors.As(err, &refused) || refused.Object != "chain" || refused.Expression != "tarpit" || !errors.Is(err, unix.ENOENT) {
-		t.Fatalf("got %+v, want one about tarpit in chain", err)
-	}
-	for _, word := range []string{"chain", "nft_tarpit", "CONFIG_NFT_TARPIT"} {
-		if !strings.Contains(err.Error(), word) {
-			t.Errorf("%v: does not name %s", err, word)
+	for _, send := range []func(context.Context, *Change) error{table.Check, table.Commit} {
+		err := send(t.Context(), c)
+		var refused *Refused
+		if !errors.As(err, &refused) || refused.Object != "chain" || refused.Expression != "tarpit" || !errors.Is(err, unix.ENOENT) {
+			t.Fatalf("got %+v, want one about tarpit in chain", err)
+		}
+		for _, word := range []string{"chain", "nft_tarpit", "CONFIG_NFT_TARPIT"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%v: does not name %s", err, word)
+			}
+		}
+		if exists, err := table.Exists(t.Context()); exists || err != nil {
+			t.Errorf("there is a table: %v, %v", exists, err)
 		}
 	}
-	if exists, err := table.Exists(t.Context()); exists || err != nil {
-		t.Errorf("there is a table: %v, %v", exists, err)
+}
+
+// TestCheck: what is checked is not done.
+func TestCheck(t *testing.T) {
+	ns := netnstest.New(t)
+	table := NewOwned(ns.Namespace, "test")
+	defer table.Close()
+	c := table.Change()
+	c.MakeTable(true)
+	chain := Chain{Name: "chain", Hook: &Hook{Type: Filter, Number: Input}, Rules: []Rule{NewRule("", Count(), Do(Drop))}}
+	c.MakeChain(chain)
+	c.AddRules(chain)
+	for range 2 {
+		if err := table.Check(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		if text := ns.Run(t, "nft", "list", "ruleset"); text != "" {
+			t.Errorf("it was done: %s", text)
+		}
+	}
+	if err := table.Commit(t.Context(), c); err != nil {
+		t.Errorf("and then done: %v", err)
 	}
 }
 

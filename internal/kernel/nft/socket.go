@@ -106,12 +106,20 @@ func successor(g uint32) uint32 {
 
 // commit sends a transaction, which the kernel refuses as a whole unless the generation is still the one given.
 func (s socket) commit(generation uint32, requests []nlmsg.Message) error {
+	return s.Batch(append(begun(generation, requests), boundary(unix.NFNL_MSG_BATCH_END, 0)))
+}
+
+// check sends a transaction without its end: the kernel checks and aborts it.
+func (s socket) check(requests []nlmsg.Message) error { return s.Batch(begun(0, requests)) }
+
+// begun is a transaction without its end.
+func begun(generation uint32, requests []nlmsg.Message) []nlmsg.Message {
 	batch := make([]nlmsg.Message, 0, len(requests)+2)
 	batch = append(batch, boundary(unix.NFNL_MSG_BATCH_BEGIN, generation))
 	batch = append(batch, requests...)
 	// The kernel reports each request that fails. One answer for success is enough: of thousands, some would get lost.
 	batch[len(batch)-1].Flags |= unix.NLM_F_ACK
-	return s.Batch(append(batch, boundary(unix.NFNL_MSG_BATCH_END, 0)))
+	return batch
 }
 
 // boundary begins or ends a transaction.

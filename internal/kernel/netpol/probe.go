@@ -1,0 +1,66 @@
+package netpol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// ErrLacks is in the error of a Probe.
+var ErrLacks = errors.New("the kernel refuses what policies are made of")
+
+// Probe reports what the kernel lacks of all that a Ruleset may need, before any does: the error names the first expression that it does not have,
+// and besides whether it cannot log. It sends a table of another name in a transaction that the kernel checks and aborts, so it changes nothing.
+func (e *Engine) Probe(ctx context.Context) error {
+	table := nft.NewOwned(e.ns, TableName+"-probe")
+	defer table.Close()
+	return e.probe(table, func(c *nft.Change) error { return table.Check(ctx, c) })
+}
+
+func (e *Engine) probe(table *nft.Owned, check func(*nft.Change) error) error {
+	p := &Engine{table: table, linkPrefix: e.linkPrefix, portion: portion}
+	err := check(p.sample())
+	var r *nft.Refused
+	var noLog error
+	if errors.As(err, &r) && mute(r) {
+		noLog, p.mute = fmt.Errorf("%w: %w", ErrNoLog, r), true
+		err = check(p.sample())
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrLacks, err)
+	}
+	return errors.Join(noLog, err)
+}
+
+// sample makes a table of everything.
+func (e *Engine) sample() *nft.Change {
+	e.resize(sizeFor(0))
+	want, _ := e.image(everything(), map[programKey]error{})
+	return (&planner{Engine: e}).joined(e.plan(emptyState(), want))
+}
+
+// everything is a Ruleset that uses all that there is: ports, protocols, sets, networks and denials, of both families and directions.
+func everything() *policy.Ruleset {
+	list := policy.List{Steps: []policy.Step{{Set: 1, Verdict: policy.Verdict{Allow: true}}, {Nets: "n", Verdict: policy.Verdict{Allow: true}}},
+		Else: policy.Verdict{By: policy.ID{Kind: "NetworkPolicy", Namespace: "n", Name: "n"}}}
+	program := policy.Program{
+		Ports:     map[uint8][]policy.PortRange{unix.IPPROTO_TCP: {{First: 1, Last: 2, List: list}, {First: 3, Last: 3, List: policy.List{Else: list.Else}}}},
+		Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Else: list.Else}, unix.IPPROTO_UDP: list},
+		Rest:      list,
+	}
+	one := func(text string) policy.Range {
+		a := netip.MustParseAddr(text)
+		return policy.Range{First: a, Last: a.Next()}
+	}
+	return &policy.Ruleset{
+		Closed: true, Endpoints: map[string]policy.Endpoint{"link": {UID: "uid", Programs: [2]string{"p", "p"}}, "open": {UID: "uid"}},
+		Programs: map[string]policy.Program{"p": program}, Nets: map[string][]policy.Range{"n": {one("192.0.2.0"), one("2001:db8::")}},
+		Members: map[netip.Addr][]policy.SetID{netip.MustParseAddr("192.0.2.9"): {1}, netip.MustParseAddr("2001:db8::9"): {1}},
+	}
+}
