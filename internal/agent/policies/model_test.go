@@ -1,7 +1,9 @@
 package policies
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -91,5 +94,34 @@ func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
 	}
 	if s := (Seen{SameLink: same}); !slices.Equal(s.Problems(), same) {
 		t.Errorf("problems: %q", s.Problems())
+	}
+}
+
+// lacking is the engine of a kernel that lacks something.
+type lacking struct {
+	Engine
+	asked int
+}
+
+func (l *lacking) Probe(context.Context) error {
+	l.asked++
+	return errors.Join(errors.New("no log"), errors.New("no ct"))
+}
+
+// What the kernel lacks is told at the start, before there is a policy that needs it, and once.
+func TestLackingKernelIsNamedAtTheStart(t *testing.T) {
+	var text strings.Builder
+	engine := &lacking{}
+	w := New(Options{Mode: config.PolicyAuto, Engine: engine, Log: slog.New(slog.NewTextHandler(&text, nil))})
+	for range 3 {
+		w.probe(t.Context())
+		w.report(nil)
+	}
+	s := w.Seen()
+	if got := s.Problems(); !slices.Equal(got, []string{"no log", "no ct"}) || engine.asked != 1 {
+		t.Errorf("asked %d times, problems %q", engine.asked, got)
+	}
+	if strings.Count(text.String(), "no log") != 1 || strings.Count(text.String(), "no ct") != 1 {
+		t.Errorf("log:\n%s", &text)
 	}
 }

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,6 +45,7 @@ type Seen struct {
 	Failed  uint64        // of them, those that failed
 	Err     error         // of the last pass
 	Refused error         // what the kernel refuses: the pods are closed
+	Lacks   error         // what the kernel lacks for policies that there may be
 	Waiting time.Time     // since when a change is not in force; zero: there is none
 	Ended   uint64        // connections that were ended
 }
@@ -84,6 +86,7 @@ func (w *Worker) report(err error) {
 	before := w.Seen()
 	w.note(func(s *Seen) {
 		s.Passes++
+		s.Lacks = w.lacks
 		s.Err, s.Refused, s.Waiting, s.IPVS = err, w.refused, w.waiting, w.decision.ipvs
 		if err != nil {
 			s.Failed++
@@ -100,6 +103,13 @@ func (w *Worker) report(err error) {
 		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies, "programs", now.Programs)
 	}
 	w.logProblems(before.Problems(), now.Problems())
+}
+
+// probe finds out, once and before any policy needs it, what the kernel lacks.
+func (w *Worker) probe(ctx context.Context) {
+	if !w.probed {
+		w.probed, w.lacks = true, w.Engine.Probe(ctx)
+	}
 }
 
 // standing says whether policies are enforced, and if not, why.
@@ -159,6 +169,9 @@ func (s *Seen) Problems() (texts []string) {
 	}
 	if s.Refused != nil {
 		texts = append(texts, s.Refused.Error())
+	}
+	if s.Lacks != nil {
+		texts = append(texts, strings.Split(s.Lacks.Error(), "\n")...)
 	}
 	texts = append(texts, s.SameLink...)
 	if s.IPVS {

@@ -45,6 +45,7 @@ type Feed interface {
 
 // Engine programs a Ruleset; netpol.Engine has the real one.
 type Engine interface {
+	Probe(ctx context.Context) error
 	Sync(ctx context.Context, rules *policy.Ruleset, touched []netip.Addr) (netpol.Stats, error)
 	Remove(ctx context.Context) error
 	Events(ctx context.Context) (<-chan struct{}, error)
@@ -89,10 +90,12 @@ type Worker struct {
 	compared time.Time // when everything was compared last
 	full     time.Duration
 	ended    time.Time // of the last pass
+	probed   bool      // the kernel was asked for what it lacks
 	synced   bool      // a Ruleset of this process is in the kernel
 	removed  bool      // there is nothing of ours in the kernel, as somebody else enforces
 	unlisted time.Time // since when a Ruleset waits for the first list of pods that it names; zero: it does not
 	inPlace  bool      // as Placed has told
+	lacks    error     // what the kernel lacks
 	refused  error     // why programs are not in force, whose pods are closed
 	forbids  bool      // since the last sweep was wished for something may have been forbidden
 
@@ -163,6 +166,7 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 		return w.stayOut(ctx)
 	}
 	w.removed = false
+	w.probe(ctx)
 	touched, all, err := w.learn()
 	if err != nil {
 		return err

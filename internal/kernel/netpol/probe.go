@@ -13,7 +13,7 @@ import (
 )
 
 // ErrLacks is in the error of a Probe.
-var ErrLacks = errors.New("the kernel refuses what policies are made of")
+var ErrLacks = errors.New("the kernel lacks a part of policies, and pods that need it are closed")
 
 // Probe reports what the kernel lacks of all that a Ruleset may need, before any does: the error names the first expression that it does not have,
 // and besides whether it cannot log. It sends a table of another name in a transaction that the kernel checks and aborts, so it changes nothing.
