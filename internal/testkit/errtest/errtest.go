@@ -1,0 +1,24 @@
+// Package errtest compares errors by the data that they name, so that their sentences can change.
+package errtest
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Names returns whether err is an error whose text names each of the words, which are separated by spaces: fields, values and
+// identifiers, in any order. A word is found only as a whole: 0 is not in 10.0.0.0, spec.cidr[0] or -0.
+func Names(err error, words string) bool {
+	return err != nil && Has(err.Error(), words)
+}
+
+// Has is Names for the text of a log or an Event.
+func Has(text, words string) bool {
+	for _, word := range strings.Fields(words) {
+		whole := regexp.MustCompile(`(^|[^\w./\[-]|[^\w]\[)` + regexp.QuoteMeta(word) + `($|[^\w/-])`)
+		if !whole.MatchString(text) {
+			return false
+		}
+	}
+	return true
+}
