@@ -31,7 +31,7 @@ func TestVerbsOfAnotherIPAMPlugin(t *testing.T) {
 			d, _ = ipamScript(t, `echo '{"code":50,"msg":"no leases"}'; exit 1`)
 			err := do(d, t.Context())
 			var e *types.Error
-			if !errors.As(err, &e) || e.Code != 50 || !strings.Contains(err.Error(), "IPAM plugin ipam") || !strings.Contains(err.Error(), "no leases") {
+			if !errors.As(err, &e) || e.Code != 50 || !strings.Contains(err.Error(), "ipam") || !strings.Contains(err.Error(), "no leases") {
 				t.Errorf("error %v, want the plugin's", err)
 			}
 

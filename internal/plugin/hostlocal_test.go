@@ -7,6 +7,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // ofHostLocal is a plugin whose IPAM section is given.
@@ -73,7 +75,7 @@ func TestWords(t *testing.T) {
 		`{"type":"host-local","ranges":[{"subnet":"x"}]}`:   "ipam.ranges",
 		`{"type":"host-local","ranges":[[{"subnet":[1]}]]}`: "ipam.ranges",
 	} {
-		if _, err := ofHostLocal(t, ipam).stdinForAdd(t.Context()); err == nil || code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), want) {
+		if _, err := ofHostLocal(t, ipam).stdinForAdd(t.Context()); code(t, err) != types.ErrInvalidNetworkConfig || !errtest.Names(err, want) {
 			t.Errorf("%s: %v, want %s", ipam, err, want)
 		}
 	}
@@ -112,11 +114,11 @@ func TestPodRoutes(t *testing.T) {
 		}
 	}
 	for ipam, want := range map[string]string{
-		`{"type":"host-local","routes":[{"dst":"10.0.0.1"}]}`: `ipam.routes: dst "10.0.0.1": use a CIDR`,
-		`{"type":"host-local","routes":[{}]}`:                 `ipam.routes: dst "": use a CIDR`,
+		`{"type":"host-local","routes":[{"dst":"10.0.0.1"}]}`: `ipam.routes dst "10.0.0.1"`,
+		`{"type":"host-local","routes":[{}]}`:                 `ipam.routes dst ""`,
 		`{"type":"host-local","routes":{"dst":"10.0.0.1"}}`:   `ipam.routes`,
 	} {
-		if _, err := ofHostLocal(t, ipam).conf.podRoutes(); err == nil || code(t, err) != types.ErrInvalidNetworkConfig || !strings.Contains(err.Error(), want) {
+		if _, err := ofHostLocal(t, ipam).conf.podRoutes(); code(t, err) != types.ErrInvalidNetworkConfig || !errtest.Names(err, want) {
 			t.Errorf("%s: %v, want %s", ipam, err, want)
 		}
 	}

@@ -149,7 +149,7 @@ func TestBadEnvironment(t *testing.T) {
 		"USE_POD_CIDR": "usePodCidr", "FELIX_INTERFACEPREFIX": "calico", "CALICO_K8S_CLIENT_QPS": "NaN",
 	} {
 		_, err := readConf(calico, []byte(minimalConf), func(n string) (string, bool) { return value, n == name })
-		if err == nil || !strings.Contains(err.Error(), strings.TrimPrefix(name, "CALICO_")) || !strings.Contains(err.Error(), value) || !strings.Contains(err.Error(), "must be") {
+		if err == nil || !strings.Contains(err.Error(), strings.TrimPrefix(name, "CALICO_")) || !strings.Contains(err.Error(), value) {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
 	}

@@ -189,7 +189,7 @@ func TestEachGoesOnAndStops(t *testing.T) {
 		reports []string
 	}{
 		"all done":                   {seen: 3},
-		"one fails, others go on":    {answers: map[string]error{"a": poison}, left: []string{"a.json"}, seen: 3, reports: []string{"handle a, left by pod default/web-0", "10.0.0.0/26"}},
+		"one fails, others go on":    {answers: map[string]error{"a": poison}, left: []string{"a.json"}, seen: 3, reports: []string{"handle", "default/web-0", "10.0.0.0/26"}},
 		"nothing can be finished":    {answers: map[string]error{"a": fmt.Errorf("%w: %w", ErrStop, context.DeadlineExceeded)}, left: []string{"a.json", "b.json", "c.json"}, seen: 1, reports: []string{"deadline"}},
 		"somebody else's is no news": {answers: map[string]error{"b": fmt.Errorf("etcdv3: %w", ErrKeep)}, left: []string{"b.json"}, seen: 3},
 	}
@@ -261,7 +261,7 @@ func TestDamagedEntriesAreSetAside(t *testing.T) {
 		t.Errorf("finished (-want +got):\n%s", diff)
 	}
 	for _, name := range []string{"empty", "torn", "copied", "no-handle", "wrong-type", "huge", "directory", "pipe", "%not-a-hash", "wrong-case", "other-format"} {
-		if err == nil || !strings.Contains(err.Error(), name+".json is damaged") {
+		if err == nil || !strings.Contains(err.Error(), "/"+name+".json") {
 			t.Errorf("%s.json was not reported: %v", name, err)
 		}
 	}
@@ -287,7 +287,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := d.Each(t.Context(), func(e Entry) error { t.Errorf("read %+v through a link", e); return nil })
-	if err == nil || !strings.Contains(err.Error(), "symbolic link") {
+	if err == nil || !strings.Contains(err.Error(), "linked.json") {
 		t.Errorf("error %v", err)
 	}
 	add(t, d, entry("linked")) // replaces the link, not what it points to
