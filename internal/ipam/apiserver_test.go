@@ -194,7 +194,7 @@ func useUp(t *testing.T, store datastore.Store, cidr string) {
 		}
 	}
 	_, err := c.Assign(t.Context(), podRequest("node-x", "one-too-many"))
-	checkRefusal(t, err, ErrExhausted, "no free address in [small "+cidr+"]: add an IPPool or remove pods")
+	checkRefusal(t, err, ErrExhausted, "small "+cidr)
 	must(t, audit(store, live))
 	freed, err := c.Release(t.Context(), "pod-1")
 	must(t, err)

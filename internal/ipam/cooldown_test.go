@@ -137,7 +137,7 @@ func TestCoolDownHoldsBackAddresses(t *testing.T) {
 	must(t, err)
 	now = clock.Add(599 * time.Second)
 	_, err = assign("c")
-	checkRefusal(t, err, ErrExhausted, "no free address in [tiny 10.5.0.0/31]")
+	checkRefusal(t, err, ErrExhausted, "tiny 10.5.0.0/31")
 	now = clock.Add(600 * time.Second)
 	got, err := assign("c")
 	if err != nil || addresses(got)[0].String() != "10.5.0.0" {
@@ -173,7 +173,7 @@ func TestOrphanOutlivesItsLastAddressWhileThatCoolsDown(t *testing.T) {
 	req := podRequest("node-a", "h")
 	req.PoolsV4 = []string{"tiny"}
 	_, err = c.Assign(t.Context(), req)
-	checkRefusal(t, err, ErrExhausted, "strictAffinity forbids to borrow")
+	checkRefusal(t, err, ErrExhausted, "strictAffinity")
 	now = clock.Add(time.Minute)
 	got, err := c.Assign(t.Context(), req)
 	must(t, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func asks(texts ...string) func(*Request) {
@@ -95,7 +96,7 @@ func TestPlanExplicit(t *testing.T) {
 		},
 		{
 			name: "taken", affine: own, request: asks("10.0.0.1"), blocks: []*Block{taken},
-			err: ErrTaken, text: "handle y (pod shop/web on node-b)",
+			err: ErrTaken, text: "handle y shop/web node-b",
 		},
 		{
 			name: "cooling down", affine: own, request: asks("10.0.0.1"), blocks: []*Block{cooled},
@@ -121,7 +122,7 @@ func TestPlanExplicit(t *testing.T) {
 		{
 			name: "in a pool for other uses", request: asks("10.0.0.1"),
 			pools: onlyPool(func(p *api.IPPool) { p.Spec.AllowedUses = []api.AllowedUse{api.UseTunnel} }),
-			err:   ErrNoPool, text: "Workload in spec.allowedUses",
+			err:   ErrNoPool, text: "Workload spec.allowedUses",
 		},
 		{
 			name: "of both families", request: asks("10.0.0.1", "fd00::5"), reads: cidrs("10.0.0.0/30", "fd00::4/126"), names: true,
@@ -148,7 +149,7 @@ func TestPlanExplicit(t *testing.T) {
 
 func TestTwoAddressesOfAFamilyAreRefused(t *testing.T) {
 	req := planCase{request: asks("10.0.0.1", "10.0.0.2")}.req()
-	if _, err := PlanAssign(&State{}, req); err == nil || err.Error() != "handle h asks for the addresses [10.0.0.1 10.0.0.2]: give one of a family" {
+	if _, err := PlanAssign(&State{}, req); !errtest.Names(err, "handle h 10.0.0.1 10.0.0.2") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -170,6 +171,6 @@ func TestExplicitBothOrNeither(t *testing.T) {
 	req = podRequest("node-b", "h")
 	asks("10.0.0.2", "fd00::1")(&req)
 	_, err = c.Assign(t.Context(), req)
-	checkRefusal(t, err, ErrTaken, "fd00::1 is held by handle x")
+	checkRefusal(t, err, ErrTaken, "fd00::1 handle x")
 	must(t, audit(store, map[string][]netip.Addr{"x": addresses(got)}))
 }
