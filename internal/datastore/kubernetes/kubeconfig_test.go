@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // secret stands for a token: no error may repeat it.
@@ -94,41 +96,36 @@ func TestLoadKubeconfigReadsFilesBesideIt(t *testing.T) {
 func TestLoadKubeconfigErrors(t *testing.T) {
 	const server = "server: https://a"
 	for _, c := range []struct{ name, text, want string }{
-		{"not YAML", "users: [{user: {token: " + secret + "}", "not valid YAML or JSON of a kubeconfig"},
-		{"a token where a list belongs", "users: " + secret, "not valid YAML or JSON of a kubeconfig"},
-		{"empty", "", `current-context "" is not among contexts`},
-		{"unknown context", "current-context: a", `current-context "a" is not among contexts`},
+		{"not YAML", "users: [{user: {token: " + secret + "}", "YAML"},
+		{"a token where a list belongs", "users: " + secret, "YAML"},
+		{"empty", "", `current-context "" contexts`},
+		{"unknown context", "current-context: a", `current-context "a" contexts`},
 		{"unknown cluster", "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: " + secret + "}}]",
-			`cluster "c" of context "a" is not among clusters`},
+			`cluster "c" context "a" clusters`},
 		{"unknown user", "current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {" + server + "}}]",
-			`user "u" of context "a" is not among users`},
+			`user "u" context "a" users`},
 	} {
 		t.Run(c.name, func(t *testing.T) { wantKubeconfigError(t, writeFile(t, "kubeconfig", c.text), c.want) })
 	}
 	for _, c := range []struct{ name, cluster, user, want string }{
-		{"no server", "tls-server-name: a", "token: " + secret, "clusters[].cluster.server is empty"},
-		{"authority not base64", server + "\ncertificate-authority-data: '%'", "token: " + secret, "certificate-authority: its -data form is not base64"},
-		{"authority missing", server + "\ncertificate-authority: ca.crt", "token: " + secret, "certificate-authority: open "},
-		{"certificate not base64", server, "token: " + secret + "\nclient-certificate-data: '%'", "client-certificate: its -data form is not base64"},
-		{"key not base64", server, "token: " + secret + "\nclient-key-data: '" + secret + "%'", "client-key: its -data form is not base64"},
+		{"no server", "tls-server-name: a", "token: " + secret, "clusters[].cluster.server"},
+		{"authority not base64", server + "\ncertificate-authority-data: '%'", "token: " + secret, "certificate-authority base64"},
+		{"authority missing", server + "\ncertificate-authority: ca.crt", "token: " + secret, "certificate-authority open"},
+		{"certificate not base64", server, "token: " + secret + "\nclient-certificate-data: '%'", "client-certificate base64"},
+		{"key not base64", server, "token: " + secret + "\nclient-key-data: '" + secret + "%'", "client-key base64"},
 	} {
 		t.Run(c.name, func(t *testing.T) { wantKubeconfigError(t, writeConfig(t, c.cluster, c.user), c.want) })
 	}
 	t.Run("no file", func(t *testing.T) {
-		wantKubeconfigError(t, filepath.Join(t.TempDir(), "calico-kubeconfig"), "is the install container of tortie-node running on this node?")
+		wantKubeconfigError(t, filepath.Join(t.TempDir(), "calico-kubeconfig"), "tortie-node")
 	})
 }
 
 func wantKubeconfigError(t *testing.T, path, want string) {
 	t.Helper()
 	_, err := LoadKubeconfig(path)
-	if err == nil {
-		t.Fatal("accepted")
-	}
-	for _, text := range []string{path, want} {
-		if !strings.Contains(err.Error(), text) {
-			t.Errorf("error %q lacks %q", err, text)
-		}
+	if !errtest.Names(err, path+" "+want) {
+		t.Fatalf("error %v, want one that names %s and %s", err, path, want)
 	}
 	if strings.Contains(err.Error(), secret) {
 		t.Errorf("error %q repeats the token", err)
@@ -142,16 +139,16 @@ func TestNewErrors(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{"no server", Config{Token: secret}, `API server "": not a URL`},
-		{"no scheme", Config{Server: "10.96.0.1:443", Token: secret}, "not a URL such as https://10.96.0.1:443"},
-		{"other scheme", Config{Server: "unix:///run/api", Token: secret}, "not a URL such as"},
-		{"authority not PEM", Config{Server: "https://a", CAData: []byte("CA"), Token: secret}, "certificate-authority: no PEM certificate in it"},
-		{"key not PEM", Config{Server: "https://a", CertData: []byte("CERT"), KeyData: []byte(secret)}, "client-certificate and client-key: "},
-		{"key missing", Config{Server: "https://a", CertData: []byte("CERT")}, "client-certificate and client-key: "},
+		{"no server", Config{Token: secret}, `server ""`},
+		{"no scheme", Config{Server: "10.96.0.1:443", Token: secret}, `server "10.96.0.1:443"`},
+		{"other scheme", Config{Server: "unix:///run/api", Token: secret}, `server "unix:///run/api"`},
+		{"authority not PEM", Config{Server: "https://a", CAData: []byte("CA"), Token: secret}, "certificate-authority PEM"},
+		{"key not PEM", Config{Server: "https://a", CertData: []byte("CERT"), KeyData: []byte(secret)}, "client-certificate client-key"},
+		{"key missing", Config{Server: "https://a", CertData: []byte("CERT")}, "client-certificate client-key"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := New(c.cfg)
-			if err == nil || !strings.Contains(err.Error(), c.want) {
+			if !errtest.Names(err, c.want) {
 				t.Fatalf("error %v, want %q", err, c.want)
 			}
 			if strings.Contains(err.Error(), secret) {
@@ -204,7 +201,7 @@ func TestLoadKubeconfigOverridden(t *testing.T) {
 	if _, err := LoadKubeconfigOverridden(path, Override{Context: "other"}); err == nil || !strings.Contains(err.Error(), `"nowhere"`) {
 		t.Errorf("the other context: %v", err)
 	}
-	if _, err := LoadKubeconfigOverridden(path, Override{CAFile: "/none/ca"}); err == nil || !strings.Contains(err.Error(), "certificate authority: open /none/ca") {
+	if _, err := LoadKubeconfigOverridden(path, Override{CAFile: "/none/ca"}); !errtest.Names(err, "/none/ca") {
 		t.Errorf("no such file: %v", err)
 	}
 }
