@@ -1,10 +1,10 @@
 package config
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // What Calico's own manifest sets is taken as it is.
@@ -38,20 +38,20 @@ func TestLoadNodeRefusesAddresses(t *testing.T) {
 		vars map[string]string
 		want string
 	}{
-		"an address":       {map[string]string{"IP": "10.0.0"}, `IP="10.0.0": must be autodetect, none, an IPv4 address`},
-		"the other family": {map[string]string{"IP6": "10.0.0.1"}, `IP6="10.0.0.1": must be an IPv6 address`},
-		"a method":         {map[string]string{"IP_AUTODETECTION_METHOD": "guess"}, `IP_AUTODETECTION_METHOD="guess": must be kubernetes-internal-ip, first-found`},
-		"a pattern":        {map[string]string{"IP6_AUTODETECTION_METHOD": "interface=("}, `IP6_AUTODETECTION_METHOD="interface=(": "(" is no regular expression`},
-		"no address":       {map[string]string{"IP": "none", "IP6": "none"}, "a node needs an address"},
-		"a router ID":      {map[string]string{"CALICO_ROUTER_ID": "fd00::1"}, `CALICO_ROUTER_ID="fd00::1": must be hash or an IPv4 address`},
-		"an AS number":     {map[string]string{"AS": "65536.1"}, `AS="65536.1": is no AS number`},
-		"AS number 0":      {map[string]string{"AS": "0"}, `AS="0": is no AS number`},
-		"etcd":             {map[string]string{"DATASTORE_TYPE": "etcdv3"}, `DATASTORE_TYPE="etcdv3": must be one of kubernetes`},
-		"a limit":          {map[string]string{"TORTIE_BGP_MAX_PREFIXES": "0"}, `TORTIE_BGP_MAX_PREFIXES="0": must be a number from 1`},
+		"an address":       {map[string]string{"IP": "10.0.0"}, `IP="10.0.0"`},
+		"the other family": {map[string]string{"IP6": "10.0.0.1"}, `IP6="10.0.0.1"`},
+		"a method":         {map[string]string{"IP_AUTODETECTION_METHOD": "guess"}, `IP_AUTODETECTION_METHOD="guess"`},
+		"a pattern":        {map[string]string{"IP6_AUTODETECTION_METHOD": "interface=("}, `IP6_AUTODETECTION_METHOD="interface=("`},
+		"no address":       {map[string]string{"IP": "none", "IP6": "none"}, "IP IP6"},
+		"a router ID":      {map[string]string{"CALICO_ROUTER_ID": "fd00::1"}, `CALICO_ROUTER_ID="fd00::1"`},
+		"an AS number":     {map[string]string{"AS": "65536.1"}, `AS="65536.1"`},
+		"AS number 0":      {map[string]string{"AS": "0"}, `AS="0"`},
+		"etcd":             {map[string]string{"DATASTORE_TYPE": "etcdv3"}, `DATASTORE_TYPE="etcdv3"`},
+		"a limit":          {map[string]string{"TORTIE_BGP_MAX_PREFIXES": "0"}, `TORTIE_BGP_MAX_PREFIXES="0"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.vars["NODENAME"] = "n1"
-			if _, err := LoadNode(env(tc.vars)); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := LoadNode(env(tc.vars)); !errtest.Names(err, tc.want) {
 				t.Errorf("%v; want %q", err, tc.want)
 			}
 		})

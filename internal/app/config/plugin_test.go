@@ -28,7 +28,7 @@ func TestLoadPluginRefuses(t *testing.T) {
 		"FELIX_INTERFACEPREFIX": "a/b,cali",
 	} {
 		_, err := LoadPlugin(env(map[string]string{name: value}))
-		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) || !strings.Contains(err.Error(), "must be") {
+		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
 	}
