@@ -2,10 +2,10 @@ package selector
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func requirement(key, operator string, values ...string) api.LabelSelector {
@@ -56,13 +56,13 @@ func TestFromLabels(t *testing.T) {
 
 func TestFromLabelsErrors(t *testing.T) {
 	for want, in := range map[string]api.LabelSelector{
-		"has no values":      requirement("a", api.SelectorIn),
-		"has values":         requirement("a", api.SelectorExists, "b"),
-		"unknown: use In":    requirement("a", "Gt", "1"),
-		"key is empty":       requirement("", api.SelectorExists),
-		"matchExpressions[0": requirement("a", api.SelectorNotIn),
+		`matchExpressions[0] In "a" no`:         requirement("a", api.SelectorIn),
+		`matchExpressions[0] Exists "a" values`: requirement("a", api.SelectorExists, "b"),
+		`matchExpressions[0] "Gt" "a" NotIn`:    requirement("a", "Gt", "1"),
+		"matchExpressions[0] key":               requirement("", api.SelectorExists),
+		`matchExpressions[0] NotIn "a"`:         requirement("a", api.SelectorNotIn),
 	} {
-		if s, err := FromLabels(in); err == nil || !strings.Contains(err.Error(), want) {
+		if s, err := FromLabels(in); !errtest.Names(err, want) {
 			t.Errorf("%+v: %q, %v, want an error with %q", in, s, err, want)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestMatches(t *testing.T) {
@@ -71,23 +73,23 @@ func TestKeys(t *testing.T) {
 
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"zone = 'a'":                "at character 6",
-		"zone == a":                 "a quoted value",
-		"zone ==":                   "ends where a quoted value",
-		"zone == 'a":                "not closed",
-		"has(":                      "a label name",
-		"has(zone":                  "ends where ')'",
-		"some(zone)":                "unknown function some()",
+		"zone = 'a'":                "6 '='",
+		"zone == a":                 "quoted",
+		"zone ==":                   "ends quoted",
+		"zone == 'a":                "9 ' closed",
+		"has(":                      "label",
+		"has(zone":                  "ends ')'",
+		"some(zone)":                "some() has(LABEL)",
 		"zone in {'a' 'b'}":         "','",
-		"zone in {'a',}":            "a quoted value",
+		"zone in {'a',}":            "quoted",
 		"zone not 'a'":              "'in'",
-		"zone == 'a' zone":          "an operator or the end",
-		"&& zone == 'a'":            "a label name",
+		"zone == 'a' zone":          "operator end",
+		"&& zone == 'a'":            "label",
 		"(zone == 'a'":              "')'",
-		strings.Repeat("!", 100000): "more than 100",
+		strings.Repeat("!", 100000): "100",
 	} {
 		_, err := Parse(text)
-		if err == nil || !strings.Contains(err.Error(), want) {
+		if !errtest.Names(err, want) {
 			t.Errorf("%.40q: error %.200v, want one with %q", text, err, want)
 		}
 	}
