@@ -177,9 +177,22 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 	w.tell(false)
 	all = all || !w.unlisted.IsZero()
 	if w.awaitsList(now) {
-		return nil
+		return w.keep(ctx)
 	}
 	return w.apply(ctx, touched, all)
+}
+
+// keep makes what is in force so again, if somebody else has changed it.
+func (w *Worker) keep(ctx context.Context) error {
+	if !w.todo.table {
+		return nil
+	}
+	if _, err := w.Engine.Sync(ctx, &w.inForce.rules.Ruleset, nil); err != nil && !errors.Is(err, netpol.ErrRefused) {
+		return fmt.Errorf("program policies: %w", err)
+	}
+	w.todo.table = false
+	w.forbids = true
+	return nil
 }
 
 // awaitsList reports that policies have come to depend on pods or nodes that have not been listed yet. What was in force stays for so long: without
@@ -287,7 +300,8 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 		s.Applied, s.Took, s.Stats, s.Applies = time.Now(), time.Since(begun), stats, s.Applies+1
 	})
 	w.done()
-	if w.forbids && !w.KeepConnections {
+	restored := stats.Read && stats.Transactions > 0 // connections may have begun meanwhile
+	if (w.forbids || restored) && !w.KeepConnections {
 		wait.Signal(w.sweepWanted)
 	}
 	w.forbids = false

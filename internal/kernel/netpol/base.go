@@ -73,6 +73,17 @@ func baseChains(linkPrefix string) []nft.Chain {
 	}
 }
 
+// shutChains come before the others, and let none but known connections pass links of pods. No Ruleset has them.
+func shutChains(linkPrefix string) []nft.Chain {
+	known := nft.NewRule("", (nft.Established | nft.Related).In(), nft.Do(nft.Accept))
+	from := nft.NewRule("", nft.InLink.HasPrefix(linkPrefix), nft.Do(nft.Drop))
+	to := nft.NewRule("", nft.OutLink.HasPrefix(linkPrefix), nft.Do(nft.Drop))
+	return []nft.Chain{
+		{Name: "shut-forward", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward, Priority: egressPriority - 1}, Rules: []nft.Rule{known, from, to}},
+		{Name: "shut-to-host", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Input, Priority: toHostPriority - 1}, Rules: []nft.Rule{known, from}},
+	}
+}
+
 // baseSets are the sets that the base chains use.
 func baseSets() []nft.Set {
 	return []nft.Set{linkSets[policy.Ingress], linkSets[policy.Egress], closed, neighbours}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,9 @@ type Engine struct {
 
 	portion int // elements in one transaction
 
+	closes atomic.Bool // the last Ruleset was Closed
+	shut   atomic.Bool // since the last Sync began base chains were lost, and all links are shut
+
 	mu     sync.Mutex
 	t      *translator
 	mute   bool   // the kernel cannot log
@@ -37,7 +41,26 @@ type Engine struct {
 
 // New returns the engine of a namespace; nil is that of the process. Names of pods' links begin with linkPrefix. It touches nothing yet.
 func New(ns *netlinkx.Namespace, linkPrefix string) *Engine {
-	return &Engine{ns: ns, table: nft.NewOwned(ns, TableName), linkPrefix: linkPrefix, portion: portion, held: map[string]held{}}
+	e := &Engine{ns: ns, table: nft.NewOwned(ns, TableName), linkPrefix: linkPrefix, portion: portion, held: map[string]held{}}
+	e.table.OnLoss([]string{egressChain, ingressChain, toHostChain}, e.shutAll)
+	return e
+}
+
+// shutAll lets no new connection pass links of pods until the next Sync is done: to make a large table again takes a hundred times as long. It
+// may run beside a Sync, and knows nothing of what is there. If it fails the next Sync does all; if it comes late, the event of it demands one.
+func (e *Engine) shutAll() {
+	if !e.closes.Load() || e.shut.Swap(true) {
+		return
+	}
+	t := nft.NewOwned(e.ns, TableName)
+	defer t.Close()
+	c := t.Change()
+	c.MakeTable(false)
+	for _, chain := range shutChains(e.linkPrefix) {
+		c.MakeChain(chain)
+		c.AddRules(chain)
+	}
+	_ = t.Commit(context.Background(), c)
 }
 
 // Close closes the engine's sockets. What it has programmed stays in force.
@@ -80,6 +103,7 @@ func (e *Engine) Sync(ctx context.Context, rs *policy.Ruleset, touched []netip.A
 	if err != nil {
 		return stats, err
 	}
+	e.shut.Store(false)
 	if foreign {
 		e.have = nil
 	}
@@ -88,7 +112,9 @@ func (e *Engine) Sync(ctx context.Context, rs *policy.Ruleset, touched []netip.A
 			return stats, err
 		}
 	}
-	err = e.syncAll(ctx, rs, &stats)
+	if err = e.syncAll(ctx, rs, &stats); e.have != nil {
+		e.closes.Store(rs.Closed)
+	}
 	return stats, err
 }
 
@@ -441,6 +467,7 @@ func (e *Engine) Remove(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.have, e.held = nil, map[string]held{}
+	e.closes.Store(false)
 	if _, err := e.table.Touched(ctx); err != nil { // whatever it has
 		return err
 	}

@@ -34,10 +34,16 @@ type Owned struct {
 	touched atomic.Bool
 	// generation is one of which all changes are in touched; 0: not known.
 	generation atomic.Uint32
+	chains     []string // whose loss, or the table's, is told to lost
+	lost       func()
 }
 
 // NewOwned returns the table of that name in a namespace; nil is that of the process. It touches nothing yet.
 func NewOwned(ns *netlinkx.Namespace, name string) *Owned { return &Owned{ns: ns, name: name} }
+
+// OnLoss has a function called when somebody else has deleted the table, one of these chains, or a rule of one: by whatever goroutine looks for
+// events, before Touched or the channel of Events tells of it. It must be called before any other method.
+func (o *Owned) OnLoss(chains []string, do func()) { o.chains, o.lost = chains, do }
 
 // Close closes the sockets. The table stays.
 func (o *Owned) Close() {
@@ -129,19 +135,39 @@ func (o *Owned) note(datagram []byte, err error) {
 	if err != nil {
 		o.touched.Store(true) // something was lost
 	}
+	lost := false
 	for rest := datagram; len(rest) > 0; {
 		var m nlmsg.Message
 		if m, rest, err = nlmsg.Next(rest); err != nil {
 			o.touched.Store(true) // it did not fit
-			return
+			break
 		}
 		if isOf(m, o.name) {
 			o.touched.Store(true)
+			lost = lost || o.loses(m)
 		}
 		if made, ends := generationOf(m); ends {
 			o.generation.Store(made) // after touched: see Commit
 		}
 	}
+	if lost && o.lost != nil {
+		o.lost()
+	}
+}
+
+// loses reports whether a change takes away the table, or something of a chain that OnLoss names.
+func (o *Owned) loses(m nlmsg.Message) bool {
+	attribute := uint16(unix.NFTA_CHAIN_NAME)
+	switch m.Kind & 0xff {
+	case unix.NFT_MSG_DELTABLE:
+		return true
+	case unix.NFT_MSG_DELRULE:
+		attribute = unix.NFTA_RULE_CHAIN
+	case unix.NFT_MSG_DELCHAIN:
+	default:
+		return false
+	}
+	return slices.Contains(o.chains, nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], attribute)))
 }
 
 // Events returns a channel that becomes readable after somebody else has changed the table: Touched then says so. It is closed when ctx

@@ -57,11 +57,11 @@ func NewRig(t testing.TB) *Rig {
 		return nil
 	})
 	for i := range MaxPods {
-		r.cable(t, Link(i), byte(i))
+		r.Cable(t, Link(i), byte(i))
 		v4, v6 := PodAddress(i)
 		r.Neighbours(t, Link(i), v4, v6)
 	}
-	r.cable(t, Uplink, 0xff)
+	r.Cable(t, Uplink, 0xff)
 	r.openHost(t)
 	r.addresses(t)
 	r.awaitLinks(t)
@@ -130,7 +130,8 @@ func (r *Rig) Neighbours(t testing.TB, link string, addresses ...netip.Addr) {
 	}
 }
 
-func (r *Rig) cable(t testing.TB, link string, n byte) {
+// Cable adds a link that no other has the name and the number of.
+func (r *Rig) Cable(t testing.TB, link string, n byte) {
 	t.Helper()
 	e := &end{host: net.HardwareAddr{2, 0, 0, 0, 1, n}, mac: net.HardwareAddr{2, 0, 0, 0, 2, n}}
 	far := netnstest.New(t)
@@ -232,6 +233,12 @@ func (r *Rig) Send(link string, p Packet) (uint64, error) {
 	r.next++
 	kind, packet := encode(p, number)
 	return number, r.put(link, p, kind, packet)
+}
+
+// Again sends a packet of that number once more: it is one of the same connection.
+func (r *Rig) Again(link string, p Packet, number uint64) error {
+	kind, packet := encode(p, number)
+	return r.put(link, p, kind, packet)
 }
 
 // Answer sends what the destination of a UDP packet answers, from behind its link.
