@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,14 +24,14 @@ const Uplink = "uplink"
 func Link(i int) string { return fmt.Sprintf("cali%d", i) }
 
 // Rig is a node: a namespace that forwards between the links of MaxPods pods and an uplink, each of which ends in a namespace of its own.
-// Nobody at these ends answers: what comes is only noted.
+// Nobody at these ends answers: what comes is only noted. Packets may be sent while another goroutine receives.
 type Rig struct {
 	Host *netnstest.NS
 	ends map[string]*end
 	// host are raw sockets, which get what the host takes for itself; and send what it sends, by family.
 	host    []int
 	sending map[bool]int // by whether the family is IPv4
-	next    uint64
+	next    atomic.Uint64
 }
 
 // end is the far end of a link.
@@ -42,7 +43,7 @@ type end struct {
 // NewRig builds a node, whose addresses are those of the first node of a generated cluster. It ends with the test.
 func NewRig(t testing.TB) *Rig {
 	t.Helper()
-	r := &Rig{Host: netnstest.New(t), ends: map[string]*end{}, sending: map[bool]int{}, next: 1}
+	r := &Rig{Host: netnstest.New(t), ends: map[string]*end{}, sending: map[bool]int{}}
 	r.Host.Within(t, func() error {
 		for _, key := range []sysctl.Key{{"net", "ipv4", "ip_forward"}, {"net", "ipv6", "conf", "all", "forwarding"}} {
 			if err := sysctl.DefaultRoot.Set(key, "1"); err != nil {
@@ -229,8 +230,7 @@ func (c *Cluster) Place(a netip.Addr) string {
 
 // Send sends a packet from behind a link, or from the host itself, and returns a number by which Arrivals tells it from others.
 func (r *Rig) Send(link string, p Packet) (uint64, error) {
-	number := r.next
-	r.next++
+	number := r.next.Add(1)
 	kind, packet := encode(p, number)
 	return number, r.put(link, p, kind, packet)
 }
@@ -243,8 +243,7 @@ func (r *Rig) Again(link string, p Packet, number uint64) error {
 
 // Answer sends what the destination of a UDP packet answers, from behind its link.
 func (r *Rig) Answer(link string, p Packet, number uint64) (uint64, error) {
-	answer := r.next
-	r.next++
+	answer := r.next.Add(1)
 	from, to := netip.AddrPortFrom(p.To, p.Port), netip.AddrPortFrom(p.From, sourcePort(number))
 	kind, packet := netnstest.Datagram(from, to, mark(answer))
 	return answer, r.put(link, Packet{From: p.To, To: p.From}, kind, packet)
@@ -252,8 +251,7 @@ func (r *Rig) Answer(link string, p Packet, number uint64) (uint64, error) {
 
 // Complain sends from behind a link, or from the host itself, an ICMP error about a packet of that number, as the sender meets it.
 func (r *Rig) Complain(link string, from netip.Addr, c Complaint, about Packet, number uint64) (uint64, error) {
-	complaint := r.next
-	r.next++
+	complaint := r.next.Add(1)
 	_, quoted := encode(about, number)
 	kind, packet := c.encode(from, about.From, quoted, complaint)
 	return complaint, r.put(link, Packet{From: from, To: about.From, Protocol: ICMP}, kind, packet)
@@ -261,8 +259,7 @@ func (r *Rig) Complain(link string, from netip.Addr, c Complaint, about Packet, 
 
 // Carry sends a packet inside another one, from behind a link.
 func (r *Rig) Carry(link string, p Packet, wrap func(inner []byte) (kind uint16, outer []byte)) (uint64, error) {
-	number := r.next
-	r.next++
+	number := r.next.Add(1)
 	_, inner := encode(p, number)
 	kind, outer := wrap(inner)
 	return number, r.put(link, p, kind, outer)
