@@ -14,6 +14,7 @@ type Compiled struct {
 	Ruleset
 	// TooLarge are policies whose pods pass nothing in a direction, as the program would be too large for a node: see mostElements.
 	TooLarge []ID
+	closed   map[string][2]*ID // by link, if the program is too large
 	index
 }
 
@@ -25,23 +26,23 @@ type compiler struct {
 	sets     *sets
 	clauses  map[clauseKey]*clause
 	spent    map[string]*spending // by namespace of the subjects
-	tooLarge map[ID]bool
+	tooLarge map[*Program]ID
 	declared map[string][]declaredAt // by name, of any pod, for the names that egress rules use
 }
 
 // Compile decides what the kernel of the node has to enforce. Equal states give equal Rulesets, in other processes, too.
 // A local pod gets no endpoint, so that nothing passes, while it is not in Pods or the labels of its namespace, which a policy asks for, are not known.
 func Compile(state State) *Compiled {
-	t := newTerms()
+	t := newTerms(state.Namespaces)
 	c := &compiler{state: state, policies: ordered(state.Policies), terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
-		spent: map[string]*spending{}, tooLarge: map[ID]bool{}}
+		spent: map[string]*spending{}, tooLarge: map[*Program]ID{}}
 	selected := c.selected()
 	names := c.egressNames(selected)
 	c.declared = declaredPorts(state.Pods, names)
 	r := Ruleset{Closed: len(state.Policies) > 0, Endpoints: map[string]Endpoint{}, Programs: map[string]Program{}, Nets: map[string][]Range{}}
 	programs := c.programs(selected)
 	c.sets.assign()
-	keys := map[*Program]string{}
+	keys, closed := map[*Program]string{}, map[string][2]*ID{}
 	for _, link := range slices.Sorted(maps.Keys(selected)) {
 		e := Endpoint{UID: state.Pods[state.Local[link]].UID}
 		for d, p := range programs[link] {
@@ -49,12 +50,25 @@ func Compile(state State) *Compiled {
 				keys[p] = c.finish(&r, p)
 			}
 			e.Programs[d] = keys[p]
+			if id, tooLarge := c.tooLarge[p]; tooLarge {
+				by := closed[link]
+				by[d] = &id
+				closed[link] = by
+			}
 		}
 		r.Endpoints[link] = e
 	}
 	x := newIndex(c, names)
 	r.Members = x.fill(state)
-	return &Compiled{r, slices.SortedFunc(maps.Keys(c.tooLarge), ID.compare), x}
+	return &Compiled{r, slices.Compact(slices.SortedFunc(maps.Values(c.tooLarge), ID.compare)), closed, x}
+}
+
+// ClosedBy reports that nothing passes a link in a direction as its pod's program would be too large for a node, and the largest of the policies.
+func (c *Compiled) ClosedBy(link string, d Direction) (largest ID, closed bool) {
+	if id := c.closed[link][d]; id != nil {
+		return *id, true
+	}
+	return ID{}, false
 }
 
 // ordered puts policies in the order of evaluation.
@@ -70,7 +84,7 @@ func (id ID) compare(other ID) int {
 
 // selected finds the policies of each local pod, by link and direction. Links whose pods are not known are missing.
 func (c *compiler) selected() map[string][2][]int {
-	x := newPodIndex()
+	x := newPodIndex(c.state.Namespaces)
 	bySelection := map[int32][]int{}
 	for i, p := range c.policies {
 		id := x.add(p.Subject, true)
@@ -83,7 +97,7 @@ func (c *compiler) selected() map[string][2][]int {
 			continue
 		}
 		var policies [2][]int
-		for _, id := range x.of(c.state.Namespaces, pod) {
+		for _, id := range x.of(pod) {
 			for _, i := range bySelection[id] {
 				for d := range policies {
 					if c.policies[i].Applies[d] {
@@ -158,11 +172,14 @@ func (c *compiler) programs(selected map[string][2][]int) map[string][2]*Program
 		var programs [2]*Program
 		for d, policies := range selected[link] {
 			key := c.profile(Direction(d), policies, pod)
-			if known[key] == nil {
-				p := c.build(Direction(d), policies, pod)
-				known[key] = &p
+			p := known[key]
+			if p == nil {
+				p = c.build(Direction(d), policies, pod)
 			}
-			programs[d] = known[key]
+			if _, closed := c.tooLarge[p]; !closed { // which is not so for pods of other namespaces that the same policies select
+				known[key] = p
+			}
+			programs[d] = p
 		}
 		found[link] = programs
 	}
@@ -280,7 +297,7 @@ func (x *index) add(key PodKey, pod *Pod) {
 	k := &known{pod: pod, addresses: pod.addresses()}
 	k.key = x.classKey(pod)
 	if k.class = x.classes[k.key]; k.class == nil {
-		k.class = &class{terms: x.sets.terms.ofPod(x.namespaces, pod), ids: map[int][]SetID{}}
+		k.class = &class{terms: x.sets.terms.ofPod(pod), ids: map[int][]SetID{}}
 		x.classes[k.key] = k.class
 	}
 	k.class.pods++

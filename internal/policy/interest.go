@@ -3,6 +3,8 @@ package policy
 import (
 	"maps"
 	"slices"
+
+	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
 // Interest says whose pods matter to the policies that select local pods.
@@ -14,49 +16,78 @@ type Interest struct {
 // Interest looks for it in the rules of the policies that select local pods.
 func (state State) Interest() Interest {
 	c := &compiler{state: state, policies: ordered(state.Policies)}
-	found := Interest{}
-	names := map[string]bool{}
+	b := broad{state: state, names: map[string]bool{}, asked: map[string]bool{}}
 	seen := map[[2]int]bool{}
 	for _, policies := range c.selected() {
 		for d := range policies {
 			for _, i := range policies[d] {
 				if !seen[[2]int{i, d}] {
 					seen[[2]int{i, d}] = true
-					found.add(state, c.policies[i].Rules[d], Direction(d), names)
+					b.add(c.policies[i].Rules[d], Direction(d))
 				}
 			}
 		}
 	}
-	if !found.All {
-		found.Namespaces = slices.Sorted(maps.Keys(names))
-	}
-	return found
+	return b.interest()
 }
 
-func (i *Interest) add(state State, rules []Rule, d Direction, names map[string]bool) {
+// InterestOf is that of some rules alone.
+func (state State) InterestOf(d Direction, rules ...Rule) Interest {
+	b := broad{state: state, names: map[string]bool{}, asked: map[string]bool{}}
+	b.add(rules, d)
+	return b.interest()
+}
+
+// broad is an Interest that grows.
+type broad struct {
+	state State
+	all   bool
+	names map[string]bool
+	asked map[string]bool // selectors on namespaces, by text
+	tried int             // conditions
+}
+
+func (b *broad) interest() Interest {
+	if b.all {
+		return Interest{All: true}
+	}
+	return Interest{Namespaces: slices.Sorted(maps.Keys(b.names))}
+}
+
+func (b *broad) add(rules []Rule, d Direction) {
 	for _, rule := range rules {
 		named := d == Egress && slices.ContainsFunc(rule.Ports, func(p Port) bool { return p.Name != "" })
-		i.All = i.All || named && rule.AnyPeer
+		b.all = b.all || named && rule.AnyPeer
 		for _, peer := range rule.Peers {
 			switch {
+			case b.all:
+				return
 			case peer.Pods == nil:
-				i.All = i.All || named
+				b.all = named
 			case peer.Pods.Namespace != "":
-				names[peer.Pods.Namespace] = true
+				b.names[peer.Pods.Namespace] = true
 			case len(peer.Pods.Namespaces.Keys()) == 0:
-				i.All = true
+				b.all = true
 			default:
-				i.matching(state, peer.Pods, names)
+				b.matching(peer.Pods.Namespaces)
 			}
 		}
 	}
 }
 
-// matching adds the namespaces that a selector matches.
-func (*Interest) matching(state State, pods *Pods, names map[string]bool) {
-	for name, labels := range state.Namespaces {
-		if pods.Namespaces.Matches(labels) {
-			names[name] = true
+// matching adds the namespaces that a selector matches. So many selectors that this takes long are an interest in all.
+func (b *broad) matching(s selector.Selector) {
+	if b.asked[s.String()] {
+		return
+	}
+	b.asked[s.String()] = true
+	b.tried += s.Size() * len(b.state.Namespaces)
+	if b.all = b.tried > mostElements; b.all {
+		return
+	}
+	for name, labels := range b.state.Namespaces {
+		if s.Matches(labels) {
+			b.names[name] = true
 		}
 	}
 }

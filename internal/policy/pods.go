@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
 // selects reports whether the pod is one of p. While the labels of its namespace are not known, a selector that reads them has the answer unknown.
@@ -33,26 +35,30 @@ func (p *Pods) text() string {
 
 // podIndex finds the selections that a pod is in without trying all of them.
 type podIndex struct {
-	ids   map[string]int32 // by text
-	all   []selection
-	fixed map[string]*podBucket // by namespace
-	free  podBucket             // of any namespace
-	keys  map[string]bool       // the labels that selections read
+	namespaces map[string]map[string]string // their labels
+	ids        map[string]int32             // by text
+	all        []selection
+	placed     map[place][]int32
+	unsure     []int32         // those that a pod may be in because its namespace is not known
+	keys       map[string]bool // the labels of pods that selections read
+	ofNames    selectors
 }
 
 type selection struct {
-	pods    Pods
-	unknown bool // the answer while the namespace is not known
+	pods       Pods
+	unknown    bool // the answer while the namespace is not known
+	namespaces int  // the number of the selector on these
 }
 
-// podBucket has selections by a label which they need, and those that need none.
-type podBucket struct {
-	byLabel map[[2]string][]int32
-	rest    []int32
+// place is where the selections are that need a label, or none, of a pod or of its namespace.
+type place struct {
+	namespace   string // that the selections name; empty: none
+	ofNamespace bool   // the label is one of the namespace
+	key, value  string // empty: no label is needed
 }
 
-func newPodIndex() *podIndex {
-	return &podIndex{ids: map[string]int32{}, fixed: map[string]*podBucket{}, keys: map[string]bool{}}
+func newPodIndex(namespaces map[string]map[string]string) *podIndex {
+	return &podIndex{namespaces: namespaces, ids: map[string]int32{}, placed: map[place][]int32{}, keys: map[string]bool{}, ofNames: newSelectors()}
 }
 
 // add returns the number of the selection.
@@ -66,61 +72,122 @@ func (x *podIndex) add(pods Pods, unknown bool) int32 {
 	}
 	id := int32(len(x.all))
 	x.ids[text] = id
-	x.all = append(x.all, selection{pods, unknown})
+	x.all = append(x.all, selection{pods, unknown, x.ofNames.add(pods.Namespaces)})
 	for _, key := range pods.Labels.Keys() {
 		x.keys[key] = true
 	}
-	x.bucket(pods.Namespace).add(pods, id)
+	places, _ := pods.places(func(p place) int { return len(x.placed[p]) })
+	for _, p := range places {
+		x.placed[p] = append(x.placed[p], id)
+	}
+	if unknown && places[0].ofNamespace {
+		x.unsure = append(x.unsure, id)
+	}
 	return id
 }
 
-func (x *podIndex) bucket(namespace string) *podBucket {
-	if namespace == "" {
-		return &x.free
+// places are where a selection is looked for: by the label that the fewest others need, so that a pod is tried with few. tries grows by one for each
+// that is there already, as a pod may have to be tried with all of them.
+func (p *Pods) places(filled func(place) int) (best []place, tries int) {
+	consider := func(ofNamespace bool, needs []selector.Need) {
+		for _, need := range needs {
+			places, sum := make([]place, len(need.Values)), 0
+			for i, value := range need.Values {
+				places[i] = place{p.Namespace, ofNamespace, need.Key, value}
+				sum += 1 + filled(places[i])
+			}
+			if best == nil || sum < tries {
+				best, tries = places, sum
+			}
+		}
 	}
-	if x.fixed[namespace] == nil {
-		x.fixed[namespace] = &podBucket{}
+	consider(false, p.Labels.Needs())
+	consider(true, p.Namespaces.Needs())
+	if best == nil {
+		anywhere := place{namespace: p.Namespace}
+		return []place{anywhere}, 1 + filled(anywhere)
 	}
-	return x.fixed[namespace]
-}
-
-func (b *podBucket) add(pods Pods, id int32) {
-	key, values := pods.Labels.Needs()
-	if key == "" {
-		b.rest = append(b.rest, id)
-		return
-	}
-	if b.byLabel == nil {
-		b.byLabel = map[[2]string][]int32{}
-	}
-	for _, value := range values {
-		b.byLabel[[2]string{key, value}] = append(b.byLabel[[2]string{key, value}], id)
-	}
+	return best, tries
 }
 
 // of returns the selections that the pod is in, in no particular order.
-func (x *podIndex) of(namespaces map[string]map[string]string, pod *Pod) (found []int32) {
+func (x *podIndex) of(pod *Pod) (found []int32) {
+	labels, known := x.namespaces[pod.Namespace]
 	try := func(ids []int32) {
 		for _, id := range ids {
-			if s := &x.all[id]; s.pods.selects(namespaces, pod, s.unknown) {
+			s := &x.all[id]
+			in := s.pods.Namespace != "" || x.ofNames.match(s.namespaces, pod.Namespace, labels, known, s.unknown)
+			if in && s.pods.Labels.Matches(pod.Labels) {
 				found = append(found, id)
 			}
 		}
 	}
-	buckets := []*podBucket{&x.free}
-	if b := x.fixed[pod.Namespace]; b != nil {
-		buckets = append(buckets, b)
+	try(x.placed[place{}])
+	try(x.placed[place{namespace: pod.Namespace}])
+	for key, value := range pod.Labels {
+		if x.keys[key] {
+			try(x.placed[place{"", false, key, value}])
+			try(x.placed[place{pod.Namespace, false, key, value}])
+		}
 	}
-	for _, b := range buckets {
-		try(b.rest)
-		if len(b.byLabel) == 0 {
-			continue
-		}
-		for key, value := range pod.Labels {
-			try(b.byLabel[[2]string{key, value}])
-		}
+	for key, value := range labels {
+		try(x.placed[place{"", true, key, value}])
+	}
+	if !known {
+		try(x.unsure)
 	}
 	return found
+}
+
+// selectors are those on labels of namespaces. Each is evaluated once for a namespace, however many pods and selections there are.
+type selectors struct {
+	numbers map[string]int // by text
+	all     []selector.Selector
+	answers map[string][]answer // by namespace, then number
+}
+
+type answer uint8
+
+const (
+	notAsked answer = iota
+	no
+	yes
+)
+
+func newSelectors() selectors {
+	return selectors{numbers: map[string]int{}, answers: map[string][]answer{}}
+}
+
+// add returns the number of the selector.
+func (x *selectors) add(s selector.Selector) int {
+	n, ok := x.numbers[s.String()]
+	if !ok {
+		n = len(x.all)
+		x.numbers[s.String()] = n
+		x.all = append(x.all, s)
+	}
+	return n
+}
+
+// match reports whether the selector matches a namespace; while its labels are not known, a selector that reads them has the answer unknown.
+func (x *selectors) match(number int, namespace string, labels map[string]string, known, unknown bool) bool {
+	s := x.all[number]
+	if len(s.Keys()) == 0 {
+		return s.Matches(nil)
+	}
+	if !known {
+		return unknown
+	}
+	if x.answers[namespace] == nil || len(x.answers[namespace]) <= number {
+		x.answers[namespace] = append(x.answers[namespace], make([]answer, len(x.all)-len(x.answers[namespace]))...)
+	}
+	a := &x.answers[namespace][number]
+	if *a == notAsked {
+		if *a = no; s.Matches(labels) {
+			*a = yes
+		}
+	}
+	return *a == yes
 }
 
 // key is equal for pods of a namespace that selections cannot tell apart.

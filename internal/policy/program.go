@@ -54,13 +54,13 @@ type listing struct {
 }
 
 // build makes the program of a subject that the policies select, which are in the order of evaluation.
-func (c *compiler) build(d Direction, policies []int, subject *Pod) Program {
+func (c *compiler) build(d Direction, policies []int, subject *Pod) *Program {
 	if len(policies) == 0 {
-		return Program{Rest: List{Else: Verdict{Allow: true}}}
+		return &Program{Rest: List{Else: Verdict{Allow: true}}}
 	}
 	b := &builder{compiler: c, lists: map[string]*listing{}, spent: c.spendingOf(subject.Namespace)}
 	all := policies
-	for len(policies) > 0 {
+	for len(policies) > 0 && !b.spent.over() {
 		tier := c.policies[policies[0]].Tier
 		n := 1
 		for n < len(policies) && c.policies[policies[n]].Tier == tier {
@@ -71,11 +71,20 @@ func (c *compiler) build(d Direction, policies []int, subject *Pod) Program {
 	}
 	p := b.program()
 	if !b.spent.over() {
-		return p
+		return &p
 	}
-	largest := c.policies[slices.MaxFunc(all, func(x, y int) int { return cmp.Compare(len(c.policies[x].Rules[d]), len(c.policies[y].Rules[d])) })].ID
-	c.tooLarge[largest] = true
-	return Program{Rest: List{Else: Verdict{By: largest}}}
+	largest := c.policies[slices.MaxFunc(all, func(x, y int) int { return cmp.Compare(c.policies[x].size(d), c.policies[y].size(d)) })].ID
+	closed := &Program{Rest: List{Else: Verdict{By: largest}}}
+	c.tooLarge[closed] = largest
+	return closed
+}
+
+// size is how much the policy has to say.
+func (p *Policy) size(d Direction) (size int) {
+	for _, r := range p.Rules[d] {
+		size += 1 + len(r.Peers) + len(r.Ports)
+	}
+	return size
 }
 
 func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
@@ -87,7 +96,9 @@ func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 	var items []item
 	for _, p := range policies {
 		for rule := range b.policies[p].Rules[d] {
-			items = append(items, b.compiler.items(p, d, rule, subject)...)
+			if b.affords(b.spent, ruleKey{p, d, rule}) {
+				items = append(items, b.compiler.items(p, d, rule, subject)...)
+			}
 		}
 	}
 	if tier.union = !slices.ContainsFunc(items, func(it item) bool { return !it.verdict.Allow }); tier.union {

@@ -4,6 +4,8 @@ const (
 	// mostElements bounds the networks, and the terms of sets, that the programs of a namespace's pods on this node look up. Rules whose ranges of
 	// ports overlap make lists of their own for each range, which grow as the square of the rules: 10,000, which one object has room for, would take
 	// all memory of the agent and of the kernel. The limit is reached by 700 rules that all overlap, each with one network.
+	// What pods are tried with counts, too: the conditions of different selectors that no label tells apart. It grows as their square, and does not
+	// depend on pods, which are other users': 700 reach the limit, and cost 50 µs for a pod.
 	mostElements = 250_000
 	// mostWork bounds what is merged for them.
 	mostWork = 1_000_000
@@ -11,18 +13,28 @@ const (
 
 // TooLargeText says what TooLarge means, and what to do.
 const TooLargeText = "the policies of the namespace are too large for one node, so that its pods pass nothing where their rules would be: use fewer different, " +
-	"overlapping ranges of ports, or fewer peers"
+	"overlapping ranges of ports, or fewer peers and selectors"
 
 // spending is what the programs of a namespace's pods need. What is over the limits is closed: the policies are of that namespace, too.
 type spending struct {
 	elements, work int
 	counted        map[int32]bool // sets, and complements of the numbers of networks
+	rules          map[ruleKey]bool
+	selections     map[string]bool
+	conditions     map[place]int
+}
+
+// ruleKey names a rule.
+type ruleKey struct {
+	policy    int
+	direction Direction
+	rule      int
 }
 
 func (c *compiler) spendingOf(namespace string) *spending {
 	s := c.spent[namespace]
 	if s == nil {
-		s = &spending{counted: map[int32]bool{}}
+		s = &spending{counted: map[int32]bool{}, rules: map[ruleKey]bool{}, selections: map[string]bool{}, conditions: map[place]int{}}
 		c.spent[namespace] = s
 	}
 	return s
@@ -35,6 +47,34 @@ func (s *spending) count(what int32, elements int) {
 	if !s.counted[what] {
 		s.counted[what] = true
 		s.elements += elements
+	}
+}
+
+// affords counts the selectors of a rule, each once, and reports whether the rule may be used.
+func (c *compiler) affords(s *spending, k ruleKey) bool {
+	if !s.rules[k] {
+		s.rules[k] = true
+		for _, peer := range c.policies[k.policy].Rules[k.direction][k.rule].Peers {
+			if peer.Pods != nil && !s.over() {
+				s.try(peer.Pods)
+			}
+		}
+	}
+	return !s.over()
+}
+
+// try counts what pods are tried with because of a selection.
+func (s *spending) try(pods *Pods) {
+	text := pods.text()
+	if s.selections[text] {
+		return
+	}
+	s.selections[text] = true
+	size := max(1, pods.Labels.Size()+pods.Namespaces.Size())
+	places, tries := pods.places(func(p place) int { return s.conditions[p] })
+	s.elements += size * (tries + size - 1)
+	for _, p := range places {
+		s.conditions[p] += size
 	}
 }
 

@@ -76,3 +76,102 @@ func TestHugePoliciesAreClosed(t *testing.T) {
 		})
 	}
 }
+
+// Selectors that no label tells apart have to be tried on every pod, which took 10 s for one namespace's on a node that knows 3,000 pods. Those that
+// are equal are tried once, and those that need different labels are not tried on others' pods.
+func TestManySelectorsAreClosed(t *testing.T) {
+	not := func(i int) *api.LabelSelector {
+		return &api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: "a", Operator: api.SelectorNotIn, Values: []string{fmt.Sprint(i)}}}}
+	}
+	is := func(key string, i int) *api.LabelSelector {
+		return &api.LabelSelector{MatchLabels: map[string]string{key: fmt.Sprint(i)}}
+	}
+	long := func(i int) *api.LabelSelector {
+		s := &api.LabelSelector{}
+		for j := range 800 {
+			s.MatchExpressions = append(s.MatchExpressions, not(i+j).MatchExpressions...)
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		peer  func(i int) api.NetworkPolicyPeer
+		peers int
+		large bool
+	}{
+		"of pods":       {func(i int) api.NetworkPolicyPeer { return api.NetworkPolicyPeer{PodSelector: not(i)} }, 3000, true},
+		"of namespaces": {func(i int) api.NetworkPolicyPeer { return api.NetworkPolicyPeer{NamespaceSelector: not(i)} }, 3000, true},
+		"of both": {func(i int) api.NetworkPolicyPeer {
+			return api.NetworkPolicyPeer{NamespaceSelector: is("b", 1), PodSelector: not(i)}
+		}, 3000, true},
+		"of many conditions": {func(i int) api.NetworkPolicyPeer { return api.NetworkPolicyPeer{PodSelector: long(i)} }, 1, true},
+		"equal": {func(i int) api.NetworkPolicyPeer {
+			return api.NetworkPolicyPeer{NamespaceSelector: not(i % 3), PodSelector: not(i % 5)}
+		}, 3000, false},
+		"by labels of pods": {func(i int) api.NetworkPolicyPeer { return api.NetworkPolicyPeer{PodSelector: is("a", i)} }, 3000, false},
+		"by labels of namespaces": {func(i int) api.NetworkPolicyPeer {
+			return api.NetworkPolicyPeer{NamespaceSelector: is("a", i), PodSelector: is("b", 1)}
+		}, 3000, false},
+		"by one of several labels": {func(i int) api.NetworkPolicyPeer {
+			s := is("b", i)
+			s.MatchLabels["a"] = "1"
+			return api.NetworkPolicyPeer{PodSelector: s}
+		}, 3000, false},
+		"so many as may well be used": {func(i int) api.NetworkPolicyPeer { return api.NetworkPolicyPeer{PodSelector: not(i)} }, 500, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			big, other := PodKey{"a", "big"}, PodKey{"b", "other"}
+			state := State{Local: map[string]PodKey{"cali1": big, "cali2": other}, Namespaces: map[string]map[string]string{"a": nil, "b": nil},
+				Pods: map[PodKey]*Pod{big: {PodKey: big, Labels: map[string]string{"a": "0"}}, other: {PodKey: other}}}
+			object := &api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: "many"}, Spec: api.NetworkPolicySpec{Ingress: []api.NetworkPolicyIngressRule{{}}}}
+			for i := range c.peers {
+				object.Spec.Ingress[0].From = append(object.Spec.Ingress[0].From, c.peer(i))
+			}
+			many := FromNetworkPolicy(object)
+			all := Policy{ID: ID{Kind: KindClusterNetworkPolicy, Name: "all"}, Tier: TierAdmin, Applies: [2]bool{Egress: true},
+				Rules: [2][]Rule{Egress: {{Action: Deny, AnyPeer: true, Ports: []Port{{Protocol: TCP, First: 25, Last: 25}}}}}}
+			state.Policies = []Policy{many, all}
+			got := Compile(state)
+			if slices.Contains(got.TooLarge, many.ID) != c.large {
+				t.Errorf("too large: %v", got.TooLarge)
+			}
+			if by, closed := got.ClosedBy("cali1", Ingress); closed != c.large || closed && by != many.ID {
+				t.Errorf("closed %v by %v", closed, by)
+			}
+			peer := netip.MustParseAddr("10.9.0.1")
+			if _, closed := got.ClosedBy("cali2", Egress); closed || !got.Decide("cali2", Egress, peer, TCP, 80).Allow {
+				t.Error("a pod of another namespace is closed, which shares a policy")
+			}
+			if v := got.Decide("cali1", Ingress, peer, TCP, 80); v.Allow || v.By != many.ID {
+				t.Errorf("a stranger: %+v", v)
+			}
+			if v := got.Decide("cali2", Ingress, peer, TCP, 80); !v.Allow {
+				t.Errorf("a pod of another namespace: %+v", v)
+			}
+			if tried := len(got.sets.terms.pods.placed[place{namespace: "a"}]); tried > 710 {
+				t.Errorf("each pod of the namespace is tried with %d selections", tried)
+			}
+		})
+	}
+}
+
+// Whose pods matter does not take long to find out either.
+func TestInterestOfManySelectors(t *testing.T) {
+	state := State{Namespaces: map[string]map[string]string{}}
+	for i := range 1000 {
+		state.Namespaces[fmt.Sprint(i)] = map[string]string{"a": "b"}
+	}
+	rule := func(values int) (r Rule) {
+		for i := range 1000 {
+			p := FromNetworkPolicy(&api.NetworkPolicy{Spec: api.NetworkPolicySpec{Ingress: []api.NetworkPolicyIngressRule{{From: []api.NetworkPolicyPeer{
+				{NamespaceSelector: &api.LabelSelector{MatchLabels: map[string]string{"a": fmt.Sprint(i % values)}}}}}}}})
+			r.Peers = append(r.Peers, p.Rules[Ingress][0].Peers...)
+		}
+		return r
+	}
+	if got := state.InterestOf(Ingress, rule(200)); got.All || len(got.Namespaces) > 0 {
+		t.Errorf("selectors that match nothing: %+v", got)
+	}
+	if got := state.InterestOf(Ingress, rule(1000)); !got.All {
+		t.Errorf("a million evaluations: %+v", got)
+	}
+}

@@ -46,8 +46,8 @@ type terms struct {
 	byNets      []int32
 }
 
-func newTerms() *terms {
-	return &terms{pods: newPodIndex(), netIDs: map[string]int32{}, declIDs: map[declaredPort]int32{}, ids: map[term]int32{}}
+func newTerms(namespaces map[string]map[string]string) *terms {
+	return &terms{pods: newPodIndex(namespaces), netIDs: map[string]int32{}, declIDs: map[declaredPort]int32{}, ids: map[term]int32{}}
 }
 
 func (t *terms) add(x term) int32 {
@@ -113,8 +113,8 @@ func (t *terms) addDeclared(d declaredPort) int32 {
 }
 
 // ofPod returns the terms that the pod matches by its labels and ports, in ascending order.
-func (t *terms) ofPod(namespaces map[string]map[string]string, pod *Pod) (found []int32) {
-	for _, s := range t.pods.of(namespaces, pod) {
+func (t *terms) ofPod(pod *Pod) (found []int32) {
+	for _, s := range t.pods.of(pod) {
 		for _, id := range t.bySelection[s] {
 			if t.declares(pod, t.all[id].declared) {
 				found = append(found, id)

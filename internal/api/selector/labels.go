@@ -28,8 +28,17 @@ func FromLabels(labels api.LabelSelector) (Selector, error) {
 	return join(slices.CompactFunc(all, func(a, b condition) bool { return a.String() == b.String() })), nil
 }
 
-// Needs returns a label which everything that the selector matches has, with one of the values; no key if none is known.
-func (s Selector) Needs() (key string, values []string) { return s.needs.key, s.needs.values }
+// Need is a label that is needed, with one of the values.
+type Need struct {
+	Key    string
+	Values []string
+}
+
+// Needs returns labels each of which everything has that the selector matches, as far as they are known.
+func (s Selector) Needs() []Need { return s.needs }
+
+// Size is how many conditions a selector of FromLabels has, which is what Matches costs.
+func (s Selector) Size() int { return s.size }
 
 // condition is one term of a label selector; all of them must hold.
 type condition struct {
@@ -85,25 +94,30 @@ func (c condition) matches(labels map[string]string) bool {
 	case api.SelectorDoesNotExist:
 		return !ok
 	case api.SelectorIn:
-		return ok && slices.Contains(c.values, value)
+		return ok && c.has(value)
 	default:
-		return !ok || !slices.Contains(c.values, value)
+		return !ok || !c.has(value)
 	}
+}
+
+func (c condition) has(value string) bool {
+	_, found := slices.BinarySearch(c.values, value)
+	return found
 }
 
 func join(all []condition) Selector {
 	if len(all) == 0 {
 		return Selector{}
 	}
-	s := Selector{eval: func(labels map[string]string) bool {
+	s := Selector{size: len(all), eval: func(labels map[string]string) bool {
 		return !slices.ContainsFunc(all, func(c condition) bool { return !c.matches(labels) })
 	}}
 	texts := make([]string, len(all))
 	for i, c := range all {
 		texts[i] = c.String()
 		s.keys = append(s.keys, c.key)
-		if c.operator == api.SelectorIn && s.needs.key == "" {
-			s.needs = c
+		if c.operator == api.SelectorIn {
+			s.needs = append(s.needs, Need{c.key, c.values})
 		}
 	}
 	slices.Sort(s.keys)

@@ -42,15 +42,17 @@ func TestFromLabels(t *testing.T) {
 		if err != nil || s.String() != c.text || s.Matches(labels) != c.want {
 			t.Errorf("%+v: %q matches %v, %v; want %q, %v", c.in, s, s.Matches(labels), err, c.text, c.want)
 		}
-		if key, values := s.Needs(); key != "" && c.want && !slices.Contains(values, labels[key]) {
-			t.Errorf("%s matches, yet is said to need %s of %q", s, key, values)
+		for _, need := range s.Needs() {
+			if c.want && !slices.Contains(need.Values, labels[need.Key]) {
+				t.Errorf("%s matches, yet is said to need %s of %q", s, need.Key, need.Values)
+			}
 		}
 	}
-	if key, _ := func() (string, []string) {
-		s, _ := FromLabels(requirement("x", api.SelectorNotIn, "a"))
-		return s.Needs()
-	}(); key != "" {
-		t.Errorf("a condition that holds without the label needs %q", key)
+	if s, _ := FromLabels(requirement("x", api.SelectorNotIn, "a")); len(s.Needs()) > 0 {
+		t.Errorf("a condition that holds without the label needs %q", s.Needs())
+	}
+	if s, _ := FromLabels(both); len(s.Needs()) != 2 || s.Size() != 2 {
+		t.Errorf("%s needs %q, size %d", s, s.Needs(), s.Size())
 	}
 }
 

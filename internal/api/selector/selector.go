@@ -14,11 +14,11 @@ import (
 
 // Selector decides on a set of labels.
 type Selector struct {
-	text string
-	eval func(labels map[string]string) bool
-	keys []string
-	// needs is a condition that cannot be done without, if one is known.
-	needs condition
+	text  string
+	eval  func(labels map[string]string) bool
+	keys  []string
+	needs []Need
+	size  int
 }
 
 // String returns the text that the selector was parsed from, or that FromLabels wrote.
