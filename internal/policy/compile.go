@@ -12,7 +12,7 @@ import (
 // Compiled is a Ruleset with what is needed to follow changes of remote pods. It is for one goroutine.
 type Compiled struct {
 	Ruleset
-	// TooLarge are policies whose pods pass nothing in a direction, as the program would be too large for a node: see mostElements.
+	// TooLarge are policies that make the programs of their namespace's pods too large for a node: those over mostElements pass nothing.
 	TooLarge []ID
 	closed   map[string][2]*ID // by link, if the program is too large
 	index
@@ -63,8 +63,8 @@ func Compile(state State) *Compiled {
 	return &Compiled{r, slices.Compact(slices.SortedFunc(maps.Values(c.tooLarge), ID.compare)), closed, x}
 }
 
-// ClosedBy reports that nothing passes a link in a direction as its pod's program would be too large for a node, and the largest of the policies.
-func (c *Compiled) ClosedBy(link string, d Direction) (largest ID, closed bool) {
+// ClosedBy reports that nothing passes a link in a direction as its pod's program would be too large for a node, and the policy to blame.
+func (c *Compiled) ClosedBy(link string, d Direction) (by ID, closed bool) {
 	if id := c.closed[link][d]; id != nil {
 		return *id, true
 	}

@@ -73,9 +73,11 @@ func (c *compiler) build(d Direction, policies []int, subject *Pod) *Program {
 	if !b.spent.over() {
 		return &p
 	}
-	largest := c.policies[slices.MaxFunc(all, func(x, y int) int { return cmp.Compare(c.policies[x].size(d), c.policies[y].size(d)) })].ID
-	closed := &Program{Rest: List{Else: Verdict{By: largest}}}
-	c.tooLarge[closed] = largest
+	if b.spent.largest == (ID{}) {
+		b.spent.largest = c.policies[slices.MaxFunc(all, func(x, y int) int { return cmp.Compare(c.policies[x].size(d), c.policies[y].size(d)) })].ID
+	}
+	closed := &Program{Rest: List{Else: Verdict{By: b.spent.largest}}}
+	c.tooLarge[closed] = b.spent.largest
 	return closed
 }
 

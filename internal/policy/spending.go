@@ -18,6 +18,7 @@ const TooLargeText = "the policies of the namespace are too large for one node, 
 // spending is what the programs of a namespace's pods need. What is over the limits is closed: the policies are of that namespace, too.
 type spending struct {
 	elements, work int
+	largest        ID             // of the policies of the program that went over
 	counted        map[int32]bool // sets, and complements of the numbers of networks
 	rules          map[ruleKey]bool
 	selections     map[string]bool

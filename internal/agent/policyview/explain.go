@@ -133,6 +133,10 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 			return nil
 		}
 		out := judgementOf(j)
+		if by, closed := compiled.ClosedBy(linkOf(j.Pod), j.Direction); closed && k.Local[linkOf(j.Pod)] == j.Pod {
+			out.close(by, j.Pod.Namespace)
+			j.Verdict, x.Allowed = policy.Verdict{By: by}, false
+		}
 		out.Kernel = k.compare(j, peer, asked, compiled, kernel)
 		return out
 	}
@@ -223,6 +227,12 @@ func judgementOf(j *policy.Judgement) *Judgement {
 	}
 	out.Why = out.why()
 	return out
+}
+
+// close is for a pod that passes nothing in this direction, whatever its policies say, as they are too large.
+func (j *Judgement) close(by policy.ID, namespace string) {
+	j.Allowed, j.Tier, j.Policy, j.Rule, j.Name = false, "", by.String(), "", ""
+	j.Why = fmt.Sprintf("%s, the largest of namespace %s: %s", by, namespace, policy.TooLargeText)
 }
 
 // compare says whether the kernel enforces what was judged.

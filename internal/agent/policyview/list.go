@@ -50,7 +50,10 @@ type standing interface {
 
 // list describes the pods of this node.
 func list(node string, k *known, c *policy.Compiled, kernel standing) *Listing {
-	l := &Listing{Node: node, Policies: len(k.Policies), Problems: k.problems, SameLink: k.sameLink, Pods: []ListedPod{}}
+	l := &Listing{Node: node, Policies: len(k.Policies), Problems: slices.Clone(k.problems), SameLink: k.sameLink, Pods: []ListedPod{}}
+	for _, id := range c.TooLarge {
+		l.Problems = append(l.Problems, fmt.Sprintf("%s: %s", id, policy.TooLargeText))
+	}
 	for link, key := range k.Local {
 		pod, selecting := k.Pods[key], k.selecting(key)
 		side := func(d policy.Direction) Side {

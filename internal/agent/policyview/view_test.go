@@ -7,11 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/selector"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -173,6 +176,36 @@ func TestExplain(t *testing.T) {
 			}
 			golden(t, c.name, x)
 		})
+	}
+}
+
+// A pod that the limit of its namespace's policies closes is said to be closed by it, and not what its policies say.
+func TestExplainTooLargePolicies(t *testing.T) {
+	k := shop(t)
+	large := policy.Policy{ID: policy.ID{Kind: "NetworkPolicy", Namespace: "shop", Name: "large"}, Tier: policy.TierDefault, Applies: [2]bool{policy.Ingress: true}}
+	large.Subject = policy.Pods{Namespace: "shop"}
+	rule := policy.Rule{AnyPort: true}
+	for i := range 1000 {
+		s, err := selector.FromLabels(api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: "app", Operator: "NotIn", Values: []string{strconv.Itoa(i)}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rule.Peers = append(rule.Peers, policy.Peer{Pods: &policy.Pods{Namespace: "shop", Labels: s}})
+	}
+	large.Rules[policy.Ingress] = []policy.Rule{rule}
+	k.Policies = append(k.Policies, large)
+	asked, err := parseConnection([]string{"shop/client-1", "shop/web-1:8080"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled := policy.Compile(k.State)
+	x, err := explain(k, asked, compiled, kernel{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "explain-too-large", x)
+	if l := list("node1", k, compiled, kernel{}); len(l.Problems) != 1 || !strings.Contains(l.Problems[0], "NetworkPolicy shop/large: ") {
+		t.Errorf("problems %q", l.Problems)
 	}
 }
 
