@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// coalesce is the least time between two passes: the first event after a silence is served at once, those of a burst together.
+	// coalesce is the least time between two passes: the first event after a silence is served at once, those of a burst together. After a longer
+	// pass it is as long as that was: whoever may change pods or policies of a namespace could else keep a processor busy.
 	coalesce = 10 * time.Millisecond
 	// comparePause is how often the kernel's rules are compared with what they should be although nothing is known to have changed.
 	comparePause = 180 * time.Second
@@ -91,6 +92,7 @@ type Worker struct {
 	full     time.Duration
 	ended    time.Time // of the last pass
 	probed   bool      // the kernel was asked for what it lacks
+	lasted   time.Duration
 	synced   bool      // a Ruleset of this process is in the kernel
 	removed  bool      // there is nothing of ours in the kernel, as somebody else enforces
 	unlisted time.Time // since when a Ruleset waits for the first list of pods that it names; zero: it does not
@@ -136,11 +138,12 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) loop(ctx context.Context) {
 	backoff := wait.Backoff{First: firstRetry, Most: mostRetry}
 	for ctx.Err() == nil {
+		begun := time.Now()
 		err := w.subscribe(ctx)
 		if err == nil {
-			err = w.pass(ctx, time.Now())
+			err = w.pass(ctx, begun)
 		}
-		w.ended = time.Now()
+		w.ended, w.lasted = time.Now(), time.Since(begun)
 		if ctx.Err() != nil {
 			return
 		}
@@ -353,7 +356,7 @@ func (w *Worker) wait(ctx context.Context) {
 	if w.waiting.IsZero() && w.todo != (todo{}) {
 		w.waiting = time.Now()
 	}
-	if rest := coalesce - time.Since(w.ended); rest > 0 && wait.Sleep(ctx, rest) {
+	if rest := max(coalesce, w.lasted) - time.Since(w.ended); rest > 0 && wait.Sleep(ctx, rest) {
 		w.drain()
 	}
 }
