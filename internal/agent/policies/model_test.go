@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -59,6 +60,68 @@ func TestPolicyAwaitsTheFirstListOfNodes(t *testing.T) {
 	w.model.view.NodesKnown = true
 	if w.awaitsList(now) || !w.unlisted.IsZero() {
 		t.Error("waits for nodes that are known")
+	}
+}
+
+// noFeed knows nothing.
+type noFeed struct{ Feed }
+
+func (noFeed) Want(policy.Interest) {}
+
+// A Deny or Pass of what has not been listed yet denies everything at its ports, so that it does not open what it is to close.
+func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
+	key := policy.PodKey{Namespace: "a", Name: "web"}
+	links, _ := Links([]policy.PodKey{key})
+	link := slices.Collect(maps.Keys(links))[0]
+	node, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	ports := func(p api.ClusterNetworkPolicyPort) []api.ClusterNetworkPolicyProtocol {
+		return []api.ClusterNetworkPolicyProtocol{{TCP: &api.ClusterNetworkPolicyPorts{DestinationPort: &p}}}
+	}
+	nodes := []api.ClusterNetworkPolicyPeer{{Nodes: &api.LabelSelector{}}}
+	pods := []api.ClusterNetworkPolicyPeer{{Namespaces: &api.LabelSelector{MatchLabels: map[string]string{"b": "c"}}}}
+	for name, c := range map[string]struct {
+		action     string
+		to         []api.ClusterNetworkPolicyPeer
+		ports      []api.ClusterNetworkPolicyProtocol
+		closed     bool // while nothing is listed
+		otherPorts bool // are closed then, too
+	}{
+		"deny nodes":          {"Deny", nodes, ports(api.ClusterNetworkPolicyPort{Number: 80}), true, false},
+		"deny nodes and pods": {"Deny", append(nodes, pods...), nil, true, true},
+		"pass nodes":          {"Pass", nodes, nil, true, true},
+		"accept nodes":        {"Accept", nodes, nil, false, false},
+		"deny pods":           {"Deny", pods, ports(api.ClusterNetworkPolicyPort{Number: 80}), true, false},
+		"deny networks":       {"Deny", []api.ClusterNetworkPolicyPeer{{Networks: []string{"10.0.0.0/8"}}}, nil, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &api.ClusterNetworkPolicy{Meta: api.Meta{Name: "rule"}, Spec: api.ClusterNetworkPolicySpec{Tier: "Admin", Subject: api.ClusterNetworkPolicySubject{Namespaces: &api.LabelSelector{}},
+				Egress: []api.ClusterNetworkPolicyEgressRule{{Action: c.action, To: c.to, Protocols: c.ports}}}}
+			w := &Worker{Options: Options{Feed: noFeed{}}}
+			w.model.view = cluster.PolicyView{ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{o}, Local: []policy.PodKey{key},
+				Pods: map[policy.PodKey]*policy.Pod{key: {PodKey: key}}, Namespaces: map[string]map[string]string{"a": {}, "b": {"b": "c"}}}
+			passes := func(a netip.Addr, port uint16) bool {
+				return w.compiled.rules.Decide(link, policy.Egress, a, policy.TCP, port).Allow
+			}
+			if err := w.compile(routed{}); err != nil {
+				t.Fatal(err)
+			}
+			if passes(node, 80) == c.closed || passes(other, 80) == c.closed || passes(node, 81) == c.otherPorts || (len(w.model.unlisted) > 0) != c.closed {
+				t.Errorf("not listed: passes %v, %v, at other ports %v", passes(node, 80), passes(other, 80), passes(node, 81))
+			}
+			if got, want := w.interest, w.model.Interest(); got.All != want.All || !slices.Equal(got.Namespaces, want.Namespaces) {
+				t.Errorf("wants %+v, not %+v", got, want)
+			}
+			if slices.ContainsFunc(c.to, func(p api.ClusterNetworkPolicyPeer) bool { return p.Namespaces != nil }) {
+				return // a list of pods cannot be had here
+			}
+			w.model.view.NodesKnown, w.model.view.Nodes = true, map[string]policy.Node{"n": {Addresses: []netip.Addr{node}}}
+			if err := w.compile(routed{}); err != nil {
+				t.Fatal(err)
+			}
+			if passes(node, 80) == (name == "deny nodes") || !passes(other, 80) || len(w.model.unlisted) > 0 {
+				t.Errorf("listed: passes %v, %v", passes(node, 80), passes(other, 80))
+			}
+		})
 	}
 }
 

@@ -33,6 +33,8 @@ type Seen struct {
 	// Invalid and LeftOut have the problems of policies: of those that are in force as far as they can be read, and of those of which an
 	// earlier version is in force, or none.
 	Invalid, LeftOut map[policy.ID][]string
+	// Unlisted are policies that deny more than they should until the API server has listed what they name.
+	Unlisted []policy.ID
 
 	// SameLink names pods that are closed because they have the same link.
 	SameLink []string
@@ -131,6 +133,9 @@ func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 func (w *Worker) describe(s *Seen) {
 	s.Policed, s.Open, s.Programs, s.Members = 0, 0, 0, 0
 	s.Policies, s.Invalid, s.LeftOut, s.SameLink = len(w.model.Policies), w.model.invalid, w.model.leftOut, w.model.sameLink
+	if s.Unlisted = nil; w.synced && time.Since(w.unlisted) >= listTime {
+		s.Unlisted = w.model.unlisted
+	}
 	if w.inForce.rules == nil {
 		return
 	}
@@ -186,6 +191,9 @@ func (s *Seen) Problems() (texts []string) {
 				texts = append(texts, fmt.Sprintf("%s %s: %s", id, part.what, problem))
 			}
 		}
+	}
+	for _, id := range s.Unlisted {
+		texts = append(texts, fmt.Sprintf("%s denies everything where it denies or passes on nodes or pods, as the API server has not listed these yet", id))
 	}
 	return texts
 }

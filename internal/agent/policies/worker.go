@@ -199,7 +199,7 @@ func (w *Worker) keep(ctx context.Context) error {
 }
 
 // awaitsList reports that policies have come to depend on pods or nodes that have not been listed yet. What was in force stays for so long: without
-// these connections would be denied, and established ones ended, that the policies allow.
+// these connections would be denied, and established ones ended, that the policies allow. After that the policies are in force as model.closed has them.
 func (w *Worker) awaitsList(now time.Time) bool {
 	if view := &w.model.view; !w.synced || view.Knows(w.interest) && view.NodesKnown {
 		w.unlisted = time.Time{}
@@ -267,14 +267,14 @@ func (w *Worker) update(pods []policy.PodKey) (touched []netip.Addr, ok bool) {
 // compile makes the Ruleset anew.
 func (w *Worker) compile(routed routed) error {
 	w.model.build(routed)
-	rules := policy.Compile(w.model.State)
+	w.interest = w.model.Interest()
+	w.Feed.Want(w.interest)
+	rules := policy.Compile(w.model.closed(w.interest))
 	for _, id := range rules.TooLarge {
 		w.model.invalid[id] = append(slices.Clip(w.model.invalid[id]), policy.TooLargeText)
 	}
 	w.forbids = w.compiled.rules == nil || mayForbid(&w.compiled.rules.Ruleset, &rules.Ruleset) || w.forbids
 	w.compiled = compiled{rules, routed}
-	w.interest = w.model.Interest()
-	w.Feed.Want(w.interest)
 	return nil
 }
 
