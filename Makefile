@@ -119,7 +119,7 @@ vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev 
 
 # A part of a run is for reading, not for docs/.
 .PHONY: bench
-bench: build ## what a pod costs: times, memory, requests, beside floors; writes docs/benchmarks.md (ONLY=add,burst or QUICK=1: only shows)
+bench: build ## what a pod costs: times, memory, requests, beside floors; writes docs/benchmarks.md (ONLY=add,burst, ONLY=policy or QUICK=1: only shows)
 	go -C hack run ./bench -root .. $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') $(if $(QUICK)$(ONLY),,-o ../docs/benchmarks.md)
 
 FUZZTIME ?= 20s

@@ -139,11 +139,17 @@ BenchmarkSetup 	 100	 1 ns/op
 }
 
 func TestJudgePolicy(t *testing.T) {
+	ms := func(n int) cost { return cost{wall: time.Duration(n) * time.Millisecond} }
 	r := &results{goBench: []goBenchmark{
-		{netpolPackage, "FirstPacket/ports", "0 ns/op 5113 ns-with-1 1.1 x-with-10 2.1 x-with-1000"},
+		{netpolPackage, "FirstPacket/ports", "0 ns/op 5113 ns-with-1 1.1 x-with-10 2.1 x-with-1000 1.2 x-crowded"},
 		{netpolPackage, "EstablishedPacket", "300 ns-more-than-tracked"},
 		{"internal/other", "OneMorePod", "7 µs-kernel/pod"},
 		{netpolPackage, "FromEmpty/dense", "1001 CPU-ms 3 kernel-CPU-ms"},
+		{netpolPackage, "Plugin", "60000 ns/op"},
+	}, policy: policyFigures{
+		load:   []figure{{"a policy applied", "ms", []float64{90, 80, 600}}, {"pods that come and go", "per second", []float64{20}}},
+		adds:   []addPair{{ms(20), ms(19)}, {ms(30), ms(31)}, {ms(21), ms(20)}},
+		agents: []policyAgent{{what: "few", perPod: 3 * time.Millisecond, writes: 1, size: memory{peak: 97_000}}},
 	}}
 	var got []string
 	for _, v := range r.judgePolicy() {
@@ -151,9 +157,20 @@ func TestJudgePolicy(t *testing.T) {
 	}
 	want := []string{
 		"first packet, 10 policies by ports: 1.10×, ≤ 1.2× one policy: true",
-		"first packet, 1000 policies by ports: 2.10×, ≤ 2× one policy: false",
-		"packet of a connection, policies: 300 ns, ≤ 600 ns: true",
+		"first packet, 1,000 policies by ports: 2.10×, ≤ 2× one policy: false",
+		"first packet, 10 policies among 1,000 others and 10,000 peers by ports: 1.20×, ≤ 1.1× 10 policies alone: false",
+		"packet of a connection, beyond connection tracking: 300 ns, ≤ 600 ns: true",
 		"1,000 policies on each of 100 pods from nothing, CPU: 1001 ms, ≤ 1000 ms: false",
+		"what ADD asks the kernel: 60 µs, ≤ 100 µs: true",
+		"ADD, more where policies are enforced: 1000 µs, ≤ 100 µs: false",
+		"one more pod under 20 selectors, the agent's CPU, few: 3 ms, ≤ 2 ms: false",
+		"the agent's memory at its peak, few: 99.33 MB, ≤ 100 MB: true",
+		"writes of the kernel by changes of pods of no effect, few: 1, 0: false",
+		"a policy applied, median: 90 ms, ≤ 100 ms: true",
+		"a policy applied, 99th percentile: 90 ms, ≤ 500 ms: true",
+	}
+	if text := r.markdown(); !strings.Contains(text, "network policy, requirements met: 6 (12, ") || !strings.Contains(text, "| **not met** |") {
+		t.Errorf("the report does not say it:\n%s", text)
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -285,6 +302,9 @@ func TestFlags(t *testing.T) {
 	if err != nil || !slices.Equal(o.only, []string{"add", "go"}) || o.size.rounds != quick.rounds || filepath.Base(o.bin) != "bin" {
 		t.Errorf("%+v, %v", o, err)
 	}
+	if o, err := parse([]string{"-only", "add,policy"}); err != nil || !slices.Equal(o.only, []string{"add", "policy-agent", "policy-load"}) {
+		t.Errorf("-only policy: %v, %v", o.only, err)
+	}
 	for _, c := range []struct {
 		args []string
 		want string
@@ -354,9 +374,9 @@ func TestSmallestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, benchTime: "1x"}
+	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, pods: 200, morePods: 3, benchTime: "1x"}
 	// These parts run go test, which the suite of units has done already.
-	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return slices.Contains([]string{"go", "mesh", "install"}, part) })
+	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return slices.Contains([]string{"go", "mesh", "install", "policy-load"}, part) })
 	t.Setenv("TMPDIR", t.TempDir())
 	before := leftovers(t)
 	r, err := measure(t.Context(), o)
@@ -364,7 +384,7 @@ func TestSmallestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := r.markdown()
-	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "Start of a program"} {
+	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "Network policy", "Start of a program"} {
 		if !strings.Contains(text, "\n## "+heading) {
 			t.Errorf("the report has no section %q", heading)
 		}

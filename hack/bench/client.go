@@ -99,6 +99,9 @@ func (c *client) raw(method, path string, body any) ([]byte, error) {
 	}
 	req.Header.Set("Authorization", "Bearer "+c.token)
 	req.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, err

@@ -39,12 +39,20 @@ type goBenchmark struct{ pkg, name, figures string }
 // goBenchTime is the limit for one package. The controllers' benchmark collects 30,000 addresses, which takes minutes.
 const goBenchTime = "30m"
 
-// runGoBenchmarks runs the Go benchmarks of these packages.
-func runGoBenchmarks(ctx context.Context, root string, size sizes) ([]goBenchmark, error) {
+// runOtherBenchmarks runs the Go benchmarks of all packages but that of another part.
+func (r *results) runOtherBenchmarks(ctx context.Context, root string, size sizes) error {
 	packages, err := benchmarked(root)
 	if err != nil {
-		return nil, fmt.Errorf("find benchmarks: %w", err)
+		return fmt.Errorf("find benchmarks: %w", err)
 	}
+	packages = slices.DeleteFunc(packages, func(path string) bool { return path == "./"+netpolPackage })
+	found, err := runGoBenchmarks(ctx, root, size, packages)
+	r.goBench = append(r.goBench, found...)
+	return err
+}
+
+// runGoBenchmarks runs the Go benchmarks of these packages.
+func runGoBenchmarks(ctx context.Context, root string, size sizes, packages []string) ([]goBenchmark, error) {
 	args := append([]string{"test", "-run=^$", "-bench=.", "-benchmem", "-benchtime=" + size.benchTime, "-timeout=" + goBenchTime}, packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root

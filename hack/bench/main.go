@@ -23,7 +23,10 @@ import (
 )
 
 // parts are the parts of a run, in order.
-var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "memory", "mesh", "reflectors", "throughput", "install", "go"}
+var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "policy-agent", "memory", "mesh", "reflectors", "throughput", "install", "policy-load", "go"}
+
+// policyParts are both parts about policies, which -only names together.
+var policyParts = []string{"policy-agent", "policy-load"}
 
 // sizes are the amounts of each measurement.
 type sizes struct {
@@ -37,12 +40,14 @@ type sizes struct {
 	routeRounds        int
 	streamSeconds      int // of each stream of bytes
 	streamRounds       int
+	pods               int // of the cluster, beside policies
+	morePods           int // that come to these
 	benchTime          string
 }
 
 var (
-	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, largeCluster: 1000, benchTime: "0.5s"}
-	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, largeCluster: 1000, benchTime: "10x"}
+	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, largeCluster: 1000, pods: 10_000, morePods: 200, benchTime: "0.5s"}
+	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, largeCluster: 1000, pods: 2000, morePods: 50, benchTime: "10x"}
 )
 
 // options are the flags, checked.
@@ -96,7 +101,7 @@ func parse(args []string) (options, error) {
 	bin := f.String("bin", "", "directory of the plugins (default: bin below the root)")
 	conf := f.String("conf", "", "configuration of a plugin to measure instead of ours; __KUBECONFIG_FILEPATH__ and __KUBERNETES_NODE_NAME__ are replaced in it")
 	out := f.String("o", "", "file to write the report to, besides standard output, and Go's benchmarks to one beside it")
-	only := f.String("only", "", "comma-separated parts to run: "+strings.Join(parts, ", "))
+	only := f.String("only", "", "comma-separated parts to run: "+strings.Join(parts, ", ")+"; policy for both of its parts")
 	fast := f.Bool("quick", false, "less of everything: a minute, and figures to match")
 	if err := f.Parse(args); err != nil {
 		return options{}, err
@@ -107,6 +112,9 @@ func parse(args []string) (options, error) {
 	}
 	if *only != "" {
 		o.only = strings.Split(*only, ",")
+	}
+	if i := slices.Index(o.only, "policy"); i >= 0 {
+		o.only = slices.Replace(o.only, i, i+1, policyParts...)
 	}
 	for _, part := range o.only {
 		if !slices.Contains(parts, part) {
@@ -174,9 +182,11 @@ func (r *results) byPrograms(ctx context.Context, o options, dir string) error {
 			r.install, err = runTests(ctx, o.root, dir, "internal/tests/cluster", installTest)
 			return err
 		}},
+		{"policy-load", "packets by policies, and five agents while pods and policies come and go", func() (err error) {
+			return r.runPolicyLoad(ctx, o.root, dir, o.size)
+		}},
 		{"go", "benchmarks of Go's own kind", func() (err error) {
-			r.goBench, err = runGoBenchmarks(ctx, o.root, o.size)
-			return err
+			return r.runOtherBenchmarks(ctx, o.root, o.size)
 		}},
 	} {
 		if !o.runs(part.name) {
@@ -222,7 +232,7 @@ type bench struct {
 // onCluster runs the parts that need nodes and an API server.
 func (r *results) onCluster(ctx context.Context, o options, subjects []subject, dir string) (err error) {
 	if !slices.ContainsFunc(o.only, func(part string) bool {
-		return !slices.Contains([]string{"go", "throughput", "mesh", "reflectors", "install"}, part)
+		return !slices.Contains([]string{"go", "throughput", "mesh", "reflectors", "install", "policy-load"}, part)
 	}) {
 		return nil
 	}
@@ -247,6 +257,7 @@ func (r *results) onCluster(ctx context.Context, o options, subjects []subject, 
 		{"nodes", "many nodes", b.nodes},
 		{"requests", "what the API server is asked", b.requests},
 		{"routes", "learned routes on their way into the kernel", b.routes},
+		{"policy-agent", "an agent with policies, and ADD beside it", b.policies},
 		{"memory", "the agent in a big cluster", b.memory},
 	} {
 		if !o.runs(p.name) {
@@ -292,6 +303,14 @@ func (b *bench) requests(ctx context.Context) (err error) {
 func (b *bench) routes(ctx context.Context) (err error) {
 	b.results.routeCount = b.size.routes
 	b.results.routes, err = runRoutes(ctx, b.cluster, b.dir, b.size)
+	return err
+}
+
+func (b *bench) policies(ctx context.Context) (err error) {
+	if b.results.policy.adds, err = b.runPolicyADDs(ctx); err != nil {
+		return err
+	}
+	b.results.policy.agents, err = b.runPolicyAgents(ctx)
 	return err
 }
 

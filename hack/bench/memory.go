@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -136,24 +137,34 @@ func (n *node) address() string { return fmt.Sprintf("10.250.%d.2", n.index+1) }
 
 // awaitReady polls the agent's readiness.
 func (n *node) awaitReady(ctx context.Context, limit time.Time) error {
-	agent := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
-		err = n.do(func() error { conn, err = net.Dial(network, address); return err })
-		return conn, err
-	}}}
 	for {
-		resp, err := agent.Get("http://127.0.0.1:9099/readyz")
+		_, err := n.agentSays("/readyz")
 		if err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = fmt.Errorf("the agent is not ready: %s", resp.Status)
+			return nil
 		}
 		if time.Now().After(limit) || ctx.Err() != nil {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// agentSays asks the node's agent.
+func (n *node) agentSays(path string) (string, error) {
+	agent := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
+		err = n.do(func() error { conn, err = net.Dial(network, address); return err })
+		return conn, err
+	}}}
+	resp, err := agent.Get("http://127.0.0.1:9099" + path)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("the agent says %s to %s", resp.Status, path)
+	}
+	return string(text), err
 }
 
 func memoryOf(pid int) (m memory, err error) {

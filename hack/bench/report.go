@@ -33,6 +33,7 @@ type results struct {
 	install    []figure
 	reflection *reflection // nil: that part did not run
 	memory     []agentSize
+	policy     policyFigures
 }
 
 // table is a Markdown table.
@@ -69,7 +70,7 @@ func (r *results) markdown() string {
 	w.WriteString(intro)
 	r.about.write(&w)
 	for _, section := range []func(*bytes.Buffer){
-		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeMesh, r.writeReflectors, r.writeInstall, r.writeStarts, r.writeGoBenchmarks,
+		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeMesh, r.writeReflectors, r.writeInstall, r.writePolicy, r.writeStarts, r.writeGoBenchmarks,
 	} {
 		section(&w)
 	}

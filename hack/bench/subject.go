@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -96,12 +97,17 @@ func ptpConf(_ *cluster, n *node, _ slot) ([]byte, error) {
 }
 
 // ownConf returns the configuration that the install container writes, with a log on the node.
-func ownConf(_ *cluster, n *node, _ slot) ([]byte, error) {
-	return json.Marshal(object{
+func ownConf(_ *cluster, n *node, _ slot) ([]byte, error) { return ownConfWith(n, nil) }
+
+// ownConfWith returns the same with more.
+func ownConfWith(n *node, more object) ([]byte, error) {
+	conf := object{
 		"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "info", "log_file_path": logPath,
 		"datastore_type": "kubernetes", "nodename": n.name, "mtu": 1440,
 		"ipam": object{"type": "calico-ipam"}, "policy": object{"type": "k8s"}, "kubernetes": object{"kubeconfig": kubeconfigPath},
-	})
+	}
+	maps.Copy(conf, more)
+	return json.Marshal(conf)
 }
 
 // sandbox is one attempt to start a pod, named by the container ID.

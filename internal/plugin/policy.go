@@ -32,12 +32,12 @@ func (s *session) close(uid string) (policed bool, err error) {
 		return false, nil
 	}
 	link := s.hostVeth()
-	_, policed, err = netpol.InForce(link)
+	known, policed, err := netpol.InForce(link)
 	if err == nil && !policed && s.missesRules() {
 		s.log.Info("closing the pods of this node until the agent has started: the kernel has no rules of policies")
 		policed, err = true, netpol.Hold(s.conf.vethPrefix())
 	}
-	if err == nil && policed {
+	if err == nil && policed && known != uid {
 		err = netpol.CloseOther(link, uid)
 	}
 	if err != nil && !s.conf.PolicyEnforced {

@@ -23,24 +23,24 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// The load of TestPolicyUnderLoad: agents, places of pods that come and go on each node, the life of such a pod, and how long it goes on at rest
-// and with agents that are killed.
+// The load of TestPolicyUnderLoad: how long it goes on at rest and with agents that are killed.
 const (
-	guardedNodes = 6
-	places       = 5
-	podLife      = 500 * time.Millisecond
-	loadSpan     = 15 * time.Second
-	killEvery    = 1500 * time.Millisecond
+	loadSpan  = 15 * time.Second
+	killEvery = 1500 * time.Millisecond
 )
 
 // Pods come and go at tens per second and policies change every second, at first with all agents there, then while one after the other is killed
 // and comes back. What must be allowed loses no packet, of what must be denied none gets through. It does not run in parallel: it measures how
-// soon a pod is allowed and a policy in force.
+// soon a pod is allowed and a policy in force. A benchmark measures that alone: 20 pods per second, and
+// one policy.
 func TestPolicyUnderLoad(t *testing.T) {
-	g := newGuarded(t, guardedNodes)
-	l := newLoad(t, g)
-	l.phase(t, "agents are there", loadSpan, nil)
+	l := newLoad(t, newGuarded(t, meshtest.Repeat(6, 5)))
+	l.places, l.life = meshtest.Repeat(5, 4), time.Duration(meshtest.Repeat(500, 950))*time.Millisecond
+	l.phase(t, "agents are there", loadSpan*time.Duration(meshtest.Repeat(1, 3)), nil)
 	l.report(t)
+	if meshtest.Measuring() {
+		return
+	}
 	l.phase(t, "agents are killed", loadSpan, l.kill)
 	l.allowed.Intact(t)
 	l.nothingDenied(t)
@@ -52,12 +52,14 @@ type load struct {
 	servers []*meshtest.Pod
 	plain   []*meshtest.Pod
 	allowed meshtest.Traffic
-	gate    *sender // to a pod that a policy closes and opens
+	gates   []*sender // to pods, one on each node, that a policy closes and opens
+	places  int       // of pods that come and go, on each node
+	life    time.Duration
 	lock    sync.Mutex
 	denied  []*sender
-	appear  []time.Duration // a pod's object is there, until another node lets the pod through
-	closing []time.Duration // a policy is there, until it denies
-	opening []time.Duration // a policy is gone, until it does not deny any more
+	appear  []time.Duration // a pod's object is there, until every other node lets the pod through
+	closing []time.Duration // a policy is there, until it denies on all nodes
+	opening []time.Duration // a policy is gone, until it does not deny on any node
 	pods    int             // that have come and gone
 }
 
@@ -73,17 +75,19 @@ func newLoad(t *testing.T, g *guarded) *load {
 		l.servers, l.plain = append(l.servers, one("server", 5)), append(l.plain, one("plain", 6))
 		friends, foes, caged = append(friends, one("friend", 7)), append(foes, one("foe", 8)), append(caged, one("caged", 9))
 	}
-	for i := range g.nodes {
+	for i := range meshtest.Repeat(len(g.nodes), 0) {
 		next := (i + 1) % len(g.nodes)
 		l.allowed = append(l.allowed, meshtest.StartStream(t, fmt.Sprintf("friend-%d to server-%d", i, next), friends[i], l.servers[next]))
 		l.deny(g.send(t, fmt.Sprintf("foe-%d to server-%d", i, next), foes[i].NS, l.servers[next].V4, 5*time.Millisecond))
 		l.deny(g.send(t, fmt.Sprintf("caged-%d to plain-%d", i, next), caged[i].NS, l.plain[next].V4, 5*time.Millisecond))
 	}
-	gate := g.permanent(t, g.nodes[1], "gate", 10, map[string]string{"role": "gate"})
-	l.gate = g.send(t, "plain-0 to gate", l.plain[0].NS, gate.V4, time.Millisecond)
+	for i, n := range g.nodes {
+		gate := g.permanent(t, n, fmt.Sprint("gate-", i), 10, map[string]string{"role": "gate"})
+		l.gates = append(l.gates, g.send(t, fmt.Sprint("to gate-", i), l.plain[(i+1)%len(l.plain)].NS, gate.V4, 5*time.Millisecond))
+	}
 	meshtest.Eventually(t, func() error {
-		if g.arrived.from(l.gate).count == 0 {
-			return errors.New("the gate is closed")
+		if !l.arrived.all(l.gates) {
+			return errors.New("a gate is closed")
 		}
 		return nil
 	})
@@ -105,19 +109,23 @@ func (l *load) phase(t *testing.T, name string, span time.Duration, more func(co
 	before, began := l.pods, time.Now()
 	var all sync.WaitGroup
 	for i := range l.nodes {
-		for place := range places {
+		for place := range l.places {
 			ns := netnstest.New(t)
 			l.arrived.listen(t, ns)
 			all.Go(func() { l.comeAndGo(ctx, t, i, place, ns) })
 		}
 	}
-	all.Go(func() { l.changePolicies(ctx, t) })
+	if !meshtest.Measuring() {
+		all.Go(func() { l.changePolicies(ctx, t) })
+	}
 	all.Go(func() { l.openAndClose(ctx, t) })
 	if more != nil {
 		more(ctx, t)
 	}
 	all.Wait()
-	t.Logf("%s: %d pods came and went, %.0f per second", name, l.pods-before, float64(l.pods-before)/time.Since(began).Seconds())
+	rate := float64(l.pods-before) / time.Since(began).Seconds()
+	t.Logf("%s: %d pods came and went, %.0f per second", name, l.pods-before, rate)
+	meshtest.Record("pods that come and go", "per second", rate)
 }
 
 // roles are the labels of the pods that come and go, one after the other: those of the first alone are allowed to send to servers.
@@ -129,63 +137,83 @@ func (l *load) comeAndGo(ctx context.Context, t *testing.T, node, place int, ns 
 	n := l.nodes[node]
 	for i := 0; ctx.Err() == nil; i++ {
 		labels := map[string]string{"isolated": "yes"}
-		role := (i + place) % len(roles)
+		role := (i + place) % meshtest.Repeat(len(roles), 1)
 		for k, v := range roles[role] {
 			labels[k] = v
 		}
 		p := passing{load: l, node: n, ns: ns, name: fmt.Sprintf("passing-%d-%d-%d", node, place, time.Now().UnixNano()),
-			addr: address(n, 12+each*place+i%each), labels: labels, server: l.servers[(node+1)%len(l.servers)].V4, poker: l.plain[(node+2)%len(l.plain)]}
-		if err := p.live(t, role == 0); err != nil {
+			addr: address(n, 12+each*place+i%each), labels: labels, allowed: role == 0, servers: l.others(node), poker: l.plain[(node+2)%len(l.plain)]}
+		if err := p.live(t); err != nil {
 			t.Errorf("%s: %v", p.name, err)
 			return
 		}
 	}
 }
 
+// others are the servers of the other nodes, from the next node on.
+func (l *load) others(node int) []*meshtest.Pod {
+	return slices.Concat(l.servers[node+1:], l.servers[:node])
+}
+
 // passing is a pod that stays for a moment.
 type passing struct {
 	*load
-	node   *meshtest.Node
-	ns     *netnstest.NS
-	name   string
-	addr   netip.Addr
-	labels map[string]string
-	server netip.Addr
-	poker  *meshtest.Pod // no policy allows it to send to the pod
+	node    *meshtest.Node
+	ns      *netnstest.NS
+	name    string
+	addr    netip.Addr
+	labels  map[string]string
+	allowed bool // to send to servers
+	servers []*meshtest.Pod
+	poker   *meshtest.Pod // no policy allows it to send to the pod
 }
 
 // live wires the pod before the agent may know it, lets it send, and removes it.
-func (p *passing) live(t *testing.T, allowed bool) error {
+func (p *passing) live(t *testing.T) error {
 	wires := wiring(p.ns, p.name, p.addr)
 	if err := p.node.Do(func() error { _, err := podnet.Setup(t.Context(), wires); return err }); err != nil {
 		return err
 	}
-	poked := p.send(t, fmt.Sprintf("%s to %s", p.poker.V4, p.name), p.poker.NS, p.addr, 10*time.Millisecond)
+	poked := p.send(t, fmt.Sprintf("%s to %s", p.poker.V4, p.name), p.poker.NS, p.addr, time.Duration(meshtest.Repeat(10, 500))*time.Millisecond)
 	p.deny(poked)
-	sends := p.send(t, p.name+fmt.Sprint(p.labels), p.ns, p.server, 5*time.Millisecond)
-	if !allowed {
-		p.deny(sends)
-	}
+	sends := p.sendToServers(t)
 	if err := p.register(t, p.node, p.name, p.addr, p.labels); err != nil {
 		return err
 	}
 	came := time.Now()
-	time.Sleep(podLife)
 	var late error
-	if allowed {
-		late = p.appeared(t, sends, came)
+	if p.allowed {
+		late = p.appeared(sends, came, soon(t, func() bool { return p.arrived.all(sends) }))
+		late = errors.Join(late, endAll(sends))
+		sends = nil
 	}
-	return errors.Join(late, poked.end(), sends.end(), p.leave(t, wires))
+	time.Sleep(p.life - time.Since(came))
+	return errors.Join(late, poked.end(), endAll(sends), p.leave(t, wires))
 }
 
-// appeared waits until the pod is let through, and measures how long that took.
-func (p *passing) appeared(t *testing.T, sends *sender, came time.Time) error {
-	if !soon(t, func() bool { return p.arrived.from(sends).count > 0 }) {
-		return fmt.Errorf("is not let through within %v", time.Since(came))
+// sendToServers sends to the servers of all other nodes, or to one if that is to be denied.
+func (p *passing) sendToServers(t *testing.T) (all []*sender) {
+	to := p.servers
+	if !p.allowed {
+		to = to[:1]
+	}
+	for _, server := range to {
+		s := p.send(t, fmt.Sprint(p.name, p.labels, " to ", server.V4), p.ns, server.V4, 5*time.Millisecond)
+		if all = append(all, s); !p.allowed {
+			p.deny(s)
+		}
+	}
+	return all
+}
+
+// appeared notes how long it took until all nodes let the pod through, if they do.
+func (p *passing) appeared(sends []*sender, came time.Time, all bool) error {
+	if !all {
+		return fmt.Errorf("is not let through by all nodes within %v", time.Since(came))
 	}
 	p.lock.Lock()
 	defer p.lock.Unlock()
-	p.appear = append(p.appear, max(0, p.arrived.from(sends).first.Sub(came)))
+	p.appear = append(p.appear, max(0, p.arrived.begun(sends).Sub(came)))
 	return nil
 }
 
@@ -214,45 +242,49 @@ func (l *load) kill(ctx context.Context, t *testing.T) {
 	}
 }
 
-// openAndClose closes and opens a pod by a policy, and measures how soon that counts.
+// openAndClose closes and opens a pod of each node by a policy, and measures how soon that counts.
 func (l *load) openAndClose(ctx context.Context, t *testing.T) {
 	policies := l.client.NetworkingV1().NetworkPolicies(guardedNamespace)
 	for ctx.Err() == nil {
 		if _, err := policies.Create(t.Context(), isolate("gate", "role", "gate"), metav1.CreateOptions{}); err != nil {
-			t.Errorf("close the gate: %v", err)
+			t.Errorf("close the gates: %v", err)
 			return
 		}
 		closed := time.Now()
 		if !soon(t, l.silent()) {
-			t.Error("the gate does not close")
+			t.Error("the gates do not close")
 			return
 		}
-		last := l.arrived.from(l.gate).last
-		l.arrived.forget(l.gate)
+		last := l.arrived.ended(l.gates)
+		l.arrived.forget(l.gates)
 		if err := policies.Delete(t.Context(), "gate", metav1.DeleteOptions{}); err != nil {
-			t.Errorf("open the gate: %v", err)
+			t.Errorf("open the gates: %v", err)
 			return
 		}
 		opened := time.Now()
-		if !soon(t, func() bool { return l.arrived.from(l.gate).count > 0 }) {
-			t.Error("the gate does not open")
+		if !soon(t, func() bool { return l.arrived.all(l.gates) }) {
+			t.Error("the gates do not open")
 			return
 		}
 		l.closing = append(l.closing, max(0, last.Sub(closed)))
-		l.opening = append(l.opening, max(0, l.arrived.from(l.gate).first.Sub(opened)))
+		l.opening = append(l.opening, max(0, l.arrived.begun(l.gates).Sub(opened)))
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-// silent says whether a hundred packets were sent to the gate since the last one that has arrived: time alone says little where a busy machine
+// silent says whether fifty packets were sent to each gate since the last one that has arrived: time alone says little where a busy machine
 // stops the sender.
 func (l *load) silent() func() bool {
-	count, sent := 0, int64(0)
+	counts, sent := make([]int, len(l.gates)), make([]int64, len(l.gates))
 	return func() bool {
-		if now := l.arrived.from(l.gate).count; now != count {
-			count, sent = now, l.gate.sent.Load()
+		quiet := true
+		for i, gate := range l.gates {
+			if now := l.arrived.from(gate).count; now != counts[i] {
+				counts[i], sent[i] = now, gate.sent.Load()
+			}
+			quiet = quiet && gate.sent.Load()-sent[i] >= 50
 		}
-		return l.gate.sent.Load()-sent >= 100
+		return quiet
 	}
 }
 
@@ -272,9 +304,9 @@ func (l *load) report(t *testing.T) {
 		name string
 		all  []time.Duration
 	}{
-		{"a pod that appears, until another node lets it through", l.appear},
-		{"a policy applied, until it denies", l.closing},
-		{"a policy removed, until it denies no more", l.opening},
+		{"a pod that appears, until all other nodes let it through", l.appear},
+		{"a policy applied, until it denies on all nodes", l.closing},
+		{"a policy removed, until no node denies any more", l.opening},
 	} {
 		if len(one.all) < 5 {
 			t.Errorf("%s: %d measured", one.name, len(one.all))

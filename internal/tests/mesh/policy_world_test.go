@@ -2,8 +2,10 @@ package mesh
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -161,11 +163,38 @@ func (a *arrivals) from(s *sender) arrival {
 	return arrival{}
 }
 
-// forget begins anew to count what comes from a sender.
-func (a *arrivals) forget(s *sender) {
+// all reports that something has come from each sender.
+func (a *arrivals) all(senders []*sender) bool {
+	return !slices.ContainsFunc(senders, func(s *sender) bool { return a.from(s).count == 0 })
+}
+
+// begun is when something had come from each sender.
+func (a *arrivals) begun(senders []*sender) (last time.Time) {
+	for _, s := range senders {
+		if first := a.from(s).first; first.After(last) {
+			last = first
+		}
+	}
+	return last
+}
+
+// ended is when something came last from any of the senders.
+func (a *arrivals) ended(senders []*sender) (last time.Time) {
+	for _, s := range senders {
+		if came := a.from(s).last; came.After(last) {
+			last = came
+		}
+	}
+	return last
+}
+
+// forget begins anew to count what comes from senders.
+func (a *arrivals) forget(senders []*sender) {
 	a.lock.Lock()
 	defer a.lock.Unlock()
-	delete(a.of, s.number)
+	for _, s := range senders {
+		delete(a.of, s.number)
+	}
 }
 
 // sender sends its number from a pod. Each packet has a source port of its own, and so is the first of a connection.
@@ -212,4 +241,12 @@ func (s *sender) run(t testing.TB, to netip.Addr, every time.Duration) error {
 func (s *sender) end() error {
 	close(s.stop)
 	return <-s.done
+}
+
+// endAll ends senders.
+func endAll(senders []*sender) (err error) {
+	for _, s := range senders {
+		err = errors.Join(err, s.end())
+	}
+	return err
 }
