@@ -31,15 +31,15 @@ var Containers = []Container{
 		Name: "node", Root: true, HostNetwork: true,
 		Capabilities: []Capability{
 			{"NET_ADMIN", "links, addresses, routes, rules, nftables, the TCP MD5 key of a BGP session: the host's whole network is his"},
-			{"NET_RAW", "raw sockets: the probes of `node diagnose`, and reading rules of the old iptables, which has no other interface. He reads and forges packets of the host"},
+			{"NET_RAW", "raw sockets: the probes of `node diagnose`, and rules of the old iptables. He reads and forges packets of the host"},
 			{"NET_BIND_SERVICE", "BGP's port 179"},
 		},
 		Paths: []Path{
 			{"/proc/sys/net", true, "the network's parameters; a container's own `/proc/sys` cannot be written"},
 			{"/var/lib/calico", true, "`nodename` and `mtu`, and in `tortie/journal` what plugins could not release. He stops pods of this node, and has addresses of this node's pods released; the plugins' name of " +
 				"another node, and addresses of others', are refused by the fence"},
-			{"/var/run/calico/tortie", true, "the plugins' facts: pods of this node get no address, or one that no other node knows; the notes that the token was refused and accepted: the installer asks for another, after a pause"},
-			{"/etc/cni/net.d", false, "`node diagnose` looks for configurations of other networks. He reads the plugins' token, which the fence keeps to this node"},
+			{"/var/run/calico/tortie", true, "the plugins' facts: pods of this node get no address, or one that no other node knows; the notes on refused tokens: the installer asks for another, after a pause"},
+			{"/etc/cni/net.d", false, "for `node diagnose`. He reads the plugins' token, which the fence keeps to this node"},
 		},
 	},
 	{
@@ -48,7 +48,7 @@ var Containers = []Container{
 		Paths: []Path{
 			{"/opt/cni/bin", true, "the plugins, which the host's root executes: **he is root on the host**"},
 			{"/etc/cni/net.d", true, "the conflist, the kubeconfig, and the ledger of what was replaced: likewise"},
-			{"/var/lib/calico", true, "copies of what was replaced, which are restored only as the ledger knows them"},
+			{"/var/lib/calico", true, "copies of what was replaced"},
 			{"/var/run/calico/tortie", true, "where plugins say that their token was refused"},
 		},
 	},
