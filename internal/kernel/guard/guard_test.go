@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -86,12 +87,12 @@ func TestText(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	g := newGuard(netnstest.New(t))
 	for want, c := range map[string]guard.Config{
-		"prefix of pods' interfaces": {},
-		"15 characters":              {PodLinks: strings.Repeat("x", 16)},
-		"address of a node":          {PodLinks: "cali", Nodes: []netip.Addr{{}}},
-		"0.0.0.0":                    {PodLinks: "cali", Nodes: []netip.Addr{addr("0.0.0.0")}},
+		`prefix ""`:            {},
+		"xxxxxxxxxxxxxxxx 15":  {PodLinks: strings.Repeat("x", 16)},
+		`address "invalid IP"`: {PodLinks: "cali", Nodes: []netip.Addr{{}}},
+		"0.0.0.0":              {PodLinks: "cali", Nodes: []netip.Addr{addr("0.0.0.0")}},
 	} {
-		if err := g.Sync(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
+		if err := g.Sync(t.Context(), c); !errtest.Names(err, want) {
 			t.Errorf("Sync(%v) = %v, want an error about %q", c, err, want)
 		}
 	}

@@ -29,7 +29,7 @@ func TestNoIPIP(t *testing.T) {
 	if err == nil {
 		return
 	}
-	if !errors.Is(err, ipip.ErrNoIPIP) || !strings.Contains(err.Error(), "modprobe ipip") {
+	if !errors.Is(err, ipip.ErrNoIPIP) || !strings.Contains(err.Error(), "modprobe") {
 		t.Errorf("%v, want ErrNoIPIP with its remedy", err)
 	}
 	if _, err := ns.Conn.LinkByName(ipip.Device); !netlinkx.IsNotExist(err) {

@@ -5,13 +5,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
 )
@@ -146,17 +146,17 @@ func TestRandomConfigs(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	ns := netnstest.New(t)
 	for want, change := range map[string]func(*nat.Config){
-		"natPortRange 5:4":          func(c *nat.Config) { c.Ports = nft.Ports{First: 5, Last: 4} },
-		"natPortRange 0:4":          func(c *nat.Config) { c.Ports = nft.Ports{Last: 4} },
-		"natOutgoingAddress \"0.0.": func(c *nat.Config) { c.Source = addr("0.0.0.0") },
-		"natOutgoingAddress \"ff02": func(c *nat.Config) { c.Source = addr("ff02::1") },
-		"natOutgoingAddress \"fe80": func(c *nat.Config) { c.Source = addr("fe80::1%eth0") },
-		"node address \"inv":        func(c *nat.Config) { c.Nodes = []netip.Addr{{}} },
-		"node address \"fe80":       func(c *nat.Config) { c.Nodes = []netip.Addr{addr("fe80::1%eth0")} },
+		"natPortRange 5:4":                    func(c *nat.Config) { c.Ports = nft.Ports{First: 5, Last: 4} },
+		"natPortRange 0:4":                    func(c *nat.Config) { c.Ports = nft.Ports{Last: 4} },
+		"natOutgoingAddress \"0.0.0.0\"":      func(c *nat.Config) { c.Source = addr("0.0.0.0") },
+		"natOutgoingAddress \"ff02::1\"":      func(c *nat.Config) { c.Source = addr("ff02::1") },
+		"natOutgoingAddress \"fe80::1%eth0\"": func(c *nat.Config) { c.Source = addr("fe80::1%eth0") },
+		"address \"invalid IP\"":              func(c *nat.Config) { c.Nodes = []netip.Addr{{}} },
+		"node \"fe80::1%eth0\"":               func(c *nat.Config) { c.Nodes = []netip.Addr{addr("fe80::1%eth0")} },
 	} {
 		c := config("10.244.0.0/16 nat")
 		change(&c)
-		if err := syncer(ns).Sync(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
+		if err := syncer(ns).Sync(t.Context(), c); !errtest.Names(err, want) {
 			t.Errorf("Sync = %v, want an error with %s", err, want)
 		}
 	}

@@ -56,7 +56,7 @@ func TestIPSets(t *testing.T) {
 		t.Error(err)
 	}
 	ns.Run(t, "iptables-legacy", strings.Fields("-A FORWARD -m set --match-set KUBE-LOOP-BACK src,dst,dst -j ACCEPT")...)
-	if err := ns.Conn.DestroyIPSet("KUBE-LOOP-BACK"); err == nil || !strings.Contains(err.Error(), "destroy ipset KUBE-LOOP-BACK") {
+	if err := ns.Conn.DestroyIPSet("KUBE-LOOP-BACK"); err == nil || !strings.Contains(err.Error(), "KUBE-LOOP-BACK") {
 		t.Errorf("one that a rule refers to: %v", err)
 	}
 	if got, err := ns.Conn.IPSets(); err != nil || !slices.Equal(got, []string{"KUBE-LOOP-BACK"}) {

@@ -57,11 +57,11 @@ func TestTakeOver(t *testing.T) {
 		{"a sandbox that only a mount keeps", other, nil, nil},
 		{"a sandbox that only a mount keeps, of a real Calico", "", nil, nil},
 		{"the same container", mine, startIn, nil},
-		{"another interface of the same container", podnet.Alias("net.new", "net1"), nil, []string{"net1 of container new in network net", "another interface"}},
-		{"a live sandbox", other, startIn, []string{"eth0 of container old in network net", "alive", "index"}},
+		{"another interface of the same container", podnet.Alias("net.new", "net1"), nil, []string{"net1", "container", "new", "another"}},
+		{"a live sandbox", other, startIn, []string{"eth0", "container", "old", "alive"}},
 		{"a live sandbox of a real Calico", "", startIn, []string{"alive"}},
 		{"both ends on the node", other, bothHere, nil},
-		{"a link of another kind", other, notAPair, []string{"is none", "ip link delete"}},
+		{"a link of another kind", other, notAPair, []string{"bridge", "delete"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			host, old, p := node(t), pod(t), pod(t)
@@ -129,7 +129,7 @@ func TestRouteOfANamedPod(t *testing.T) {
 	c.Alias = podnet.Alias("net.old", "eth0")
 	setup(t, host, c)
 	err := setupErr(t, host, config(p, "new", "10.65.0.2"))
-	for _, want := range []string{"10.65.0.2", c.HostVeth, "eth0 of container old in network net"} {
+	for _, want := range []string{"10.65.0.2", c.HostVeth, "eth0", "container", "old"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Setup with a live pod's address: %v, want an error with %q", err, want)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -321,18 +322,18 @@ func TestPartialFailure(t *testing.T) {
 // Bad input is an error that names it, and nothing is made.
 func TestRefused(t *testing.T) {
 	for part, change := range map[string]func(*vxlan.Tunnel){
-		"no address of this node": func(t *vxlan.Tunnel) { t.Local = netip.Addr{} },
-		"other family":            func(t *vxlan.Tunnel) { t.Addr = addr("fd00::1") },
-		"mtu 20":                  func(t *vxlan.Tunnel) { t.MTU = 20 },
-		"vni 16777216":            func(t *vxlan.Tunnel) { t.VNI = 1 << 24 },
-		"no MAC":                  func(t *vxlan.Tunnel) { t.MAC = vxlan.MAC{} },
-		"there twice":             func(t *vxlan.Tunnel) { t.Peers = append(t.Peers, t.Peers[0]) },
-		"no end of a tunnel":      func(t *vxlan.Tunnel) { t.Peers[0].Node = addr("fd00::1") },
-		"nowhere":                 func(t *vxlan.Tunnel) { t.Parent = "nowhere" },
+		`local "invalid IP"`: func(t *vxlan.Tunnel) { t.Local = netip.Addr{} },
+		"fd00::1 172.30.0.1": func(t *vxlan.Tunnel) { t.Addr = addr("fd00::1") },
+		"mtu 20":             func(t *vxlan.Tunnel) { t.MTU = 20 },
+		"vni 16777216":       func(t *vxlan.Tunnel) { t.VNI = 1 << 24 },
+		"MAC":                func(t *vxlan.Tunnel) { t.MAC = vxlan.MAC{} },
+		"peer 172.30.1.0":    func(t *vxlan.Tunnel) { t.Peers = append(t.Peers, t.Peers[0]) },
+		"peer fd00::1":       func(t *vxlan.Tunnel) { t.Peers[0].Node = addr("fd00::1") },
+		"nowhere":            func(t *vxlan.Tunnel) { t.Parent = "nowhere" },
 	} {
 		ns, tun := host(t), tunnel(false, 1)
 		change(&tun)
-		if err := syncTunnel(t, ns, tun); err == nil || !strings.Contains(err.Error(), part) {
+		if err := syncTunnel(t, ns, tun); !errtest.Names(err, part) {
 			t.Errorf("%s: %v", part, err)
 		}
 		if _, err := ns.Conn.LinkByName(vxlan.Device4); !netlinkx.IsNotExist(err) {
@@ -345,12 +346,12 @@ func TestRefused(t *testing.T) {
 func TestInTheWay(t *testing.T) {
 	ns, tun := host(t), tunnel(false, 1)
 	ns.Run(t, "ip", "link", "add", "flannel.1", "type", "vxlan", "id", "4096", "dstport", "4789")
-	if err := syncTunnel(t, ns, tun); err == nil || !strings.Contains(err.Error(), "interface flannel.1 has the same VNI 4096 and port 4789") {
+	if err := syncTunnel(t, ns, tun); !errtest.Names(err, "flannel.1 4096 4789 spec.vxlanVNI spec.vxlanPort") {
 		t.Errorf("%v", err)
 	}
 	ns.Run(t, "ip", "link", "del", "flannel.1")
 	ns.Run(t, "ip", "link", "add", vxlan.Device4, "type", "bridge")
-	if err := syncTunnel(t, ns, tun); err == nil || !strings.Contains(err.Error(), "of kind bridge: remove or rename it") {
+	if err := syncTunnel(t, ns, tun); !errtest.Names(err, vxlan.Device4+" bridge") {
 		t.Errorf("%v", err)
 	}
 	if err := vxlan.New(ns.Conn).Remove(t.Context(), false); err != nil {
