@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 var (
@@ -181,25 +183,25 @@ func TestEditRefuses(t *testing.T) {
 		message []byte
 		want    string
 	}{
-		"withdrawn routes":     {IPv4, raw(Update, 0, 9, 0, 0), "withdrawn routes do not fit"},
-		"attributes":           {IPv4, raw(Update, 0, 0, 0, 9, 1), "path attributes do not fit"},
+		"withdrawn routes":     {IPv4, raw(Update, 0, 9, 0, 0), "withdrawn"},
+		"attributes":           {IPv4, raw(Update, 0, 0, 0, 9, 1), "attributes"},
 		"cut attribute":        {IPv4, updateOf(nil, []byte{0x40, 1, 9}, own26), "malformed"},
-		"origin":               {IPv4, updateOf(nil, []byte{0x40, 1, 1, 9}, own26), "ORIGIN is malformed"},
-		"AS path":              {IPv4, updateOf(nil, join(origin, []byte{0x40, 2, 3, 2, 1, 0}), own26), "AS_PATH is malformed"},
-		"next hop":             {IPv4, updateOf(nil, join(origin, []byte{0x40, 3, 3, 1, 2, 3}), own26), "NEXT_HOP is malformed"},
-		"communities":          {IPv4, updateOf(nil, join(base, standard(1, 2, 3)), own26), "COMMUNITIES is malformed"},
-		"prefix":               {IPv4, updateOf(nil, base, []byte{33, 1, 2, 3, 4, 5}), "longer than an address"},
-		"cut prefix":           {IPv4, updateOf(nil, base, []byte{32, 1, 2}), "cut short"},
-		"withdrawn prefix":     {IPv4, updateOf([]byte{32, 1, 2}, base, own26), "cut short"},
-		"IPv4 in the new form": {IPv4, updateOf(nil, join(origin, path, reach(1, []byte{10, 0, 0, 2}, own26)), nil), "MP_REACH_NLRI is malformed"},
-		"IPv4 on IPv6":         {IPv6, updateOf(nil, base, own26), "IPv4 prefixes on a session of IPv6"},
-		"other family":         {IPv6, updateOf(nil, join(origin, reach(1, []byte{10, 0, 0, 2}, own26)), nil), "MP_REACH_NLRI is malformed"},
-		"short next hop":       {IPv6, updateOf(nil, join(origin, reach(2, hop6[:8], block6)), nil), "MP_REACH_NLRI is malformed"},
-		"cut MP_UNREACH":       {IPv6, updateOf(nil, []byte{0x80, 15, 2, 0, 2}, nil), "MP_UNREACH_NLRI is malformed"},
+		"origin":               {IPv4, updateOf(nil, []byte{0x40, 1, 1, 9}, own26), "ORIGIN"},
+		"AS path":              {IPv4, updateOf(nil, join(origin, []byte{0x40, 2, 3, 2, 1, 0}), own26), "AS_PATH"},
+		"next hop":             {IPv4, updateOf(nil, join(origin, []byte{0x40, 3, 3, 1, 2, 3}), own26), "NEXT_HOP"},
+		"communities":          {IPv4, updateOf(nil, join(base, standard(1, 2, 3)), own26), "COMMUNITIES"},
+		"prefix":               {IPv4, updateOf(nil, base, []byte{33, 1, 2, 3, 4, 5}), "prefix longer"},
+		"cut prefix":           {IPv4, updateOf(nil, base, []byte{32, 1, 2}), "prefix cut"},
+		"withdrawn prefix":     {IPv4, updateOf([]byte{32, 1, 2}, base, own26), "prefix cut"},
+		"IPv4 in the new form": {IPv4, updateOf(nil, join(origin, path, reach(1, []byte{10, 0, 0, 2}, own26)), nil), "MP_REACH_NLRI"},
+		"IPv4 on IPv6":         {IPv6, updateOf(nil, base, own26), "IPv4 IPv6"},
+		"other family":         {IPv6, updateOf(nil, join(origin, reach(1, []byte{10, 0, 0, 2}, own26)), nil), "MP_REACH_NLRI"},
+		"short next hop":       {IPv6, updateOf(nil, join(origin, reach(2, hop6[:8], block6)), nil), "MP_REACH_NLRI"},
+		"cut MP_UNREACH":       {IPv6, updateOf(nil, []byte{0x80, 15, 2, 0, 2}, nil), "MP_UNREACH_NLRI"},
 	} {
 		e := Editor{Family: c.family}
 		_, err := e.Edit(c.message, func(netip.Prefix, *Attributes) Change { return Change{} })
-		if !errors.Is(err, errNotEdited) || !strings.Contains(err.Error(), c.want) {
+		if !errors.Is(err, errNotEdited) || !errtest.Names(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -303,8 +305,8 @@ func TestCommunity(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "no community", "1": "no community", "1:2:3:4": "no community", "65536:1": "from 0 to 65535", "1:65536": `"65536"`,
-		"1:": `""`, "1:-1": `"-1"`, "+1:1": `"+1"`, "a:1": `"a"`, "1:1:4294967296": "from 0 to 4294967295", " 1:2": `" 1"`, "0x1:2": `"0x1"`,
+		"": `""`, "1": `"1"`, "1:2:3:4": `"1:2:3:4"`, "65536:1": `"65536"`, "1:65536": `"65536"`,
+		"1:": `""`, "1:-1": `"-1"`, "+1:1": `"+1"`, "a:1": `"a"`, "1:1:4294967296": `"4294967296"`, " 1:2": `" 1"`, "0x1:2": `"0x1"`,
 	} {
 		if _, err := ParseCommunity(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
