@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // racked is a node behind two top-of-rack routers, 10.0.0.254 on eth0 and 10.1.0.254 on eth1, with one more, 10.255.0.1, behind a
@@ -178,7 +179,7 @@ func TestStatics(t *testing.T) {
 	if d := cmp.Diff(want, static, compareAddrs); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if len(problems) != 1 || !strings.Contains(problems[0].Error(), "10.255.0.2: reachableBy 10.7.7.7") {
+	if len(problems) != 1 || !errtest.Names(problems[0], "10.255.0.2 reachableBy 10.7.7.7") {
 		t.Errorf("problems: %v", problems)
 	}
 	if got := s.By(rackGrounds(s, nil)).Routes(nil); !slices.ContainsFunc(got, want[0].Equal) {

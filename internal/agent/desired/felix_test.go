@@ -3,7 +3,6 @@ package desired
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestParseFelix(t *testing.T) {
@@ -53,7 +53,7 @@ func TestParseFelix(t *testing.T) {
 		"ipForwarding":           {IPForwarding: "maybe"},
 		"vxlanPort":              {VXLANPort: ptr(70000)},
 		"vxlanVNI":               {VXLANVNI: ptr(1 << 24)},
-		"vxlanMTU ":              {VXLANMTU: ptr(20)},
+		"vxlanMTU":               {VXLANMTU: ptr(20)},
 		"vxlanMTUV6":             {VXLANMTUV6: ptr(1279)},
 		"workloadSourceSpoofing": {WorkloadSourceSpoofing: "Some"},
 		"featureDetectOverride":  {FeatureDetectOverride: "ChecksumOffloadBroken=perhaps"},
@@ -61,7 +61,7 @@ func TestParseFelix(t *testing.T) {
 		before := parsed
 		before.AllowIPIP, before.AllowVXLAN = false, false
 		got, problems := ParseFelix(spec, before)
-		if len(problems) != 1 || !strings.Contains(problems[0].Error(), "FelixConfiguration default: spec."+field) {
+		if len(problems) != 1 || !errtest.Names(problems[0], "FelixConfiguration default spec."+field) {
 			t.Errorf("%s: problems %v, want one that names it", field, problems)
 		}
 		if same := fmt.Sprintf("%+v", got); same == fmt.Sprintf("%+v", Felix{}) {

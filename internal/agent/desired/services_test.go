@@ -13,12 +13,13 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/services"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // A slip in the object leaves in force what was announced.
 func TestServiceSettings(t *testing.T) {
 	first, problems := serviceConfig(services.Config{}, servedBy("10.96.0.0/12", "nonsense"), true)
-	if len(first.ClusterIPs) != 1 || len(problems) != 1 || !strings.Contains(problems[0].Error(), `BGPConfiguration default: spec.serviceClusterIPs "nonsense"`) {
+	if len(first.ClusterIPs) != 1 || len(problems) != 1 || !errtest.Names(problems[0], `BGPConfiguration default spec.serviceClusterIPs "nonsense"`) {
 		t.Errorf("%+v, %v", first, problems)
 	}
 	next, problems := serviceConfig(first, servedBy("10.112.0.0/122"), false)

@@ -31,15 +31,15 @@ func TestCommandErrors(t *testing.T) {
 		want []string
 	}{
 		{"", nil, []string{"NODENAME", "-node"}},
-		{"n", []string{"-o", "yaml"}, []string{`-o "yaml"`, "text or json"}},
+		{"n", []string{"-o", "yaml"}, []string{`-o "yaml"`, "json"}},
 		{"n", []string{"expain"}, []string{"policies and pods"}}, // it may be a pod's name
-		{"n", []string{"10.0.0.1"}, []string{`"10.0.0.1"`, "NAMESPACE/POD, explain or diff"}},
+		{"n", []string{"10.0.0.1"}, []string{`"10.0.0.1"`, "NAMESPACE/POD"}},
 		{"n", []string{"explain", "a"}, []string{"FROM TO:PORT"}},
-		{"n", []string{"explain", "a", "b"}, []string{`TO "b"`, "names no port"}},
+		{"n", []string{"explain", "a", "b"}, []string{`TO "b"`, ":PORT"}},
 		{"n", []string{"diff"}, []string{"-f FILE"}},
 		{"n", []string{"diff", "-f", dir + "/none"}, []string{"-f", "no such file"}},
 		{"n", []string{"diff", "-f", policies}, []string{policies, "document 1", `kind "Pod"`}},
-		{"n", []string{"explain", "a", "b:80"}, []string{"read policies and pods from the API server", "127.0.0.1:1", "policy.enabled"}},
+		{"n", []string{"explain", "a", "b:80"}, []string{"127.0.0.1:1", "policy.enabled"}},
 	} {
 		var out, diag bytes.Buffer
 		err := Main(t.Context(), c.args, config.PolicyView{Nodename: c.node, Kubeconfig: kubeconfig}, nodestatus.Output{Out: &out, Err: &diag})
