@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func decoded(t *testing.T, text string) *object[api.IPPool] {
@@ -40,7 +41,7 @@ func TestBrokenObjects(t *testing.T) {
 	if p := s.all(nil); len(p) != 1 || p[0].Name != "a" || s.get("b") != nil {
 		t.Errorf("pools: %+v", p)
 	}
-	if p := s.problems(); len(p) != 1 || p[0].Name != "b" || p[0].Kind.Kind != "IPPool" || !strings.Contains(p[0].Err.Error(), "IPPool b cannot be read, it is left out") {
+	if p := s.problems(); len(p) != 1 || p[0].Name != "b" || p[0].Kind.Kind != "IPPool" || !errtest.Names(p[0].Err, "IPPool b IPPoolSpec.spec.cidr") {
 		t.Errorf("problems: %v", p)
 	}
 	broken := `{"metadata":{"name":"a","resourceVersion":"3"},"spec":{"blockSize":"large"}}`

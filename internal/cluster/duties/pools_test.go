@@ -35,7 +35,7 @@ func TestChoiceOfARange(t *testing.T) {
 		"kubeadm's is too small":        {pool: v4, kubeadm: []string{"10.2.0.0/28"}, err: "CALICO_IPV4POOL_BLOCK_SIZE"},
 		"the node's network":            {pool: v4, own: []string{"192.168.7.0/24"}, want: "172.16.0.0/16"},
 		"two of the node's":             {pool: v4, own: []string{"192.0.0.0/8", "172.16.0.0/15"}, want: "172.18.0.0/16"},
-		"nothing is left":               {pool: v4, own: all, err: "set CALICO_IPV4POOL_CIDR"},
+		"nothing is left":               {pool: v4, own: all, err: "CALICO_IPV4POOL_CIDR"},
 		"IPv6 by kubeadm":               {pool: v6, kubeadm: []string{"10.2.0.0/16", "fd00:10::/56"}, want: "fd00:10::/56"},
 		"IPv6 by kubeadm, is too small": {pool: v6, kubeadm: []string{"fd00:10::/124"}, err: "CALICO_IPV6POOL_BLOCK_SIZE"},
 	} {

