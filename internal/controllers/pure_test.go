@@ -135,7 +135,7 @@ func TestSettings(t *testing.T) {
 		{"the environment wins", config.Controllers{Grace: &minute, Compaction: new(time.Duration), SyncLabels: &no}, obj, Settings{5 * time.Minute, time.Minute, 0, false}, ""},
 		{"the object", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
 			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{LeakGracePeriod: "0s", ReconcilerPeriod: "soon", SyncLabels: "Disabled"}},
-		}}, Settings{5 * time.Minute, 0, 10 * time.Minute, false}, `spec.controllers.node.reconcilerPeriod "soon" is no time`},
+		}}, Settings{5 * time.Minute, 0, 10 * time.Minute, false}, `spec.controllers.node.reconcilerPeriod "soon"`},
 	} {
 		got, err := effective(&tc.env, tc.obj)
 		if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
