@@ -108,7 +108,7 @@ func TestDecideRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := Decide(have, want)
-	for _, part := range []string{"pools.example.org", `"Namespaced"`, `"Cluster"`, "kubectl get"} {
+	for _, part := range []string{"pools.example.org", `"Namespaced"`, `"Cluster"`, "kubectl"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error %v, want %q in it", err, part)
 		}

@@ -107,7 +107,7 @@ func TestChoose(t *testing.T) {
 	if pair, err := choose(all[:2]); err != nil || pair != [2]string{"a", "a"} {
 		t.Errorf("of one: %v, %v", pair, err)
 	}
-	if _, err := choose(all[1:2]); err == nil || !strings.Contains(err.Error(), "kubectl get nodes") {
+	if _, err := choose(all[1:2]); err == nil || !strings.Contains(err.Error(), "Ready") {
 		t.Errorf("of none: %v", err)
 	}
 }

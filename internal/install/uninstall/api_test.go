@@ -128,7 +128,7 @@ func TestDeadline(t *testing.T) {
 	failing.Phase = corev1.PodRunning
 	w.kubelet("fails", failing)
 	err := w.u.Run(t.Context())
-	for _, want := range []string{"not cleaned within 6s", "fails (kernel failed: it takes CAP_NET_ADMIN)", "--no-hooks"} {
+	for _, want := range []string{"6s", "fails (kernel failed: it takes CAP_NET_ADMIN)", "--no-hooks"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
