@@ -45,7 +45,7 @@ func (one result) String() string {
 	case one.why != "":
 		return "not run: " + one.why
 	case one.passed:
-		return one.took.Round(time.Second).String()
+		return fmt.Sprintf("%.0fs", one.took.Seconds())
 	}
 	return "**failed**"
 }
