@@ -18,7 +18,7 @@ var NetworkModules = []string{
 	"veth", "ipip", "ip6_tunnel", "sit", "vxlan", "wireguard", "bridge", "br_netfilter", "dummy", "ifb", "tun",
 	"nf_tables", "nf_conntrack", "nf_conntrack_netlink", "nft_chain_nat", "nft_ct", "nft_fib_inet", "nft_fib_ipv4", "nft_fib_ipv6",
 	"nft_hash", "nft_limit", "nft_log", "nft_masq", "nft_nat", "nft_numgen", "nft_objref", "nft_quota", "nft_redir",
-	"nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nft_compat",
+	"nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nft_compat", "nfnetlink_log",
 	"sch_ingress", "sch_tbf", "act_mirred", "cls_u32", "cls_matchall",
 	"sctp",
 }
