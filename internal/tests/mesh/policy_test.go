@@ -308,7 +308,7 @@ func (l *load) report(t *testing.T) {
 		{"a policy applied, until it denies on all nodes", l.closing},
 		{"a policy removed, until no node denies any more", l.opening},
 	} {
-		if len(one.all) < 5 {
+		if len(one.all) < meshtest.Repeat(1, 5) { // a figure needs several, the proof one; a busy machine has few
 			t.Errorf("%s: %d measured", one.name, len(one.all))
 			continue
 		}
