@@ -175,7 +175,8 @@ func (s *siege) block(node string) netip.Prefix {
 	return s.is[node].blocks[i]
 }
 
-// settled waits until the honest nodes have a session with every other node, and routes to all blocks.
+// settled waits until the honest nodes have a session with every other node, and routes to all blocks and nothing else: an address is announced
+// by itself until the announcing node has seen that the block is its own.
 func (s *siege) settled(t *testing.T) {
 	t.Helper()
 	meshtest.Within(t, time.Minute, func() error {
@@ -191,6 +192,14 @@ func (s *siege) settled(t *testing.T) {
 			}
 			if len(status.Peers) < 4 || status.Routes.Desired != status.Routes.Programmed {
 				return fmt.Errorf("%s is not settled: %d peers, %q", node, len(status.Peers), status.Problems)
+			}
+		}
+		for node, routes := range s.allRoutes(t) {
+			for _, route := range routes {
+				to, rest, _ := strings.Cut(route, " ")
+				if _, err := netip.ParseAddr(to); err == nil && strings.HasPrefix(rest, "via ") {
+					return fmt.Errorf("%s still has the route %s", node, route)
+				}
 			}
 		}
 		return nil
