@@ -121,8 +121,8 @@ func podAddresses(obj *policyPodObject) (found []netip.Addr, reported bool) {
 	if found = addresses(append(texts, obj.Status.PodIP)); len(found) > 0 {
 		return found, true
 	}
-	all := obj.Meta.Annotations[api.AnnotationPodIPs]
-	if found = addresses(strings.SplitN(all, ",", mostAddresses+1)[:min(mostAddresses, 1+strings.Count(all, ","))]); len(found) > 0 {
+	noted := strings.SplitN(obj.Meta.Annotations[api.AnnotationPodIPs], ",", mostAddresses+1)
+	if found = addresses(noted[:min(mostAddresses, len(noted))]); len(found) > 0 {
 		return found, false
 	}
 	return addresses([]string{obj.Meta.Annotations[api.AnnotationPodIP]}), false

@@ -8,7 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// podTable assigns each address to the newest pod that claims it, of which a kubelet has reported it if there is one, and collects the pods that changed since the last take.
+// podTable assigns each address to the newest pod that claims it, of those of which a kubelet has reported it if there are any, and collects the
+// pods that changed since the last take.
 type podTable struct {
 	pods   map[policy.PodKey]*podClaim
 	claims map[netip.Addr][]*podClaim

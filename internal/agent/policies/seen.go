@@ -1,7 +1,6 @@
 package policies
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,13 +104,6 @@ func (w *Worker) report(err error) {
 		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies, "programs", now.Programs)
 	}
 	w.logProblems(before.Problems(), now.Problems())
-}
-
-// probe finds out, once and before any policy needs it, what the kernel lacks.
-func (w *Worker) probe(ctx context.Context) {
-	if !w.probed {
-		w.probed, w.lacks = true, w.Engine.Probe(ctx)
-	}
 }
 
 // standing says whether policies are enforced, and if not, why.

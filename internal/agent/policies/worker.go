@@ -97,7 +97,7 @@ type Worker struct {
 	removed  bool      // there is nothing of ours in the kernel, as somebody else enforces
 	unlisted time.Time // since when a Ruleset waits for the first list of pods that it names; zero: it does not
 	inPlace  bool      // as Placed has told
-	lacks    error     // what the kernel lacks
+	lacks    error     // what the kernel lacks; report tells it, and logs it when it is new
 	refused  error     // why programs are not in force, whose pods are closed
 	forbids  bool      // since the last sweep was wished for something may have been forbidden
 
@@ -183,6 +183,13 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 		return w.keep(ctx)
 	}
 	return w.apply(ctx, touched, all)
+}
+
+// probe finds out, once and before any policy needs it, what the kernel lacks.
+func (w *Worker) probe(ctx context.Context) {
+	if !w.probed {
+		w.probed, w.lacks = true, w.Engine.Probe(ctx)
+	}
 }
 
 // keep makes what is in force so again, if somebody else has changed it.

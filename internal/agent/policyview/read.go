@@ -30,7 +30,7 @@ type known struct {
 	sameLink []string
 }
 
-// everything is an Interest in all pods with their ports.
+// everything is an Interest in all pods.
 func everything(*policy.State) policy.Interest { return policy.Interest{All: true} }
 
 // ofThisNode is the Interest that the agent has.
