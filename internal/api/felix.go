@@ -87,16 +87,18 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 type PortRange string
 
 // UnmarshalJSON takes a number for its text.
-func (r *PortRange) UnmarshalJSON(data []byte) error {
-	if len(data) > 0 && data[0] != '"' {
-		var n json.Number
-		if err := json.Unmarshal(data, &n); err != nil {
-			return err
-		}
-		*r = PortRange(n)
-		return nil
+func (r *PortRange) UnmarshalJSON(data []byte) error { return numberOrText(data, (*string)(r)) }
+
+func numberOrText(data []byte, into *string) error {
+	if len(data) > 0 && data[0] == '"' {
+		return json.Unmarshal(data, into)
 	}
-	return json.Unmarshal(data, (*string)(r))
+	var n json.Number
+	if err := json.Unmarshal(data, &n); err != nil {
+		return err
+	}
+	*into = string(n)
+	return nil
 }
 
 // Ports returns the first and the last port.

@@ -26,6 +26,10 @@ func custom(kind, plural string) Type {
 	return Type{Group: Group, Version: "v1", Kind: kind, Plural: plural}
 }
 
+func namespaced(kind, plural string) Type {
+	return Type{Group: Group, Version: "v1", Kind: kind, Plural: plural, Namespaced: true}
+}
+
 // Meta is the part of Kubernetes' ObjectMeta that this project reads or writes.
 //
 // ResourceVersion is the revision that compare-and-swap updates are guarded by.

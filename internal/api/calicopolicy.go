@@ -1,0 +1,233 @@
+package api
+
+import (
+	"encoding/json"
+	"math"
+)
+
+// CalicoNetworkPolicy is Calico's NetworkPolicy: ordered rules for pods of its namespace.
+type CalicoNetworkPolicy struct {
+	Meta `json:"metadata"`
+	Spec CalicoNetworkPolicySpec `json:"spec"`
+}
+
+// CalicoNetworkPolicySpec is the content of a CalicoNetworkPolicy.
+type CalicoNetworkPolicySpec struct {
+	CalicoPolicySpec `json:",inline"`
+}
+
+// CalicoPolicySpec is what policies of all of Calico's kinds share. In its tier the policy with the lowest order comes first; the first of its
+// rules that matches and does not only log decides.
+type CalicoPolicySpec struct {
+	// Tier is the name of the policy's Tier; empty means default.
+	Tier string `json:"tier,omitempty"`
+	// Order is the policy's place in its tier: lower ones come first. Absent means last. A Kubernetes NetworkPolicy has 1000 in tier default.
+	Order *float64 `json:"order,omitempty"`
+	// Selector selects what the policy is for by its labels, in Calico's selector language. Empty means all().
+	Selector string `json:"selector,omitempty"`
+	// ServiceAccountSelector limits the policy to pods whose service accounts have the labels.
+	ServiceAccountSelector string `json:"serviceAccountSelector,omitempty"`
+	// Types are the directions that the policy is for: Ingress, Egress. What they leave out is as if there were no policy. Calico's clients
+	// derive them from the rules; in an object without them the policy is for both.
+	Types []string `json:"types,omitempty"`
+	// Ingress are the rules for connections to what the policy selects, in their order.
+	Ingress []CalicoRule `json:"ingress,omitempty"`
+	// Egress are the rules for connections from what the policy selects, in their order.
+	Egress []CalicoRule `json:"egress,omitempty"`
+	// PerformanceHints are for Calico nodes that share the cluster.
+	PerformanceHints []string `json:"performanceHints,omitempty"`
+	// Unreadable, if not empty, says why rules are missing: see Salvage.
+	Unreadable string `json:"-"`
+}
+
+// CalicoGlobalNetworkPolicy is Calico's GlobalNetworkPolicy: ordered rules for pods of all namespaces, and for host endpoints.
+type CalicoGlobalNetworkPolicy struct {
+	Meta `json:"metadata"`
+	Spec CalicoGlobalNetworkPolicySpec `json:"spec"`
+}
+
+// CalicoGlobalNetworkPolicySpec is the content of a CalicoGlobalNetworkPolicy.
+type CalicoGlobalNetworkPolicySpec struct {
+	CalicoPolicySpec `json:",inline"`
+	// NamespaceSelector limits the policy to pods in namespaces with the labels; it then is for no host endpoint.
+	NamespaceSelector string `json:"namespaceSelector,omitempty"`
+	// DoNotTrack makes the policy one for host endpoints, before connection tracking. Needs applyOnForward.
+	DoNotTrack bool `json:"doNotTrack,omitempty"`
+	// PreDNAT makes the policy one for host endpoints, before the addresses of Services are translated. Needs applyOnForward.
+	PreDNAT bool `json:"preDNAT,omitempty"`
+	// ApplyOnForward extends the policy to what host endpoints forward.
+	ApplyOnForward bool `json:"applyOnForward,omitempty"`
+}
+
+// CalicoRule decides on the packets that match all of what it says; one that says nothing matches every packet.
+type CalicoRule struct {
+	// Action is what becomes of the packets: Allow, Deny, Pass (to the next tier), or Log, after which the next rule decides.
+	Action string `json:"action"`
+	// IPVersion restricts the rule to IPv4 (4) or IPv6 (6).
+	IPVersion *int `json:"ipVersion,omitempty"`
+	// Protocol is TCP, UDP, ICMP, ICMPv6, SCTP, UDPLite or a number.
+	Protocol *CalicoProtocol `json:"protocol,omitempty"`
+	// NotProtocol excludes a protocol.
+	NotProtocol *CalicoProtocol `json:"notProtocol,omitempty"`
+	// ICMP restricts the rule to ICMP messages of a type. Needs protocol ICMP or ICMPv6.
+	ICMP *CalicoICMP `json:"icmp,omitempty"`
+	// NotICMP excludes ICMP messages of a type. Needs protocol ICMP or ICMPv6.
+	NotICMP *CalicoICMP `json:"notICMP,omitempty"`
+	// Source is where the packets come from.
+	Source CalicoEntityRule `json:"source,omitempty"`
+	// Destination is where the packets go to.
+	Destination CalicoEntityRule `json:"destination,omitempty"`
+	// HTTP restricts the rule to HTTP requests. Tortie does not read them: see docs/calico-policy.md.
+	HTTP *CalicoHTTP `json:"http,omitempty"`
+	// Metadata is for those who read the policy.
+	Metadata *CalicoRuleMetadata `json:"metadata,omitempty"`
+}
+
+// CalicoProtocol is a protocol's name or its number, which may be a number in JSON.
+//
+// +kubebuilder:validation:XIntOrString
+type CalicoProtocol string
+
+// UnmarshalJSON takes a number for its text.
+func (p *CalicoProtocol) UnmarshalJSON(data []byte) error { return numberOrText(data, (*string)(p)) }
+
+// CalicoPort is a port, a range such as 8080:8090, or the name of a port that pods declare. In JSON one port may be a number.
+//
+// +kubebuilder:validation:XIntOrString
+type CalicoPort string
+
+// UnmarshalJSON takes a number for its text.
+func (p *CalicoPort) UnmarshalJSON(data []byte) error { return numberOrText(data, (*string)(p)) }
+
+// CalicoICMP is a type of ICMP messages, or one code of it.
+type CalicoICMP struct {
+	// Type is the type; absent means any.
+	Type *int `json:"type,omitempty"`
+	// Code is the code; absent means any. Needs type.
+	Code *int `json:"code,omitempty"`
+}
+
+// CalicoEntityRule is one end of a connection. All of what it says must hold.
+type CalicoEntityRule struct {
+	// Nets are CIDRs, of which one must contain the address.
+	Nets []string `json:"nets,omitempty"`
+	// NotNets are CIDRs, of which none may contain the address.
+	NotNets []string `json:"notNets,omitempty"`
+	// Selector selects pods, network sets and host endpoints by their labels. In a NetworkPolicy those of its namespace, unless there is a
+	// namespaceSelector.
+	Selector string `json:"selector,omitempty"`
+	// NotSelector excludes what it selects.
+	NotSelector string `json:"notSelector,omitempty"`
+	// NamespaceSelector selects namespaces by their labels: what is in them. global() selects what is in none.
+	NamespaceSelector string `json:"namespaceSelector,omitempty"`
+	// ServiceAccounts selects pods by their service accounts.
+	ServiceAccounts *CalicoServiceAccounts `json:"serviceAccounts,omitempty"`
+	// Services selects the endpoints of a Kubernetes Service: as destination of egress rules with their ports, as source of ingress rules.
+	Services *CalicoServiceMatch `json:"services,omitempty"`
+	// Ports are ports, ranges and names of ports, of which one must match.
+	Ports []CalicoPort `json:"ports,omitempty"`
+	// NotPorts are ports, ranges and names of ports, of which none may match.
+	NotPorts []CalicoPort `json:"notPorts,omitempty"`
+}
+
+// CalicoServiceAccounts selects service accounts. Both of what it says must hold.
+type CalicoServiceAccounts struct {
+	// Names are names of service accounts, of which one must match.
+	Names []string `json:"names,omitempty"`
+	// Selector selects service accounts by their labels.
+	Selector string `json:"selector,omitempty"`
+}
+
+// CalicoServiceMatch names a Service.
+type CalicoServiceMatch struct {
+	// Name is the Service's.
+	Name string `json:"name,omitempty"`
+	// Namespace is the Service's. Absent means the policy's own.
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// CalicoHTTP is a condition on HTTP requests.
+type CalicoHTTP struct {
+	// Methods are methods such as GET, of which one must match.
+	Methods []string `json:"methods,omitempty"`
+	// Paths are paths, of which one must match.
+	Paths []CalicoHTTPPath `json:"paths,omitempty"`
+}
+
+// CalicoHTTPPath is a path or what it starts with.
+type CalicoHTTPPath struct {
+	// Exact is the whole path.
+	Exact string `json:"exact,omitempty"`
+	// Prefix is how the path starts.
+	Prefix string `json:"prefix,omitempty"`
+}
+
+// CalicoRuleMetadata is for those who read the policy.
+type CalicoRuleMetadata struct {
+	// Annotations are free text by key.
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// The words of a rule. They may be written in any case.
+const (
+	CalicoAllow = "Allow"
+	CalicoDeny  = "Deny"
+	CalicoLog   = "Log"
+	CalicoPass  = "Pass"
+)
+
+// Salvage reads of an object that json.Unmarshal refuses because of cause which pods and directions the policy is about, and at which place. A
+// selector that is no text becomes its JSON, which is no selector either; an order that is no number comes first. It leaves metadata alone.
+func (p *CalicoNetworkPolicy) Salvage(data []byte, cause error) {
+	p.Spec = CalicoNetworkPolicySpec{CalicoPolicySpec: salvagePolicy(data, cause)}
+}
+
+// Salvage is that of CalicoNetworkPolicy. What the policy is before is left out: if one of these fields cannot be read it is for pods, too.
+func (p *CalicoGlobalNetworkPolicy) Salvage(data []byte, cause error) {
+	p.Spec = CalicoGlobalNetworkPolicySpec{
+		CalicoPolicySpec:  salvagePolicy(data, cause),
+		NamespaceSelector: jsonText(specOf[struct{ NamespaceSelector json.RawMessage }](data).NamespaceSelector),
+		DoNotTrack:        specOf[struct{ DoNotTrack bool }](data).DoNotTrack,
+		PreDNAT:           specOf[struct{ PreDNAT bool }](data).PreDNAT,
+		ApplyOnForward:    specOf[struct{ ApplyOnForward bool }](data).ApplyOnForward,
+	}
+}
+
+func salvagePolicy(data []byte, cause error) CalicoPolicySpec {
+	var object struct{ Spec json.RawMessage }
+	if json.Unmarshal(data, &object) != nil || len(object.Spec) > 0 && object.Spec[0] != '{' {
+		return CalicoPolicySpec{Selector: string(object.Spec), Unreadable: cause.Error()}
+	}
+	order := specOf[struct{ Order json.RawMessage }](data).Order
+	spec := CalicoPolicySpec{
+		Tier:                   specOf[struct{ Tier string }](data).Tier,
+		Order:                  specOf[struct{ Order *float64 }](data).Order,
+		Selector:               jsonText(specOf[struct{ Selector json.RawMessage }](data).Selector),
+		ServiceAccountSelector: jsonText(specOf[struct{ ServiceAccountSelector json.RawMessage }](data).ServiceAccountSelector),
+		Types:                  specOf[struct{ Types []string }](data).Types,
+		Unreadable:             cause.Error(),
+	}
+	if spec.Order == nil && len(order) > 0 && string(order) != "null" {
+		first := math.Inf(-1)
+		spec.Order = &first
+	}
+	return spec
+}
+
+// jsonText is the text that JSON says, or else the JSON.
+func jsonText(data json.RawMessage) (text string) {
+	if len(data) > 0 && json.Unmarshal(data, &text) != nil {
+		return string(data)
+	}
+	return text
+}
+
+// ResourceType implements Resource.
+func (*CalicoNetworkPolicy) ResourceType() Type {
+	return namespaced("NetworkPolicy", "networkpolicies")
+}
+
+// ResourceType implements Resource.
+func (*CalicoGlobalNetworkPolicy) ResourceType() Type {
+	return custom("GlobalNetworkPolicy", "globalnetworkpolicies")
+}

@@ -1,0 +1,58 @@
+package api
+
+// CalicoStagedNetworkPolicy is Calico's StagedNetworkPolicy: a NetworkPolicy that decides on nothing yet.
+type CalicoStagedNetworkPolicy struct {
+	Meta `json:"metadata"`
+	Spec CalicoStagedNetworkPolicySpec `json:"spec"`
+}
+
+// CalicoStagedNetworkPolicySpec is the content of a CalicoStagedNetworkPolicy.
+type CalicoStagedNetworkPolicySpec struct {
+	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this name; Learn and Ignore
+	// nothing.
+	StagedAction     string `json:"stagedAction,omitempty"`
+	CalicoPolicySpec `json:",inline"`
+}
+
+// CalicoStagedGlobalNetworkPolicy is Calico's StagedGlobalNetworkPolicy: a GlobalNetworkPolicy that decides on nothing yet.
+type CalicoStagedGlobalNetworkPolicy struct {
+	Meta `json:"metadata"`
+	Spec CalicoStagedGlobalNetworkPolicySpec `json:"spec"`
+}
+
+// CalicoStagedGlobalNetworkPolicySpec is the content of a CalicoStagedGlobalNetworkPolicy.
+type CalicoStagedGlobalNetworkPolicySpec struct {
+	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this name; Learn and Ignore
+	// nothing.
+	StagedAction                  string `json:"stagedAction,omitempty"`
+	CalicoGlobalNetworkPolicySpec `json:",inline"`
+}
+
+// CalicoStagedKubernetesNetworkPolicy is Calico's StagedKubernetesNetworkPolicy: a Kubernetes NetworkPolicy that decides on nothing yet.
+type CalicoStagedKubernetesNetworkPolicy struct {
+	Meta `json:"metadata"`
+	Spec CalicoStagedKubernetesNetworkPolicySpec `json:"spec"`
+}
+
+// CalicoStagedKubernetesNetworkPolicySpec is the content of a CalicoStagedKubernetesNetworkPolicy.
+type CalicoStagedKubernetesNetworkPolicySpec struct {
+	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this name; Learn and Ignore
+	// nothing.
+	StagedAction      string `json:"stagedAction,omitempty"`
+	NetworkPolicySpec `json:",inline"`
+}
+
+// ResourceType implements Resource.
+func (*CalicoStagedNetworkPolicy) ResourceType() Type {
+	return namespaced("StagedNetworkPolicy", "stagednetworkpolicies")
+}
+
+// ResourceType implements Resource.
+func (*CalicoStagedGlobalNetworkPolicy) ResourceType() Type {
+	return custom("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies")
+}
+
+// ResourceType implements Resource.
+func (*CalicoStagedKubernetesNetworkPolicy) ResourceType() Type {
+	return namespaced("StagedKubernetesNetworkPolicy", "stagedkubernetesnetworkpolicies")
+}

@@ -1,0 +1,45 @@
+package names
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+func TestPolicy(t *testing.T) {
+	for _, c := range []struct{ stored, tier, want string }{
+		{"default.web", "", "web"},
+		{"default.web", "default", "web"},
+		{"web", "", "web"},
+		{"default.default.web", "", "default.web"},
+		{"security.web", "security", "security.web"},
+		{"default.web", "security", "default.web"},
+		{"defaultweb", "", "defaultweb"},
+	} {
+		if got := Policy(c.stored, c.tier); got != c.want {
+			t.Errorf("%s in tier %q is %s, want %s", c.stored, c.tier, got, c.want)
+		}
+	}
+}
+
+func TestLabels(t *testing.T) {
+	own := map[string]string{"a": "1", "b": "1"}
+	for annotation, want := range map[string]map[string]string{
+		"":                                       own,
+		`{"labels":{"b":"2","c":"3"},"uid":"x"}`: {"a": "1", "b": "2", "c": "3"},
+		`{"labels":{}}`:                          own,
+		`{"labels":7}`:                           own,
+		`{"labels":{"b":`:                        own,
+	} {
+		m := &api.Meta{Labels: own, Annotations: map[string]string{AnnotationMetadata: annotation}}
+		if d := cmp.Diff(want, Labels(m)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", annotation, d)
+		}
+	}
+	alone := &api.Meta{Annotations: map[string]string{AnnotationMetadata: `{"labels":{"c":"3"}}`}}
+	if d := cmp.Diff(map[string]string{"c": "3"}, Labels(alone)); d != "" || own["b"] != "1" {
+		t.Errorf("labels of the annotation alone (-want +got), or an object's were written:\n%s", d)
+	}
+}
