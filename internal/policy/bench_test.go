@@ -129,6 +129,6 @@ func BenchmarkDecide(b *testing.B) {
 	c := Compile(city(true))
 	addr := netip.MustParseAddr("10.0.0.5")
 	for b.Loop() {
-		c.Decide("cali0", Ingress, addr, TCP, 1100)
+		c.Decide("cali0", Ingress, addr, Packet{Protocol: TCP, Port: 1100})
 	}
 }

@@ -163,11 +163,11 @@ func TestTiers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { check(t, cluster(c.policies...), c.flows...) })
 	}
-	e := Explain(cluster(isolate, pass, deny), Party{Address: netip.MustParseAddr(xb)}, Party{Pod: PodKey{"x", "a"}}, TCP, 80)
+	e := Explain(cluster(isolate, pass, deny), Party{Address: netip.MustParseAddr(xb)}, Party{Pod: PodKey{"x", "a"}}, Packet{Protocol: TCP, Port: 80})
 	if j := e.Ingress; e.Allow || e.Egress == nil || !e.Egress.Verdict.Allow || j.Tier != "default" || j.Rule != -1 || j.Policy != isolate.ID || len(j.Selecting) != 3 {
 		t.Errorf("explained as %+v, %+v", e, j)
 	}
-	e = Explain(cluster(deny), Party{Address: netip.MustParseAddr(ya)}, Party{Pod: PodKey{"x", "a"}}, TCP, 80)
+	e = Explain(cluster(deny), Party{Address: netip.MustParseAddr(ya)}, Party{Pod: PodKey{"x", "a"}}, Packet{Protocol: TCP, Port: 80})
 	if j := e.Ingress; e.Allow || j.Tier != "admin" || j.Rule != 0 || j.Policy != deny.ID || j.Verdict.By != deny.ID {
 		t.Errorf("explained as %+v, %+v", e, j)
 	}
@@ -189,7 +189,7 @@ func TestUnknownNamespace(t *testing.T) {
 	deny.Subject.Namespaces = deny.Rules[Ingress][0].Peers[0].Pods.Namespaces
 	s = cluster(deny)
 	delete(s.Namespaces, "x")
-	if c := Compile(s); len(c.Endpoints) > 0 || c.Decide("calia", Ingress, netip.MustParseAddr(outside), TCP, 80).Allow {
+	if c := Compile(s); len(c.Endpoints) > 0 || c.Decide("calia", Ingress, netip.MustParseAddr(outside), Packet{Protocol: TCP, Port: 80}).Allow {
 		t.Errorf("a pod that might be selected passes: %+v", c.Endpoints)
 	}
 }

@@ -74,12 +74,30 @@ func (c *Compiled) ClosedBy(link string, d Direction) (by ID, closed bool) {
 // ordered puts policies in the order of evaluation.
 func ordered(policies []Policy) []Policy {
 	return slices.SortedFunc(slices.Values(policies), func(a, b Policy) int {
-		return cmp.Or(cmp.Compare(a.Tier.Order, b.Tier.Order), cmp.Compare(a.Tier.Name, b.Tier.Name), cmp.Compare(a.Order, b.Order), a.ID.compare(b.ID))
+		return cmp.Or(a.Tier.compare(b.Tier), cmp.Compare(a.Order, b.Order), a.ID.precedes(b.ID))
 	})
 }
 
 func (id ID) compare(other ID) int {
 	return cmp.Or(cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Name, other.Name))
+}
+
+func (t Tier) compare(other Tier) int {
+	if t.Missing != other.Missing {
+		return int(boolByte(t.Missing)) - int(boolByte(other.Missing))
+	}
+	return cmp.Or(cmp.Compare(t.Order, other.Order), cmp.Compare(t.Name, other.Name))
+}
+
+// precedes orders policies of the same Order. Releases of Calico before 3.32 store names of the default tier with a prefix.
+func (id ID) precedes(other ID) int {
+	name := func(id ID) string {
+		if id.Kind == KindNetworkPolicy || id.Kind == KindClusterNetworkPolicy {
+			return id.Name
+		}
+		return strings.TrimPrefix(id.Name, TierDefault.Name+".")
+	}
+	return cmp.Or(cmp.Compare(name(id), name(other)), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Name, other.Name))
 }
 
 // selected finds the policies of each local pod, by link and direction. Links whose pods are not known are missing.

@@ -25,8 +25,8 @@ func compare(t *testing.T, s State, r *Ruleset) {
 				for _, port := range []uint16{0, 1, 53, 54, 79, 80, 81, 82, 443, 480, 481, 843, 844, lastPort} {
 					for _, d := range []Direction{Ingress, Egress} {
 						from, to := Party{Pod: key}, Party{Address: addr}.known(s)
-						j := judge(s, pod, connection{d, to, s.Pods[to.Pod], protocol, port})
-						got := r.Decide(link, d, addr, protocol, port)
+						j := judge(s, pod, connection{d, to, s.Pods[to.Pod], Packet{Protocol: protocol, Port: port}})
+						got := r.Decide(link, d, addr, Packet{Protocol: protocol, Port: port})
 						same := got == j.Verdict || !got.Allow && !j.Verdict.Allow && got.By == ID{Kind: j.Verdict.By.Kind}
 						if !same {
 							t.Fatalf("%s of %v with %v, protocol %d port %d: %+v, want %+v by %+v", d, from, to, protocol, port, got, j.Verdict, j)

@@ -79,15 +79,15 @@ func check(t *testing.T, s State, flows ...flow) {
 	c := Compile(s)
 	for _, f := range flows {
 		peer := netip.MustParseAddr(f.peer)
-		got := c.Decide("calia", f.d, peer, f.protocol, f.port)
+		got := c.Decide("calia", f.d, peer, Packet{Protocol: f.protocol, Port: f.port})
 		if got.Allow != f.allow {
 			t.Errorf("%s %s protocol %d port %d: allowed %v, want %v", f.d, f.peer, f.protocol, f.port, got.Allow, f.allow)
 		}
 		own := Party{Pod: PodKey{"x", "a"}}
 		other := Party{Address: peer}
-		j := Explain(s, other, own, f.protocol, f.port).Ingress
+		j := Explain(s, other, own, Packet{Protocol: f.protocol, Port: f.port}).Ingress
 		if f.d == Egress {
-			j = Explain(s, own, other, f.protocol, f.port).Egress
+			j = Explain(s, own, other, Packet{Protocol: f.protocol, Port: f.port}).Egress
 		}
 		if j.Verdict != got {
 			t.Errorf("%s %s protocol %d port %d: explained as %+v, decided as %+v", f.d, f.peer, f.protocol, f.port, j.Verdict, got)
@@ -160,7 +160,7 @@ func TestUnion(t *testing.T) {
 	b.Name = "q"
 	check(t, cluster(a, b), flow{Ingress, xb, TCP, 80, true}, flow{Ingress, yb, TCP, 80, false}, flow{Ingress, yb, TCP, 81, true},
 		flow{Ingress, outside, TCP, 81, false}, flow{Ingress, xb, TCP, 82, false})
-	got := Compile(cluster(a, b)).Decide("calia", Ingress, netip.MustParseAddr(outside), TCP, 82)
+	got := Compile(cluster(a, b)).Decide("calia", Ingress, netip.MustParseAddr(outside), Packet{Protocol: TCP, Port: 82})
 	if got.By != a.ID {
 		t.Errorf("denied by %v, want the first that isolates, %v", got.By, a.ID)
 	}

@@ -5,15 +5,14 @@ import (
 	"slices"
 )
 
-// Decide returns the verdict for the first packet of a connection of the local pod behind the link, as the kernel gives it. Port is that of the
-// destination, 0 for protocols without ports. A link that is not known passes nothing, or everything while there are no policies.
-func (r *Ruleset) Decide(link string, d Direction, peer netip.Addr, protocol uint8, port uint16) Verdict {
+// Decide returns the verdict for the first packet of a connection of the local pod behind the link, as the kernel gives it. A link that is not known passes nothing, or everything while there are no policies.
+func (r *Ruleset) Decide(link string, d Direction, peer netip.Addr, p Packet) Verdict {
 	e, known := r.Endpoints[link]
 	if !known || e.Programs[d] == "" {
 		return Verdict{Allow: known || !r.Closed}
 	}
 	peer = peer.Unmap()
-	l := r.Programs[e.Programs[d]].list(protocol, port)
+	l := r.Programs[e.Programs[d]].list(p.Protocol, p.Port)
 	for _, s := range l.Steps {
 		if s.Set != 0 && slices.Contains(r.Members[peer], s.Set) || s.Set == 0 && ranges(r.Nets[s.Nets]).contains(peer) {
 			return s.Verdict

@@ -34,16 +34,16 @@ type Judgement struct {
 }
 
 // Explain judges a connection by the policies themselves: the egress of the source, if it is a pod, and the ingress of the destination.
-func Explain(state State, from, to Party, protocol uint8, port uint16) Explanation {
+func Explain(state State, from, to Party, packet Packet) Explanation {
 	from, to = from.known(state), to.known(state)
 	from.Address, to.Address = from.address(state, to), to.address(state, from)
 	e := Explanation{Allow: true}
 	if pod := state.Pods[from.Pod]; pod != nil {
-		e.Egress = judge(state, pod, connection{Egress, to, state.Pods[to.Pod], protocol, port})
+		e.Egress = judge(state, pod, connection{Egress, to, state.Pods[to.Pod], packet})
 		e.Allow = e.Egress.Verdict.Allow
 	}
 	if pod := state.Pods[to.Pod]; pod != nil {
-		e.Ingress = judge(state, pod, connection{Ingress, from, state.Pods[from.Pod], protocol, port})
+		e.Ingress = judge(state, pod, connection{Ingress, from, state.Pods[from.Pod], packet})
 		e.Allow = e.Allow && e.Ingress.Verdict.Allow
 	}
 	return e
@@ -94,8 +94,7 @@ type connection struct {
 	direction Direction
 	peer      Party
 	pod       *Pod // nil: the peer is none
-	protocol  uint8
-	port      uint16
+	Packet
 }
 
 func judge(state State, subject *Pod, c connection) *Judgement {
@@ -173,13 +172,13 @@ func (p *Peer) matches(state State, c connection, unknown bool) bool {
 
 func (p *Port) matches(subject *Pod, c connection) bool {
 	if p.Name == "" {
-		return p.Protocol == c.protocol && p.First <= c.port && c.port <= p.Last
+		return p.Protocol == c.Protocol && p.First <= c.Port && c.Port <= p.Last
 	}
 	destination := subject
 	if c.direction == Egress {
 		destination = c.pod
 	}
 	return destination != nil && slices.ContainsFunc(destination.Ports, func(d NamedPort) bool {
-		return d.matches(*p) && d.Protocol == c.protocol && d.Port == c.port
+		return d.matches(*p) && d.Protocol == c.Protocol && d.Port == c.Port
 	})
 }

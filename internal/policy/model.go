@@ -6,8 +6,14 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// ID names a policy: of kind NetworkPolicy or ClusterNetworkPolicy.
+// ID names a policy: of kind NetworkPolicy, ClusterNetworkPolicy, or one of Calico's.
 type ID struct{ Kind, Namespace, Name string }
+
+// The kinds of Calico's policies; that of a NetworkPolicy is told apart from Kubernetes'.
+const (
+	KindCalicoNetworkPolicy       = "CalicoNetworkPolicy"
+	KindCalicoGlobalNetworkPolicy = "CalicoGlobalNetworkPolicy"
+)
 
 // String is "NetworkPolicy default/web", or "ClusterNetworkPolicy admin" without a namespace.
 func (id ID) String() string {
@@ -37,35 +43,40 @@ func (d Direction) String() string {
 // Action is what a rule does with the packets that it matches.
 type Action uint8
 
-// The actions. Pass leaves the tier: the next tier that has a policy for the pod decides.
+// The actions. Pass leaves the tier: the next tier that has a policy for the pod decides. Log decides nothing: what it matches is logged, and the
+// next rule is asked.
 const (
 	Allow Action = iota
 	Deny
 	Pass
+	Log
 )
 
 // Tier is a list of policies that decide before those of later tiers. A tier counts for a pod and direction only if one of its policies
 // selects the pod in that direction.
 type Tier struct {
 	Name string
-	// Order: lower ones come first.
+	// Order: lower ones come first; +Inf is that of a tier without one.
 	Order float64
 	// End is what happens to packets that no rule of the tier matches: Deny, or Pass.
 	End Action
+	// Missing: policies name the tier, but it does not exist. It comes after all others, by name, and its End is Deny.
+	Missing bool
 }
 
 // The tiers of Kubernetes. What no tier decides is allowed.
 var (
-	TierAdmin    = Tier{"admin", 1000, Pass}
-	TierDefault  = Tier{"default", 1_000_000, Deny} // NetworkPolicy
-	TierBaseline = Tier{"baseline", 10_000_000, Pass}
+	TierAdmin    = Tier{Name: "admin", Order: 1000, End: Pass}
+	TierDefault  = Tier{Name: "default", Order: 1_000_000, End: Deny} // NetworkPolicy, and Calico's policies without a tier
+	TierBaseline = Tier{Name: "baseline", Order: 10_000_000, End: Pass}
 )
 
 // Policy is a policy of any kind. What was invalid in its object is already closed, see Problems.
 type Policy struct {
 	ID
 	Tier Tier
-	// Order within the tier: lower ones come first, equal ones by ID.
+	// Order within the tier: lower ones come first; +Inf is that of a policy without one. Equal ones come by name, of Calico's kinds without the
+	// prefix "default.", then by namespace and kind.
 	Order   float64
 	Subject Pods
 	// Applies says for which directions the policy counts at all; without rules it then allows nothing.
@@ -75,43 +86,96 @@ type Policy struct {
 	Problems []string
 }
 
-// Pods selects pods with a network of their own.
+// Pods selects pods with a network of their own, and, in a Match, network sets and host endpoints.
 type Pods struct {
-	// Namespace is that of the pods; empty: all that Namespaces matches.
+	// Namespace is that of what is selected; empty: all that Namespaces matches.
 	Namespace  string
 	Namespaces selector.Selector // on the labels of the namespace
 	Labels     selector.Selector
+	// Calico: both selectors read labels as Calico shows them. A pod has projectcalico.org/namespace, .../orchestrator and .../serviceaccount
+	// besides its own, whatever it says itself of these; a network set of a namespace has the first. Both have the labels of the namespace under
+	// pcns., a pod those of its service account under pcsa.; their own ones of these prefixes do not count. Of a namespace, its name is the label
+	// projectcalico.org/name, of a service account likewise.
+	Calico bool
+	// Scope narrows the selection to what has a namespace, or has none. Only network sets and host endpoints have none.
+	Scope Scope
+	// Accounts are names of service accounts of which a pod has to have one; nil: any. AccountLabels is on the labels of the pod's service account.
+	// What is no pod has no service account, so that it is not selected if either is given.
+	Accounts      []string
+	AccountLabels selector.Selector
 }
 
-// Rule decides on the packets that match one of its peers and one of its ports.
+// Scope says where something is that is selected.
+type Scope uint8
+
+// The scopes.
+const (
+	Everywhere Scope = iota
+	Namespaced
+	Global
+)
+
+// Rule decides on the packets that match all that it gives: one of its peers, one of its ports, one of its sources' ports, its own end.
 type Rule struct {
 	Name   string // may be empty
 	Action Action
+	// Family is that of the packet: 4 or 6, or 0 for both.
+	Family uint8
 	// Any peer matches if AnyPeer is set; else none matches unless it is in Peers.
 	AnyPeer bool
 	Peers   []Peer
 	// AnyPort matches every protocol and port; else none matches unless it is in Ports.
 	AnyPort bool
 	Ports   []Port
+	// Except are ports none of which may match.
+	Except []Port
+	// Sources are ports of the source of which one must match; nil: any. Of ExceptSources none may match. A name is that of a port which the source
+	// declares.
+	Sources, ExceptSources []Port
+	// Own is the pod's own end: the destination of ingress, the source of egress; nil: any. All addresses that the pod has of the packet's family have
+	// to match, or of a Deny one of them. If none is known yet, what reads addresses denies, and does nothing else.
+	Own *Match
 }
 
-// Peer is the other end of a connection: pods, or a network, or the addresses of nodes.
+// Peer is the other end of a connection: pods, the addresses of nodes, a service, all that a Match says, or a network.
 type Peer struct {
-	Pods  *Pods
-	Nodes *selector.Selector // on the labels of nodes
-	// Net and Except are used if both others are nil.
+	Pods    *Pods
+	Nodes   *selector.Selector // on the labels of nodes
+	Service *Service
+	Match   *Match
+	// Net and Except are used if all others are nil.
 	Net    netip.Prefix // masked
 	Except []netip.Prefix
 }
 
-// Port matches ports of the destination.
+// Match matches addresses to which all applies that it gives.
+type Match struct {
+	Nets    []netip.Prefix // masked; nil: any address, empty: none
+	NotNets []netip.Prefix // masked
+	// Select selects pods, network sets and host endpoints that have the address; nil: any address.
+	Select *Pods
+	// Not: nothing that Select selects may have the address. Addresses of nothing that is known match.
+	Not bool
+}
+
+// Service is a Service as a peer: of egress its endpoints at their ports, of ingress their addresses.
+type Service struct{ Namespace, Name string }
+
+// Port matches ports. Those of ICMP and ICMPv6 are type<<8 | code.
 type Port struct {
-	// Protocol is the number of IP's protocol; 0 with a Name: the one that the pod declares.
+	// Protocol is the number of IP's protocol; 0 with a Name: the one that the endpoint declares.
 	Protocol uint8
 	// First and Last are both inclusive. 0 to 65535 is every port of the protocol, also of one that has none.
 	First, Last uint16
-	// Name, if not empty, is that of a port which the destination pod declares.
+	// Name, if not empty, is that of a port which the pod or host endpoint declares that has the address.
 	Name string
+}
+
+// Packet is what policies read of the first packet of a connection besides its addresses.
+type Packet struct {
+	Protocol uint8
+	// Port is that of the destination; of ICMP and ICMPv6 type<<8 | code; 0 for other protocols without ports, as is SourcePort.
+	Port, SourcePort uint16
 }
 
 // State is what is known of the cluster.
@@ -122,6 +186,11 @@ type State struct {
 	Namespaces map[string]map[string]string // their labels
 	Nodes      map[string]Node
 	Policies   []Policy
+	// What only Calico's policies read. The order has no meaning.
+	Sets          []NetworkSet
+	HostEndpoints []HostEndpoint
+	Services      map[Service][]ServiceEndpoint
+	Accounts      map[Account]map[string]string // labels of service accounts
 }
 
 // PodKey names a pod.
@@ -135,6 +204,7 @@ type Pod struct {
 	PodKey
 	UID       string
 	Labels    map[string]string
+	Account   string // the name of its service account
 	Addresses []netip.Addr
 	Ports     []NamedPort
 }
@@ -151,3 +221,28 @@ type Node struct {
 	Labels    map[string]string
 	Addresses []netip.Addr
 }
+
+// NetworkSet is one of Calico's, which has no Namespace if it is a global one.
+type NetworkSet struct {
+	Namespace, Name string
+	Labels          map[string]string
+	Nets            []netip.Prefix // masked
+}
+
+// HostEndpoint is one of Calico's as a peer: a node, or one of its interfaces.
+type HostEndpoint struct {
+	Name      string
+	Labels    map[string]string
+	Addresses []netip.Addr
+	Ports     []NamedPort
+}
+
+// ServiceEndpoint is an endpoint of a Service at one of its ports. Without a protocol it has an address only, which counts for ingress.
+type ServiceEndpoint struct {
+	Address  netip.Addr
+	Protocol uint8
+	Port     uint16
+}
+
+// Account names a service account.
+type Account struct{ Namespace, Name string }

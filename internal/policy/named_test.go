@@ -34,7 +34,7 @@ func TestNamedPortsOfOtherNamespaces(t *testing.T) {
 	}
 	after := Compile(state)
 	for peer, want := range map[string]bool{"10.0.0.3": true, "10.0.0.2": false} {
-		if v := after.Decide("cali1", Egress, netip.MustParseAddr(peer), TCP, 80); v.Allow != want {
+		if v := after.Decide("cali1", Egress, netip.MustParseAddr(peer), Packet{Protocol: TCP, Port: 80}); v.Allow != want {
 			t.Errorf("%s: %s", peer, fmt.Sprint(v))
 		}
 	}

@@ -61,13 +61,13 @@ func TestHugePoliciesAreClosed(t *testing.T) {
 			if elements > mostElements {
 				t.Errorf("%d elements", elements)
 			}
-			if v := got.Decide("cali1", Ingress, peer, TCP, 80); c.large && (v.Allow || v.By != huge.ID) {
+			if v := got.Decide("cali1", Ingress, peer, Packet{Protocol: TCP, Port: 80}); c.large && (v.Allow || v.By != huge.ID) {
 				t.Errorf("the pod of the huge policy: %+v", v)
 			}
-			if v := got.Decide("cali1", Egress, peer, TCP, 80); !v.Allow {
+			if v := got.Decide("cali1", Egress, peer, Packet{Protocol: TCP, Port: 80}); !v.Allow {
 				t.Errorf("the direction that no policy is about: %+v", v)
 			}
-			if v := got.Decide("cali2", Ingress, peer, TCP, 80); !v.Allow {
+			if v := got.Decide("cali2", Ingress, peer, Packet{Protocol: TCP, Port: 80}); !v.Allow {
 				t.Errorf("a pod of another namespace: %+v", v)
 			}
 			if slices.Contains(got.TooLarge, huge.ID) != c.large {
@@ -138,13 +138,13 @@ func TestManySelectorsAreClosed(t *testing.T) {
 				t.Errorf("closed %v by %v", closed, by)
 			}
 			peer := netip.MustParseAddr("10.9.0.1")
-			if _, closed := got.ClosedBy("cali2", Egress); closed || !got.Decide("cali2", Egress, peer, TCP, 80).Allow {
+			if _, closed := got.ClosedBy("cali2", Egress); closed || !got.Decide("cali2", Egress, peer, Packet{Protocol: TCP, Port: 80}).Allow {
 				t.Error("a pod of another namespace is closed, which shares a policy")
 			}
-			if v := got.Decide("cali1", Ingress, peer, TCP, 80); v.Allow || v.By != many.ID {
+			if v := got.Decide("cali1", Ingress, peer, Packet{Protocol: TCP, Port: 80}); v.Allow || v.By != many.ID {
 				t.Errorf("a stranger: %+v", v)
 			}
-			if v := got.Decide("cali2", Ingress, peer, TCP, 80); !v.Allow {
+			if v := got.Decide("cali2", Ingress, peer, Packet{Protocol: TCP, Port: 80}); !v.Allow {
 				t.Errorf("a pod of another namespace: %+v", v)
 			}
 			if tried := len(got.sets.terms.pods.placed[place{namespace: "a"}]); tried > 710 {

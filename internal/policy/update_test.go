@@ -94,14 +94,14 @@ func TestInterest(t *testing.T) {
 // While there is no policy at all, links that are not known pass.
 func TestClosed(t *testing.T) {
 	addr := netip.MustParseAddr(outside)
-	if r := Compile(cluster()); r.Closed || !r.Decide("unknown", Ingress, addr, TCP, 1).Allow || r.Endpoints["calia"].UID != "x/a" || len(r.Programs) > 0 {
+	if r := Compile(cluster()); r.Closed || !r.Decide("unknown", Ingress, addr, Packet{Protocol: TCP, Port: 1}).Allow || r.Endpoints["calia"].UID != "x/a" || len(r.Programs) > 0 {
 		t.Errorf("without policies: %+v", r.Ruleset)
 	}
 	s := cluster(networkPolicy(t, `{"podSelector":{"matchLabels":{"app":"none"}}}`))
 	s.Local["caligone"] = PodKey{"x", "gone"}
 	r := Compile(s)
 	for link, want := range map[string]bool{"unknown": false, "caligone": false, "calia": true} {
-		if got := r.Decide(link, Ingress, addr, TCP, 1).Allow; got != want {
+		if got := r.Decide(link, Ingress, addr, Packet{Protocol: TCP, Port: 1}).Allow; got != want {
 			t.Errorf("%s passes %v, want %v", link, got, want)
 		}
 	}

@@ -120,7 +120,7 @@ func (w world) policy(i int) Policy {
 	p.Subject = Pods{Namespace: p.Namespace, Labels: w.selector()}
 	if w.chance(60) {
 		p.ID = ID{Kind: KindClusterNetworkPolicy, Name: fmt.Sprint(i)}
-		p.Tier = pick(w, TierAdmin, TierAdmin, TierBaseline, Tier{"strict", 1500, Deny})
+		p.Tier = pick(w, TierAdmin, TierAdmin, TierBaseline, Tier{Name: "strict", Order: 1500, End: Deny})
 		p.Order, p.Subject, actions = float64(w.IntN(3)), *w.pods(), []Action{Allow, Deny, Pass}
 	}
 	if w.chance(10) {

@@ -100,7 +100,7 @@ func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 			w.model.view = cluster.PolicyView{ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{o}, Local: []policy.PodKey{key},
 				Pods: map[policy.PodKey]*policy.Pod{key: {PodKey: key}}, Namespaces: map[string]map[string]string{"a": {}, "b": {"b": "c"}}}
 			passes := func(a netip.Addr, port uint16) bool {
-				return w.compiled.rules.Decide(link, policy.Egress, a, policy.TCP, port).Allow
+				return w.compiled.rules.Decide(link, policy.Egress, a, policy.Packet{Protocol: policy.TCP, Port: port}).Allow
 			}
 			if err := w.compile(routed{}); err != nil {
 				t.Fatal(err)

@@ -257,10 +257,11 @@ func (x *comparison) compare(from, to *policy.Pod) {
 
 // judge returns whether a connection is allowed, and by which policy in which direction it is denied.
 func judge(c *policy.Compiled, from, to *policy.Pod, source, target netip.Addr, port port) (allowed bool, by string) {
-	if v := c.Decide(linkOf(from.PodKey), policy.Egress, target, port.protocol, port.number); !v.Allow {
+	packet := policy.Packet{Protocol: port.protocol, Port: port.number}
+	if v := c.Decide(linkOf(from.PodKey), policy.Egress, target, packet); !v.Allow {
 		return false, "egress " + v.By.String()
 	}
-	if v := c.Decide(linkOf(to.PodKey), policy.Ingress, source, port.protocol, port.number); !v.Allow {
+	if v := c.Decide(linkOf(to.PodKey), policy.Ingress, source, packet); !v.Allow {
 		return false, "ingress " + v.By.String()
 	}
 	return true, ""

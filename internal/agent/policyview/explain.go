@@ -124,7 +124,7 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	if err := asked.resolve(k.Pods[to.Pod]); err != nil {
 		return nil, err
 	}
-	e := policy.Explain(k.State, from, to, asked.protocol, asked.port)
+	e := policy.Explain(k.State, from, to, policy.Packet{Protocol: asked.protocol, Port: asked.port})
 	x := &Explained{Protocol: protocolName(asked.protocol), Port: asked.port, Allowed: e.Allow}
 	source, target := k.addresses(from, to)
 	x.From, x.To = name(k, from, e.Egress, source), name(k, to, e.Ingress, target)
@@ -247,7 +247,7 @@ func (k *known) compare(j *policy.Judgement, peer netip.Addr, asked connection, 
 	if compiled.Endpoints[link].Programs[j.Direction] != "" && !kernel.Members(peer) {
 		return fmt.Sprintf("differs: %s is in other sets of addresses than the API server's word makes it: ask again in a second", peer)
 	}
-	if v := compiled.Decide(link, j.Direction, peer, asked.protocol, asked.port); v.Allow != j.Verdict.Allow {
+	if v := compiled.Decide(link, j.Direction, peer, policy.Packet{Protocol: asked.protocol, Port: asked.port}); v.Allow != j.Verdict.Allow {
 		return "differs: the program that was compiled of the policies decides otherwise, which is an error of Tortie: report it"
 	}
 	return kernelAgrees

@@ -115,7 +115,7 @@ func linkOf(key policy.PodKey) string {
 // selecting returns the policies that count for a pod, by direction, in the order in which they decide.
 func (k *known) selecting(pod policy.PodKey) (names [2][]string) {
 	names = [2][]string{{}, {}}
-	e := policy.Explain(k.State, policy.Party{Pod: pod}, policy.Party{Pod: pod}, tcp, 1)
+	e := policy.Explain(k.State, policy.Party{Pod: pod}, policy.Party{Pod: pod}, policy.Packet{Protocol: tcp, Port: 1})
 	for _, j := range []*policy.Judgement{e.Ingress, e.Egress} {
 		for _, id := range j.Selecting {
 			names[j.Direction] = append(names[j.Direction], id.String())

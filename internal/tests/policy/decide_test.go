@@ -74,7 +74,7 @@ func newView(c *policytest.Cluster) view {
 
 // wrong says in which way the ruleset, or the explanation, and the reference disagree on a packet, empty if they agree.
 func (v view) wrong(p policytest.Packet) string {
-	explained := policy.Explain(v.State, policy.Party{Address: p.From}, policy.Party{Address: p.To}, p.Protocol, p.Port)
+	explained := policy.Explain(v.State, policy.Party{Address: p.From}, policy.Party{Address: p.To}, policy.Packet{Protocol: p.Protocol, Port: p.Port})
 	for d, pod := range ends(v.Cluster, p) {
 		if pod == nil {
 			continue
@@ -102,7 +102,7 @@ func (v view) decide(pod *api.Pod, d policy.Direction, p policytest.Packet) poli
 	if d == policy.Ingress {
 		peer = p.From
 	}
-	return v.Decide(policytest.LinkOf(pod), d, peer, p.Protocol, p.Port)
+	return v.Decide(policytest.LinkOf(pod), d, peer, policy.Packet{Protocol: p.Protocol, Port: p.Port})
 }
 
 // ends are the pods that a packet goes to or comes from, nil where there is none.
