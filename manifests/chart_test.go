@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -30,9 +31,7 @@ const chart, kustomize = "../charts/tortie", "kustomize"
 func helm(t *testing.T, args ...string) string {
 	t.Helper()
 	text, err := tryHelm(t, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return text
 }
 
@@ -82,9 +81,7 @@ func TestGolden(t *testing.T) {
 func write(t *testing.T, name, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -99,9 +96,7 @@ func diff(t *testing.T, from, to string) string {
 	if errors.As(err, &exit) && exit.ExitCode() == 1 {
 		err = nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	_, hunks, _ := bytes.Cut(out, []byte("\n@@")) // after the files' names
 	return place.ReplaceAllString("@@"+string(hunks), "@@")
 }
@@ -143,9 +138,7 @@ func compare(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
@@ -165,9 +158,7 @@ func TestKustomize(t *testing.T) {
 				args = append(args, "--values", values)
 			}
 			built, err := output(labtest.Program(t, "kubectl"), "kustomize", dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			want, got := byName(t, helm(t, args...)), byName(t, built)
 			if d := cmp.Diff(want, got); d != "" {
 				t.Errorf("kustomize builds something else (-helm +kustomize):\n%s", d)

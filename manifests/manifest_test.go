@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -31,9 +32,7 @@ func objects(t *testing.T) []*unstructured.Unstructured {
 func objectsOf(t *testing.T, file string) []*unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return decode(t, string(text))
 }
 
@@ -44,13 +43,9 @@ func apply(t *testing.T, cfg *rest.Config, objects []*unstructured.Unstructured,
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Burst = 100, 200
 	client, err := dynamic.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	clientset, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(clientset.Discovery()))
 	for _, obj := range objects {
 		gvk := obj.GroupVersionKind()
@@ -64,9 +59,7 @@ func apply(t *testing.T, cfg *rest.Config, objects []*unstructured.Unstructured,
 			where = kind.Namespace(obj.GetNamespace())
 		}
 		text, err := obj.MarshalJSON()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		force := true
 		_, err = where.Patch(t.Context(), obj.GetName(), "application/apply-patch+yaml", text,
 			metav1.PatchOptions{FieldManager: "test", FieldValidation: "Strict", Force: &force, DryRun: dryRun})
@@ -120,9 +113,7 @@ func TestManifestOnARealServer(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	apply(t, cfg, objects(t))
 	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	const calico = "crd.projectcalico.org"
 	cases := []struct {
 		user, verb, group, resource, sub, name string
@@ -202,9 +193,7 @@ func allowed(t *testing.T, client *kubernetes.Clientset, review *authv1.SubjectA
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(50 * time.Millisecond) {
 		answer, err := client.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if answer.Status.Allowed || !wait || time.Now().After(deadline) {
 			return answer.Status.Allowed
 		}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestQuantiles(t *testing.T) {
@@ -180,9 +182,7 @@ func TestJudgePolicy(t *testing.T) {
 // Limits are ratios within the run, and violations are reported.
 func TestVerdicts(t *testing.T) {
 	there, err := loadElsewhere()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	one := func(wall, cpu int) costs {
 		return costs{{{time.Duration(wall) * time.Millisecond, time.Duration(cpu) * time.Millisecond}}}
 	}
@@ -284,9 +284,7 @@ func TestBlocks(t *testing.T) {
 
 func TestElsewhereHasWhatTheLimitsNeed(t *testing.T) {
 	e, err := loadElsewhere()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, f := range []float64{e.addRate(namePtp), e.addRate(nameCalicoThere), e.serverCPU(nameCalicoThere)} {
 		if f <= 0 || math.IsNaN(f) {
 			t.Errorf("a figure is missing: %g", f)
@@ -321,9 +319,7 @@ func TestFlags(t *testing.T) {
 func TestForeignPlugin(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "conf")
 	write := func(text string) string {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		return file
 	}
 	s, err := foreign(write(`{"type":"other","kubeconfig":"__KUBECONFIG_FILEPATH__","node":"__KUBERNETES_NODE_NAME__"}`))
@@ -346,9 +342,7 @@ func TestTrace(t *testing.T) {
 		ballast[i] = 1
 	}
 	here, err := newThread(func() error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer here.close()
 	n := &node{thread: here}
 	one, err := n.trace(execution{program: "/bin/sh", args: []string{"-c", "exit 0"}})
@@ -371,18 +365,14 @@ func TestSmallestRun(t *testing.T) {
 		t.Fatal("bench needs root")
 	}
 	o, err := parse([]string{"-root", filepath.Join("..", "..")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, pods: 200, morePods: 3, benchTime: "1x"}
 	// These parts run go test, which the suite of units has done already.
 	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return slices.Contains([]string{"go", "mesh", "install", "policy-load"}, part) })
 	t.Setenv("TMPDIR", t.TempDir())
 	before := leftovers(t)
 	r, err := measure(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	text := r.markdown()
 	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "Network policy", "Start of a program"} {
 		if !strings.Contains(text, "\n## "+heading) {
@@ -408,16 +398,12 @@ func leftovers(t *testing.T) []string {
 		all = append(all, "process "+strings.TrimSpace(string(name)))
 	}
 	files, err := os.ReadDir(os.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, f := range files {
 		all = append(all, "file "+f.Name())
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return append(all, fmt.Sprintf("%d mounts", strings.Count(string(mounts), "\n")))
 }
 
@@ -507,9 +493,7 @@ func TestReflectorsReport(t *testing.T) {
 func TestThreadIsNotTheFirst(t *testing.T) {
 	for range 50 {
 		th, err := newThread(func() error { return nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer th.close()
 		if th.id.Load() == int64(os.Getpid()) {
 			t.Error("a thread of a node is the process' first")

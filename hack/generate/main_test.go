@@ -9,17 +9,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestCheckFindsStaleMissingAndOrphanedFiles(t *testing.T) {
 	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, crdDir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(filepath.Join(root, crdDir), 0o755))
 	for name, text := range map[string]string{crdDir + "/right.yaml": "1", crdDir + "/stale.yaml": "1", crdDir + "/orphan.yaml": "1"} {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o644))
 	}
 	want := files{crdDir + "/right.yaml": []byte("1"), crdDir + "/stale.yaml": []byte("2"), crdDir + "/new.yaml": []byte("3")}
 	err := settle(options{root: root, check: true}, want)
@@ -31,9 +29,7 @@ func TestCheckFindsStaleMissingAndOrphanedFiles(t *testing.T) {
 			t.Errorf("error does not name %s: %v", name, err)
 		}
 	}
-	if err := settle(options{root: root}, want); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, settle(options{root: root}, want))
 	if err := settle(options{root: root, check: true}, want); err != nil {
 		t.Errorf("after writing: %v", err)
 	}
@@ -69,9 +65,7 @@ func TestFieldRows(t *testing.T) {
 			From string `json:"from" help:"From where."`
 		} `json:"few" help:"Few."`
 	}](), "", map[reflect.Type]string{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := [][]string{
 		{"ready", "boolean", "Whether."}, {"count", "number", "How many."}, {"lines", "list", "Lines."},
 		{"one", "object", "One."}, {"one.name", "string", "Its name."}, {"one.at", "time", "When."},

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 const repository = "../.."
@@ -34,9 +35,7 @@ func pages(t *testing.T) map[string]string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(all) < 8 {
 		t.Fatalf("found only %d pages", len(all))
 	}
@@ -142,9 +141,7 @@ func TestPluginInputsAreDocumented(t *testing.T) {
 	all := pages(t)
 	documented := all[filepath.Join(repository, "docs/cni.md")] + all[filepath.Join(repository, "docs/ipam.md")]
 	in, err := readPluginInputs(repository)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var names []string
 	for _, i := range slices.Concat(in.options, in.arguments, in.annotations) {
 		names = append(names, i.name)
@@ -174,9 +171,7 @@ func TestCommandsInPagesExist(t *testing.T) {
 		{"lab/cmd/lab/main.go", regexp.MustCompile("(?m)(?:`|\\(|^ {4}|/)bin/lab ([a-z]+)"), "\t\t{%q, ", 6},
 	} {
 		source, err := os.ReadFile(filepath.Join(repository, c.source))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		found := 0
 		for page, text := range pages(t) {
 			for _, match := range c.typed.FindAllStringSubmatch(text, -1) {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // valueSchema is the used part of the chart's JSON schema.
@@ -95,13 +97,9 @@ func hasLeaves(node *yaml.Node) bool {
 func TestValuesAreDescribed(t *testing.T) {
 	chart := filepath.Join(repository, "charts/tortie")
 	values, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	schema, err := os.ReadFile(filepath.Join(chart, "values.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if err := checkValues(values, schema); err != nil {
 		t.Error(err)
 	}

@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // built are directories with a small program for each architecture.
@@ -57,14 +59,10 @@ func TestMain(m *testing.M) {
 func programDir(t *testing.T, arch string) string {
 	t.Helper()
 	dirs, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	dir := t.TempDir()
 	for _, name := range binaries {
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), readFile(t, filepath.Join(dirs[arch], "program")), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), readFile(t, filepath.Join(dirs[arch], "program")), 0o700))
 	}
 	return dir
 }
@@ -76,9 +74,7 @@ func testOptions(t *testing.T, arches ...string) options {
 		created: time.Date(2026, 11, 22, 4, 0, 0, 0, time.UTC),
 	}
 	for _, arch := range arches {
-		if err := o.programs.Set(arch + "=" + programDir(t, arch)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, o.programs.Set(arch+"="+programDir(t, arch)))
 	}
 	return o
 }
@@ -92,9 +88,7 @@ func untar(t *testing.T, text []byte) (names []string, files map[string][]byte) 
 		if errors.Is(err, io.EOF) {
 			return names, files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		names = append(names, h.FileInfo().Mode().String()+" "+h.Name)
 		if files[h.Name], err = io.ReadAll(r); err != nil {
 			t.Fatal(err)
@@ -108,9 +102,7 @@ func untar(t *testing.T, text []byte) (names []string, files map[string][]byte) 
 func readFile(t *testing.T, path string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return text
 }
 
@@ -180,9 +172,7 @@ func (a archive) image(d descriptor, o options) (names []string, files map[strin
 
 func TestArchive(t *testing.T) {
 	o := testOptions(t, "amd64")
-	if err := run(o); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, run(o))
 	a := readArchive(t, o.out)
 	manifests := a.manifests("index.json")
 	if len(manifests) != 1 {
@@ -222,9 +212,7 @@ func TestArchive(t *testing.T) {
 
 func TestArchiveOfTwoArchitectures(t *testing.T) {
 	o := testOptions(t, "amd64", "arm64")
-	if err := run(o); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, run(o))
 	a := readArchive(t, o.out)
 	outer := a.manifests("index.json")
 	if len(outer) != 1 || outer[0].MediaType != "application/vnd.oci.image.index.v1+json" || outer[0].Annotations["io.containerd.image.name"] != o.ref {
@@ -251,18 +239,14 @@ func TestSameInputSameBytes(t *testing.T) {
 	o := testOptions(t, "arm64", "amd64")
 	var sums [2]map[string][32]byte
 	for i := range sums {
-		if err := run(o); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, run(o))
 		sums[i] = map[string][32]byte{}
 		for _, suffix := range []string{".tar", ".amd64.spdx.json", ".arm64.spdx.json", ".provenance.json"} {
 			sums[i][suffix] = sha256.Sum256(readFile(t, o.beside(suffix)))
 		}
 		for _, name := range binaries { // times and modes of the input must not matter
 			from := filepath.Join(o.programs[0].dir, filepath.Base(name))
-			if err := errors.Join(os.Chmod(from, 0o755), os.Chtimes(from, time.Unix(1, 0), time.Unix(1, 0))); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, errors.Join(os.Chmod(from, 0o755), os.Chtimes(from, time.Unix(1, 0), time.Unix(1, 0))))
 		}
 	}
 	if !maps.Equal(sums[0], sums[1]) {
@@ -274,17 +258,11 @@ func TestSameInputSameBytes(t *testing.T) {
 func TestTreeIsTheLayer(t *testing.T) {
 	o := testOptions(t, "amd64")
 	o.tree = filepath.Join(t.TempDir(), "tree")
-	if err := run(o); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, run(o))
 	files, _, err := collect(o.programs[0].dir, "amd64", o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	content, err := layer(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want, _ := untar(t, content)
 	var got []string
 	err = filepath.WalkDir(o.tree, func(path string, entry fs.DirEntry, err error) error {
@@ -310,9 +288,7 @@ func TestTreeIsTheLayer(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	dirs := map[string]string{"amd64": programDir(t, "amd64"), "arm64": programDir(t, "arm64")}
 	missing, text := programDir(t, "amd64"), programDir(t, "amd64")
-	if err := errors.Join(os.Remove(filepath.Join(missing, "portmap")), os.WriteFile(filepath.Join(text, "calico"), []byte("#!/bin/sh"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(os.Remove(filepath.Join(missing, "portmap")), os.WriteFile(filepath.Join(text, "calico"), []byte("#!/bin/sh"), 0o755)))
 	for _, c := range []struct{ bin, want string }{
 		{"amd64=" + missing, "make build"},
 		{"amd64=" + text, "not a program"},
@@ -346,9 +322,7 @@ func checkSPDX(t *testing.T, text []byte) sbom {
 	var doc sbom
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&doc); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Decode(&doc))
 	namespace, err := url.Parse(doc.DocumentNamespace)
 	if err != nil || namespace.Scheme == "" || namespace.Fragment != "" {
 		t.Errorf("namespace %q, %v", doc.DocumentNamespace, err)
@@ -424,9 +398,7 @@ func checkPackage(t *testing.T, p spdxPackage) {
 
 func TestSBOM(t *testing.T) {
 	o := testOptions(t, "amd64")
-	if err := run(o); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, run(o))
 	a := readArchive(t, o.out)
 	_, files := a.image(a.manifests("index.json")[0], o)
 	doc := checkSPDX(t, files[sbomPath])
@@ -435,9 +407,7 @@ func TestSBOM(t *testing.T) {
 		listed[strings.TrimPrefix(f.Name, "./")] = f.Checksums[1]
 	}
 	collected, _, err := collect(o.programs[0].dir, "amd64", o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for name, f := range collected {
 		content := files[name]
 		if f.hard {
@@ -478,15 +448,11 @@ func TestNoLicenceNoImage(t *testing.T) {
 func TestProvenance(t *testing.T) {
 	o := testOptions(t, "amd64", "arm64")
 	o.version = "v1-2-gabc-dirty"
-	if err := run(o); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, run(o))
 	a := readArchive(t, o.out)
 	outer := a.manifests("index.json")[0]
 	var s statement
-	if err := json.Unmarshal(readFile(t, o.beside(".provenance.json")), &s); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(readFile(t, o.beside(".provenance.json")), &s))
 	want := []string{outer.Digest}
 	for _, m := range a.manifests(blob(outer.Digest)) {
 		want = append(want, m.Digest)
@@ -536,17 +502,11 @@ func TestDockerfileIsTheSameImage(t *testing.T) {
 	text := string(readFile(t, "../../Dockerfile"))
 	o := testOptions(t, "amd64")
 	files, _, err := collect(o.programs[0].dir, "amd64", o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	image, err := build(files, "amd64", o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	config, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	variables := map[string]string{"version": "${VERSION}", "revision": "${REVISION}", "created": "${CREATED}"}
 	for key, value := range config.Config.Labels {
 		if variable := variables[strings.TrimPrefix(key, "org.opencontainers.image.")]; variable != "" {

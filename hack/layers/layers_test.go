@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/tools/go/packages"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 const module = "github.com/tortie-net/tortie/"
@@ -81,9 +83,7 @@ func load(t *testing.T) map[string]*packages.Package {
 		Mode: packages.NeedName | packages.NeedImports | packages.NeedDeps | packages.NeedFiles | packages.NeedSyntax | packages.NeedCompiledGoFiles,
 	}
 	all, err := packages.Load(cfg, "./...")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	own := map[string]*packages.Package{}
 	for _, p := range all {
 		for _, e := range p.Errors {
@@ -259,9 +259,7 @@ func checkPure(t *testing.T, p *packages.Package, names ...string) {
 		checked++
 		for _, spec := range p.Syntax[i].Imports {
 			imported, err := strconv.Unquote(spec.Path.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			for _, bad := range notPure {
 				if imported == bad || strings.HasPrefix(imported, bad+"/") && bad != "net" {
 					t.Errorf("%s imports %s: it must decide without input or output", file, imported)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // mapPage tells a newcomer what to read in which order.
@@ -30,13 +32,9 @@ var (
 // about as many lines as it says.
 func TestMap(t *testing.T) {
 	page, err := os.ReadFile(mapPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	entries, err := os.ReadDir("../../internal")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, e := range entries {
 		if e.IsDir() && !strings.Contains(string(page), "`"+e.Name()+"`") {
 			t.Errorf("%s does not say what internal/%s is", mapPage, e.Name())
@@ -49,9 +47,7 @@ func TestMap(t *testing.T) {
 	sum := 0
 	for _, s := range steps {
 		stated, err := strconv.Atoi(strings.ReplaceAll(s[3], ",", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		lines := 0
 		for _, path := range inCode.FindAllStringSubmatch(s[2], -1) {
 			lines += linesOf(t, filepath.Join("../../internal", path[1]))
@@ -80,9 +76,7 @@ func linesOf(t *testing.T, path string) (lines int) {
 	}
 	for _, f := range files {
 		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		lines += bytes.Count(text, []byte("\n"))
 	}
 	return lines

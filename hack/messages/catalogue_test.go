@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 const root = "../.."
@@ -78,9 +80,7 @@ func TestCatalogueIsComplete(t *testing.T) {
 func load(t *testing.T) map[string][]Entry {
 	t.Helper()
 	all, err := Load(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(all) < 5 {
 		t.Fatalf("found only %d tables", len(all))
 	}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // message is a message for operators, with its position.
@@ -69,9 +71,7 @@ func goDirs(t *testing.T) (dirs []string) {
 			dirs = append(dirs, path)
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 	return dirs
 }
@@ -79,18 +79,14 @@ func goDirs(t *testing.T) (dirs []string) {
 func parseDir(t *testing.T, dir string) (files []*file) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	fset, consts := token.NewFileSet(), map[string]string{}
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		tree, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		files = append(files, &file{tree, consts, fset})
 		for _, d := range tree.Decls {
 			noteConstants(d, consts)
@@ -260,9 +256,7 @@ func (s *sources) readFences(t *testing.T) {
 	t.Helper()
 	const path = "charts/tortie/templates/fencing.yaml"
 	text, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, found := range refusal.FindAllStringSubmatch(string(text), -1) {
 		text := asked.ReplaceAllString(strings.TrimSuffix(found[1]+found[2], "'"), "%v")
 		if !slices.ContainsFunc(fences, func(words string) bool { return strings.HasPrefix(text, words) }) {
@@ -280,9 +274,7 @@ func (s *sources) readFences(t *testing.T) {
 func (s *sources) readChart(t *testing.T) {
 	t.Helper()
 	templates, err := filepath.Glob(filepath.Join(root, "charts/tortie/templates/*.*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	s.readText(t, "chart", failing, templates...)
 	s.readText(t, "alert", alert, filepath.Join(root, "charts/tortie/files/alerts.yaml"))
 }
@@ -291,9 +283,7 @@ func (s *sources) readText(t *testing.T, class string, what *regexp.Regexp, path
 	t.Helper()
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, found := range what.FindAllStringSubmatch(string(text), -1) {
 			s.texts[found[1]] = true
 			s.messages = append(s.messages, message{class, found[1], strings.TrimPrefix(path, root+"/")})

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 const root = "../.."
@@ -13,9 +15,7 @@ const root = "../.."
 // The table of docs/image.md: every linked module has a reason in reasons.yaml, and there are no other reasons.
 func TestDependencies(t *testing.T) {
 	all, err := Dependencies(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	in := map[string][]string{}
 	for _, d := range all {
 		in[d.Path] = d.In
@@ -80,9 +80,7 @@ func TestModuleWithoutLicence(t *testing.T) {
 		t.Errorf("a missing module: %v", err)
 	}
 	dir := filepath.Join(c.modules, "example.net/!upper@v1.0.0")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(dir, 0o755))
 	if _, err := c.Licences(m); err == nil || !strings.Contains(err.Error(), "no licence that is known") {
 		t.Errorf("a module without one: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
@@ -38,12 +39,8 @@ func TestAfterChildren(t *testing.T) { t.Run("good", func(t *testing.T) {}); t.E
 		"empty/empty.go":        "package empty\n",
 	} {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	return root
 }
@@ -93,12 +90,8 @@ func TestWithout(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	write("rig/rig.go", "package rig\n")
 	write("over/over.go", "package over\nimport _ \"example.net/tortie/rig\"\n")
@@ -110,9 +103,7 @@ func TestWithout(t *testing.T) {
 	write("free/x_test.go", "package free\n")
 	s := suite{root: root, tests: &goTest{without: "rig"}}
 	got, err := s.packages(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for name, want := range map[string]bool{"inside": false, "outside": false, "itself": false, "free": true, "good": true} {
 		if slices.Contains(got, "example.net/tortie/"+name) != want {
 			t.Errorf("%s is run: %t, want %t", name, !want, want)
@@ -123,9 +114,7 @@ func TestWithout(t *testing.T) {
 // What the suite of all packages is without, another suite has: one test, of one package.
 func TestTunnelTest(t *testing.T) {
 	out, err := exec.Command("git", "-C", "../..", "grep", "-E", "^func Test", "--", "*_test.go").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var found []string
 	pattern := regexp.MustCompile(tunnelTest)
 	for line := range strings.Lines(string(out)) {
@@ -160,9 +149,7 @@ func TestShort(t *testing.T) {
 		{Action: "output", Package: "p", Test: "TestC", Output: "    a_test.go:9: another reason\n"}, {Action: "skip", Package: "p", Test: "TestC"},
 		{Action: "pass", Package: "p"},
 	} {
-		if err := c.take(e); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.take(e))
 	}
 	var r result
 	c.into(&r)
@@ -188,9 +175,7 @@ func TestFailureOutput(t *testing.T) {
 	c := newCounter(io.Discard)
 	said := []string{"    x_test.go:7: the reason\n", "    node.go:12: what an agent logged:\n", strings.Repeat("        noise\n", 100), "--- FAIL: TestX (1s)\n"}
 	for _, s := range said {
-		if err := c.take(event{Action: "output", Package: "p", Test: "TestX", Output: s}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.take(event{Action: "output", Package: "p", Test: "TestX", Output: s}))
 	}
 	got := c.failureOutput("p", "p.TestX")
 	if !strings.Contains(got, "--- FAIL: TestX (1s)\n    what it said, in short:\n    x_test.go:7: the reason\n    node.go:12: what") {
@@ -217,17 +202,13 @@ func TestSummary(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := os.Create(filepath.Join(t.TempDir(), "out"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer f.Close()
 			if ok := summarize(f, c.results, c.planned, "logs"); ok != c.ok {
 				t.Errorf("ok is %v", ok)
 			}
 			text, err := os.ReadFile(f.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 			if got := lines[len(lines)-1]; got != c.last {
 				t.Errorf("last line %q, want %q", got, c.last)

@@ -14,17 +14,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func write(t *testing.T, dir, name, text string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -129,9 +127,7 @@ func TestExceptionsNeedReasonAndDay(t *testing.T) {
 		_, err := readExceptions(write(t, t.TempDir(), "exceptions.yaml", "["+text+"]"))
 		return err
 	}
-	if err := read(good); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, read(good))
 	for _, change := range [][2]string{
 		{"id: GO-1, ", ""}, {"2026-11-22", "today"}, {"2026-12-31", "soon"}, {"reason: x, ", ""}, {"dir TestX", "TestX"}, {"reason", "why"},
 	} {
@@ -147,9 +143,7 @@ var advisoryID = regexp.MustCompile(`"(GO-\d+-\d+)"`)
 // The test named by each exception exists, with its case, and each replayed advisory has an exception.
 func TestExceptionsNameTests(t *testing.T) {
 	all, err := readExceptions("exceptions.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var excepted []string
 	for _, e := range all {
 		dir, test, _ := strings.Cut(e.Test, " ")
@@ -178,15 +172,11 @@ func TestExceptionsNameTests(t *testing.T) {
 func testSources(t *testing.T, dir string) string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var all strings.Builder
 	for _, name := range names {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		all.Write(text)
 	}
 	return all.String()

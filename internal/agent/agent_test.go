@@ -28,6 +28,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -152,12 +153,8 @@ func newRig(t *testing.T) *rig {
 	netnstest.Cable(t, r.ns, "eth0", far, "eth0")
 	r.ns.Addr(t, "eth0", "172.31.0.1/24")
 	// The parameters of the namespace belong to the thread that writes them, and the agent's threads are not in it.
-	if err := os.MkdirAll(filepath.Join(r.sysctls, "net/ipv4"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(r.sysctls, "net/ipv4/ip_forward"), []byte("0\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(filepath.Join(r.sysctls, "net/ipv4"), 0o755))
+	errtest.Must(t, os.WriteFile(filepath.Join(r.sysctls, "net/ipv4/ip_forward"), []byte("0\n"), 0o644))
 	r.node(t, rigNode, "172.31.0.1", nil)
 	r.node(t, rigOther, "172.31.0.2", map[string]string{api.AnnotationIPv4Address: "172.31.0.2/24"})
 	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true}})
@@ -171,9 +168,7 @@ func (r *rig) node(t *testing.T, name, ip string, annotations map[string]string)
 	n := &api.Node{Meta: api.Meta{Name: name, Annotations: annotations}}
 	r.make(t, n)
 	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: ip}}}}
-	if err := r.store.PatchStatus(t.Context(), n, patch, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.PatchStatus(t.Context(), n, patch, false))
 }
 
 // make creates an object that goes with the test.
@@ -200,9 +195,7 @@ func (r *rig) make(t *testing.T, obj api.Resource) {
 		t.Fatalf("no test makes a %T", o)
 	}
 	*obj.GetMeta() = meta
-	if err := r.store.Create(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Create(t.Context(), obj))
 }
 
 func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity {
@@ -233,13 +226,9 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	watch, err := cluster.NewWatch(r.api, rigNode, "kube-system", log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	store, err := cluster.OpenStore(r.api)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	status = NewStatus(rigNode, time.Now(), speaker.Healthy)
 	table := nft.New(r.ns.Conn.Namespace())
 	cfg := config.Node{
@@ -297,9 +286,7 @@ func TestAgentBringsUpANode(t *testing.T) {
 	}
 
 	node := &api.Node{Meta: api.Meta{Name: rigNode}}
-	if err := r.store.Get(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Get(t.Context(), node))
 	if got := node.Annotations[api.AnnotationIPv4Address]; got != "172.31.0.1/24" {
 		t.Errorf("announced address %q", got)
 	}
@@ -374,9 +361,7 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 		t.Errorf("a broken pool did harm: %s", r.routes(t))
 	}
 
-	if err := r.store.Delete(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Delete(t.Context(), other))
 	within(t, 5*time.Second, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
 }
 

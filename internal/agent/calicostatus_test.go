@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -85,17 +86,13 @@ func TestAgentAnswers(t *testing.T) {
 		t.Helper()
 		labstore.Forget(t, r.store, &api.CalicoNodeStatus{Meta: api.Meta{Name: name}})
 		q := &api.CalicoNodeStatus{Meta: api.Meta{Name: name}, Spec: api.CalicoNodeStatusSpec{Node: node, Classes: classes, UpdatePeriodSeconds: &period}}
-		if err := r.store.Create(t.Context(), q); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, r.store.Create(t.Context(), q))
 		return q
 	}
 	read := func(q *api.CalicoNodeStatus) api.CalicoNodeStatusStatus {
 		t.Helper()
 		got := api.CalicoNodeStatus{Meta: api.Meta{Name: q.Name}}
-		if err := r.store.Get(t.Context(), &got); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, r.store.Get(t.Context(), &got))
 		return got.Status
 	}
 	other, off := ask("rig-asks-other", rigOther, 1, api.ClassBGP), ask("rig-asks-nothing", rigNode, 0, api.ClassBGP)

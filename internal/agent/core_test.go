@@ -23,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -93,17 +94,11 @@ func TestAgentSync(t *testing.T) {
 	r.ns.Run(t, "ip", "route", "delete", "10.90.3.0/26", "proto", "static")
 	within(t, soon, "the block's route, once there is room", r.has(t, "10.90.3.0/26 via 172.31.0.2 dev eth0"))
 
-	if err := r.store.Delete(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Delete(t.Context(), other))
 	within(t, soon, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
 	gone := &api.Node{Meta: api.Meta{Name: rigOther}}
-	if err := r.store.Get(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.store.Delete(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Get(t.Context(), gone))
+	errtest.Must(t, r.store.Delete(t.Context(), gone))
 	within(t, soon, "all routes go with the Node, whatever its affinities say", func() bool { return !r.has(t, "172.31.0.2")() })
 	if foreign := r.ns.Run(t, "ip", "route", "show", "proto", "static"); !strings.Contains(foreign, "10.98.0.0/24") {
 		t.Errorf("somebody else's route is gone: %s", foreign)
@@ -117,13 +112,9 @@ func TestAgentWithBothFamilies(t *testing.T) {
 		c.Addresses.V6.Setting = nodeaddr.Setting{Mode: nodeaddr.Fixed, Addr: prefix("fd31::1/128")}
 		c.Addresses.ASN = 65001
 	}
-	if err := os.MkdirAll(filepath.Join(r.sysctls, "net/ipv6/conf/all"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(filepath.Join(r.sysctls, "net/ipv6/conf/all"), 0o755))
 	forwarding := filepath.Join(r.sysctls, "net/ipv6/conf/all/forwarding")
-	if err := os.WriteFile(forwarding, []byte("0\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(forwarding, []byte("0\n"), 0o644))
 	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig-six"}, Spec: api.IPPoolSpec{CIDR: "fd90::/64"}})
 	r.affinity(t, rigNode, "fd90::100/122", "rig-node-six")
 	r.affinity(t, rigOther, "fd90::200/122", "rig-other-six")
@@ -157,9 +148,7 @@ func TestAgentWithBothFamilies(t *testing.T) {
 		t.Errorf("local end %+v", l)
 	}
 	self := &api.Node{Meta: api.Meta{Name: rigNode}}
-	if err := r.store.Get(t.Context(), self); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Get(t.Context(), self))
 	for key, want := range map[string]string{
 		api.AnnotationIPv4Address: "172.31.0.1/24", api.AnnotationIPv6Address: "fd31::1/64", api.AnnotationASNumber: "65001",
 	} {
@@ -268,16 +257,12 @@ func TestAgentWithAnAddressOfAnother(t *testing.T) {
 	r := newRig(t)
 	twin := &api.Node{Meta: api.Meta{Name: rigOther}}
 	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: "172.31.0.1"}}}}
-	if err := r.store.PatchStatus(t.Context(), twin, patch, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.PatchStatus(t.Context(), twin, patch, false))
 	r.update(t, twin, func() { twin.Annotations[api.AnnotationIPv4Address] = "172.31.0.1/24" })
 	status, _ := r.agent(t, newPeers())
 	named(t, status, "node address 172.31.0.1 of node rig-node is also that of node rig-other")
 	self := &api.Node{Meta: api.Meta{Name: rigNode}}
-	if err := r.store.Get(t.Context(), self); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Get(t.Context(), self))
 	if status.Report().Ready || self.Annotations[api.AnnotationIPv4Address] != "" {
 		t.Errorf("ready, or announced %q", self.Annotations[api.AnnotationIPv4Address])
 	}
@@ -304,12 +289,8 @@ func TestAgentGoesOnWithoutItsNode(t *testing.T) {
 	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	within(t, soon, "the route", r.has(t, toOther))
 	self := &api.Node{Meta: api.Meta{Name: rigNode}}
-	if err := r.store.Get(t.Context(), self); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.store.Delete(t.Context(), self); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Get(t.Context(), self))
+	errtest.Must(t, r.store.Delete(t.Context(), self))
 	named(t, status, "node rig-node does not exist in the API")
 	r.ns.Run(t, "ip", "route", "delete", "10.90.2.0/26")
 	within(t, soon, "a route that was removed by hand is back", r.has(t, toOther))
@@ -357,9 +338,7 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 
 	// Its port is known, and nobody is there.
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	l.Close()
 	server := strings.TrimPrefix(r.api.Host, "https://")
 	r.api = rest.CopyConfig(r.api)
@@ -368,9 +347,7 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	r.ns.Run(t, "ip", "route", "delete", "10.90.2.0/26")
 	const lastKnown = "172.31.0.77" // a node that the agent before had no time to write down
 	r.ns.Run(t, "nft", "add", "element", "inet", "tortie", "guard-nodes-v4", "{ "+lastKnown+" }")
-	if err := r.store.Delete(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Delete(t.Context(), other))
 	speaker := newPeers()
 	status, _ = r.agent(t, speaker)
 	within(t, 2*soon, "the route is repaired", r.has(t, toOther))

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func ownAffinity(name, cidr string) api.BlockAffinity {
@@ -154,9 +155,7 @@ func TestFactsDoNotDependOnOrder(t *testing.T) {
 	encode := func() string {
 		f, _ := buildFacts(in, local{})
 		data, err := facts.Encode(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return string(data)
 	}
 	first := encode()
@@ -201,9 +200,7 @@ func BenchmarkFacts(b *testing.B) {
 			for b.Loop() {
 				f, _ := buildFacts(in, local{})
 				data, err := facts.Encode(f)
-				if err != nil {
-					b.Fatal(err)
-				}
+				errtest.Must(b, err)
 				size = len(data)
 			}
 			b.ReportMetric(float64(size), "bytes")

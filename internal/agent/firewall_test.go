@@ -8,6 +8,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -36,9 +37,7 @@ func TestAllowedSources(t *testing.T) {
 		t.Error("the pod's annotation counts although no operator said so")
 	}
 	felix.Spec = api.FelixConfigurationSpec{WorkloadSourceSpoofing: "Any"}
-	if err := r.store.Create(t.Context(), felix); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Create(t.Context(), felix))
 	within(t, fullPass/3, "what the pod asks for", has(allowed))
 	stop()
 	r.ns.Run(t, "nft", "delete", "table", "inet", "tortie")
@@ -80,9 +79,7 @@ func TestAgentKeepsTheTable(t *testing.T) {
 	}
 
 	felix.Spec = api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("40000:41000")), NATOutgoingExclusions: "IPPoolsAndHostIPs"}
-	if err := r.store.Create(t.Context(), felix); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Create(t.Context(), felix))
 	within(t, fullPass/3, "what the FelixConfiguration says", func() bool {
 		text := table()
 		return strings.Contains(text, "masquerade to :40000-41000 fully-random") && strings.Contains(text, "10.90.0.0/16, 172.31.0.1")

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/cluster/state"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // routers are a snapshot and the state of sessions with so many routers that BGPPeers name, beside one of the mesh.
@@ -79,9 +80,7 @@ func TestReasonsAreBounded(t *testing.T) {
 	m.setReasons(refused)
 	m.setReasons(map[string]int{"a new one": 5})
 	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, f := range families {
 		if f.GetName() != "tortie_bgp_not_taken_prefixes" {
 			continue

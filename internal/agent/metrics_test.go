@@ -31,6 +31,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -69,9 +70,7 @@ func everything(t *testing.T) *Status {
 func registered(t *testing.T, s *Status) map[string]metric {
 	t.Helper()
 	families, err := s.metrics.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	all := map[string]metric{}
 	for _, f := range families {
 		if strings.HasPrefix(f.GetName(), "go_") || strings.HasPrefix(f.GetName(), "process_") {
@@ -90,14 +89,10 @@ func registered(t *testing.T, s *Status) map[string]metric {
 // What docs/metrics.csv says of metrics is what is served, all of it.
 func TestMetricsAreDocumented(t *testing.T) {
 	file, err := os.Open(filepath.Join(labtest.Root(), "docs", "metrics.csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer file.Close()
 	rows, err := csv.NewReader(file).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	documented := map[string]metric{}
 	for _, row := range rows {
 		if row[0] != "node" {
@@ -141,9 +136,7 @@ func TestSeriesDoNotGrowWithPeers(t *testing.T) {
 		}
 		s.SetBGP(all, nil)
 		families, err := s.metrics.registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		n := 0
 		for _, f := range families {
 			n += len(f.GetMetric())
@@ -220,9 +213,7 @@ func scraped(t *testing.T, s *Status) string {
 // The port of the metrics has the metrics, and nothing else.
 func TestMetricsPort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -32,9 +33,7 @@ var (
 func monitoringFile(t *testing.T, name string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(labtest.Root(), "charts", "tortie", "files", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return text
 }
 
@@ -111,9 +110,7 @@ func TestDashboardAsksForWhatIsServed(t *testing.T) {
 			Targets []struct{ Expr, LegendFormat string }
 		}
 	}
-	if err := json.Unmarshal(monitoringFile(t, "dashboard.json"), &d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(monitoringFile(t, "dashboard.json"), &d))
 	if d.UID == "" || d.Title == "" || len(d.Panels) < 10 {
 		t.Fatalf("%+v", d)
 	}
@@ -151,13 +148,9 @@ func TestAlertsAskForWhatIsServed(t *testing.T) {
 			} `json:"rules"`
 		} `json:"groups"`
 	}
-	if err := yaml.UnmarshalStrict(monitoringFile(t, "alerts.yaml"), &file); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.UnmarshalStrict(monitoringFile(t, "alerts.yaml"), &file))
 	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "troubleshooting.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	served := registered(t, everything(t))
 	seen := map[string]bool{}
 	for _, g := range file.Groups {
@@ -208,17 +201,13 @@ func TestQueriesAreChecked(t *testing.T) {
 func TestEventsAreDocumented(t *testing.T) {
 	said := regexp.MustCompile(`(?:[iI]nSelf\(|(?:Warn|Note)\([^"\n]*, |return self, |"[A-Z][A-Za-z]+": )"([A-Z][A-Za-z]{5,})"`)
 	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "troubleshooting.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	_, table, _ := strings.Cut(string(page), "\n## Events of the agent\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	var files []string
 	for _, dir := range []string{".", "desired"} {
 		some, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		files = append(files, some...)
 	}
 	found := map[string]bool{}
@@ -227,9 +216,7 @@ func TestEventsAreDocumented(t *testing.T) {
 			continue
 		}
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, m := range said.FindAllSubmatch(text, -1) {
 			found[string(m[1])] = true
 		}

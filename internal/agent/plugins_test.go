@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -40,13 +41,9 @@ func (r *rig) tells(t *testing.T, what string, wanted func(f *facts.Facts) bool)
 
 func (r *rig) update(t *testing.T, obj api.Resource, change func()) {
 	t.Helper()
-	if err := r.store.Get(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Get(t.Context(), obj))
 	change()
-	if err := r.store.Update(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Update(t.Context(), obj))
 }
 
 func TestPluginsAreToldEveryChange(t *testing.T) {
@@ -78,9 +75,7 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 	r.tells(t, "an affinity, and none of others", func(f *facts.Facts) bool {
 		return len(f.Affinities) == 1 && f.Affinities[0].Spec.CIDR == "10.90.1.0/26" && f.Affinities[0].ResourceVersion == affinity.ResourceVersion
 	})
-	if err := r.store.Delete(t.Context(), affinity); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Delete(t.Context(), affinity))
 	r.tells(t, "an affinity that went", func(f *facts.Facts) bool { return len(f.Affinities) == 0 })
 
 	// A namespace cannot be removed here, where no controller runs: another test may have made it.
@@ -121,9 +116,7 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 	if report.Pools != 2 || report.Namespaces < 1 || time.Since(report.Written) > facts.MaxAge {
 		t.Errorf("status: %+v", report)
 	}
-	if err := r.store.Delete(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Delete(t.Context(), node))
 	within(t, 5*time.Second, "no facts of a node that does not exist", func() bool {
 		_, err := os.Stat(filepath.Join(r.runDir, factsFile))
 		return os.IsNotExist(err)
@@ -140,9 +133,7 @@ func TestSteadyFactsAreOnlyHeartbeats(t *testing.T) {
 	path := filepath.Join(r.runDir, factsFile)
 	content := func() (string, time.Time) {
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		f := r.told()
 		if f == nil {
 			t.Fatal("plugins would ask the API server")
@@ -235,18 +226,14 @@ func (r *rig) left(t *testing.T, pod, containerID string) journal.Entry {
 	client := ipam.NewClient(r.store, time.Now)
 	owner := ipam.Owner{Handle: e.Handle, Attrs: map[string]string{"node": rigNode, "pod": pod, "namespace": "default"}}
 	got, err := client.Assign(t.Context(), ipam.Request{Owner: owner, Host: rigNode, V4: true, Use: api.UseWorkload})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_, _ = client.Release(ctx, e.Handle)
 	})
 	if pod != "" {
-		if err := podnote.Write(t.Context(), r.store, r.pod(pod), containerID, []netip.Addr{got[0].Address}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, podnote.Write(t.Context(), r.store, r.pod(pod), containerID, []netip.Addr{got[0].Address}))
 	}
 	return e
 }
@@ -258,36 +245,28 @@ func (r *rig) pod(name string) *api.Pod {
 func (r *rig) put(t *testing.T, entries ...journal.Entry) {
 	t.Helper()
 	for _, e := range entries {
-		if err := r.journal().Add(t.Context(), e); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, r.journal().Add(t.Context(), e))
 	}
 }
 
 func (r *rig) holds(t *testing.T, e journal.Entry) bool {
 	t.Helper()
 	held, err := ipam.NewClient(r.store, time.Now).Addresses(t.Context(), e.Handle)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return len(held) > 0
 }
 
 func (r *rig) noted(t *testing.T, pod string) string {
 	t.Helper()
 	p := r.pod(pod)
-	if err := r.store.Get(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Get(t.Context(), p))
 	return p.Annotations[api.AnnotationPodIP]
 }
 
 func (r *rig) entries(t *testing.T) int {
 	t.Helper()
 	n, err := r.journal().Len()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return n
 }
 
@@ -341,9 +320,7 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 	}
 
 	// One that appears while the agent runs, and a damaged one that stops nobody.
-	if err := os.WriteFile(filepath.Join(string(r.journal()), "damaged.json"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(filepath.Join(string(r.journal()), "damaged.json"), []byte("{"), 0o600))
 	live := r.left(t, "rig-live", "c6")
 	r.put(t, live)
 	within(t, 2*journalPause, "the new entry is finished", func() bool { return r.entries(t) == 1 && !r.holds(t, live) })
@@ -382,9 +359,7 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 // Agent and plugins meet in the same files.
 func TestDefaultPathsAreThePlugins(t *testing.T) {
 	c, err := config.LoadNode(func(name string) (string, bool) { return "node-1", name == "NODENAME" })
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got := filepath.Join(c.RunDir, factsFile); got != facts.DefaultFile {
 		t.Errorf("facts are written to %s and read from %s", got, facts.DefaultFile)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -37,9 +38,7 @@ func TestMemoryOfServices(t *testing.T) {
 	w.Self, w.Revision = &w.Nodes[1], 7
 	m, now := memory{path: path}, time.Now()
 	announced := rangesOf("10.96.0.0/12", "10.96.0.7/32")
-	if err := m.save(now, w, nil, nil); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.save(now, w, nil, nil))
 	if err := m.save(now.Add(mostWorldPause), w, announced, nil); err != nil { // they are a change by themselves
 		t.Fatal(err)
 	}
@@ -79,9 +78,7 @@ func (e *early) SetPeers(ctx context.Context, s []bgp.Peer) error {
 func connect(t *testing.T, kubeconfig string) *rest.Config {
 	t.Helper()
 	cfg, err := cluster.Connect(kubeconfig, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return cfg
 }
 
@@ -165,9 +162,7 @@ func (r *rig) service(t *testing.T, name, spec string) netip.Addr {
 	t.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Service","metadata":{"name":%q},"spec":%s}`, name, spec)
 	var made api.Service
-	if err := json.Unmarshal(asAdmin(t, http.MethodPost, rigServices, body), &made); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(asAdmin(t, http.MethodPost, rigServices, body), &made))
 	t.Cleanup(func() { asAdmin(t, http.MethodDelete, rigServices+"/"+name, "") })
 	return netip.MustParseAddr(made.Spec.ClusterIP)
 }
@@ -186,23 +181,17 @@ func asAdmin(t *testing.T, method, path, body string) []byte {
 	t.Helper()
 	cfg := labtest.RESTConfig(t)
 	client, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // also after the test has ended
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, cfg.Host+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	request.Header.Set("Content-Type", "application/json")
 	if method == http.MethodPatch {
 		request.Header.Set("Content-Type", "application/merge-patch+json")
 	}
 	response, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode >= http.StatusMultipleChoices {

@@ -22,6 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // ask runs a command against an agent's HTTP server and returns its words, columns one blank apart.
@@ -104,9 +105,7 @@ func TestReport(t *testing.T) {
 	now := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
 	other, far, router := addr("10.0.0.7"), addr("10.1.0.8"), addr("10.0.0.1")
 	community, err := policy.ParseCommunity("64512:7")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	path := func(p string, hop, from netip.Addr) bgp.Path {
 		return bgp.Path{Prefix: prefix(p), NextHop: hop, From: from}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -22,18 +23,14 @@ import (
 func (r *rig) annotate(t *testing.T, node, key, value string) {
 	t.Helper()
 	n := &api.Node{Meta: api.Meta{Name: node}}
-	if err := r.store.Get(t.Context(), n); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Get(t.Context(), n))
 	if n.Annotations == nil {
 		n.Annotations = map[string]string{}
 	}
 	if n.Annotations[key] = value; value == "" {
 		delete(n.Annotations, key)
 	}
-	if err := r.store.Update(t.Context(), n); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.store.Update(t.Context(), n))
 }
 
 // device reports whether vxlan.calico is up and is as asked.
@@ -101,9 +98,7 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 
 	self := &api.Node{Meta: api.Meta{Name: rigNode}}
 	within(t, soon, "the own end is announced", func() bool {
-		if err := r.store.Get(t.Context(), self); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, r.store.Get(t.Context(), self))
 		end := self.Annotations[api.AnnotationIPv4VXLANAddr]
 		addrs, err := r.ns.Conn.Addrs(r.ns.Link(t, vxlan.Device4).Index, netlinkx.IPv4)
 		return err == nil && len(addrs) == 1 && addrs[0].Prefix.String() == end+"/32"
@@ -137,14 +132,10 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 	within(t, 2*settleTime, "the start is over", func() bool { return !status.Report().Routes.Starting })
 	time.Sleep(2 * time.Second) // what the kernel says on a new link of its own accord
 	other, err := netlinkx.OpenAt(r.ns.Namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer other.Close()
 	neighbours, err := other.SubscribeToNeighbours(t.Context(), []int{r.ns.Link(t, vxlan.Device4).Index})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	events := r.ns.Quiet(t, netlinkx.RouteEvents|netlinkx.AddrEvents|netlinkx.LinkEvents)
 	passes := status.Report().LastPass
 	r.annotate(t, rigOther, "other.example/wakes", "nobody")

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestTypes(t *testing.T) {
@@ -66,9 +68,7 @@ func TestDeletionMarkers(t *testing.T) {
 		}
 		obj.MarkDeleted()
 		got, err := json.Marshal(obj)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if d := cmp.Diff(want, string(got)); d != "" || !obj.MarkedDeleted() {
 			t.Errorf("%T marked %v (-want +got):\n%s", obj, obj.MarkedDeleted(), d)
 		}
@@ -103,9 +103,7 @@ func TestListAppend(t *testing.T) {
 		`{"metadata":{"name":"marked"},"spec":{"handleID":"marked","block":{},"deleted":true}}`,
 		`{"metadata":{"name":"b"},"spec":{"handleID":"B","block":{}}}`,
 	} {
-		if err := list.Append(json.RawMessage(item)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, list.Append(json.RawMessage(item)))
 	}
 	var got []string
 	for _, h := range list.Items {
@@ -140,18 +138,14 @@ func TestListAdd(t *testing.T) {
 func TestPortRange(t *testing.T) {
 	for text, want := range map[string][2]uint16{`"32768:65535"`: {32768, 65535}, `"80"`: {80, 80}, `80`: {80, 80}} {
 		var r PortRange
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, json.Unmarshal([]byte(text), &r))
 		if first, last, err := r.Ports(); err != nil || first != want[0] || last != want[1] {
 			t.Errorf("%s: %d to %d, %v", text, first, last, err)
 		}
 	}
 	for _, text := range []string{`"2:1"`, `"0"`, `"1:70000"`, `"x"`, `""`, `-1`, `1.5`} {
 		var r PortRange
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, json.Unmarshal([]byte(text), &r))
 		if first, last, err := r.Ports(); err == nil {
 			t.Errorf("%s: %d to %d", text, first, last)
 		}

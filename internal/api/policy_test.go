@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // What a user writes comes back byte for byte, so that no field is lost or misnamed.
@@ -19,13 +21,9 @@ func TestPolicyJSON(t *testing.T) {
 			`"protocols":[{"tcp":{"destinationPort":{"number":80}}},{"udp":{"destinationPort":{"range":{"start":1,"end":2}}}},{"sctp":{}},{"destinationNamedPort":"x"}]}],` +
 			`"egress":[{"action":"Deny","to":[{"nodes":{}},{"networks":["::/0"]},{"domainNames":["a.b"]}]}]}}`: &ClusterNetworkPolicy{},
 	} {
-		if err := json.Unmarshal([]byte(want), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, json.Unmarshal([]byte(want), obj))
 		got, err := json.Marshal(obj)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if d := cmp.Diff(want, string(got)); d != "" {
 			t.Errorf("%T (-want +got):\n%s", obj, d)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // BenchmarkTenThousandPaths has one node announce 10,000 blocks to another: seconds until the other's Snapshot has them
@@ -107,9 +108,7 @@ func BenchmarkThousandPeers(b *testing.B) {
 		node.do(call{Method: "Quiet"})
 		node.start(64512, false)
 		self, err := os.Executable()
-		if err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, err)
 		peers := make([]bgp.Peer, count)
 		for i := range peers {
 			peers[i] = bgp.Peer{Addr: member(i), ASN: 64512, From: node.v4, Passive: true}
@@ -119,12 +118,8 @@ func BenchmarkThousandPeers(b *testing.B) {
 		b.ReportMetric(time.Since(begin).Seconds(), "s/SetPeers")
 		cmd := others.command(self, crowdArg, strconv.Itoa(count), netip.AddrPortFrom(node.v4, 179).String())
 		in, err := cmd.StdinPipe()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, err)
+		errtest.Must(b, cmd.Start())
 		begin = time.Now()
 		eventually(b, func() error {
 			if n := len(node.do(call{Method: "Snapshot", Timeout: time.Minute}).Paths); n != count {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
@@ -33,9 +34,7 @@ type rawPeer struct {
 func (h *host) connect(from netip.Addr, to netip.AddrPort) *rawPeer {
 	h.t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	errtest.Must(h.t, err)
 	p := &rawPeer{t: h.t, cmd: h.command(self, pipeArg, netip.AddrPortFrom(from, 0).String(), to.String()), err: &logtest.Buffer{}}
 	p.cmd.Stderr = p.err
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
@@ -44,9 +43,7 @@ func (h *host) connect(from netip.Addr, to netip.AddrPort) *rawPeer {
 	if p.out, err = p.cmd.StdoutPipe(); err != nil {
 		h.t.Fatal(err)
 	}
-	if err := p.cmd.Start(); err != nil {
-		h.t.Fatal(err)
-	}
+	errtest.Must(h.t, p.cmd.Start())
 	h.t.Cleanup(p.close)
 	return p
 }
@@ -244,14 +241,10 @@ func TestNobodyPosesAsPeerInside(t *testing.T) {
 func (s *speaker) memory(kind string) int {
 	s.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 	_, text, _ := strings.Cut(string(status), kind+":")
 	kib, err := strconv.Atoi(strings.Fields(text)[0])
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	errtest.Must(s.t, err)
 	return kib / 1024
 }
 

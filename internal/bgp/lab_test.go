@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -98,21 +99,15 @@ type speaker struct {
 func (h *host) speak(wrap ...string) *speaker {
 	h.t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	errtest.Must(h.t, err)
 	s := &speaker{host: h, cmd: h.command(append(wrap, self, childArg)...), log: &logtest.Buffer{}}
 	s.cmd.Stderr = s.log
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		h.t.Fatal(err)
 	}
 	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	if err := s.cmd.Start(); err != nil {
-		h.t.Fatal(err)
-	}
+	errtest.Must(h.t, err)
+	errtest.Must(h.t, s.cmd.Start())
 	s.calls, s.replies = json.NewEncoder(s.in), json.NewDecoder(out)
 	h.t.Cleanup(func() {
 		s.kill()

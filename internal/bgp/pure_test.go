@@ -243,9 +243,7 @@ func TestLearnedPath(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if d := cmp.Diff(c.want, got.Path, cmpNetip); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}

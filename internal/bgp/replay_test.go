@@ -15,6 +15,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/server"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
@@ -133,9 +134,7 @@ func TestAdvisoriesWithoutRelay(t *testing.T) {
 			lan := newLAN(t)
 			node, peer := lan.host(1), lan.host(2)
 			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			args := []string{self, aloneArg, "plain"}
 			if a.Confederation {
 				args[2] = inConfederation
@@ -144,12 +143,8 @@ func TestAdvisoriesWithoutRelay(t *testing.T) {
 			cmd := node.command(args...)
 			cmd.Stderr = &stderr
 			in, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
+			errtest.Must(t, cmd.Start())
 			eventually(t, func() error {
 				if out := run(t, "ip", "netns", "exec", node.ns, "ss", "-Htln", "sport", "=", ":179"); out == "" {
 					return fmt.Errorf("GoBGP does not listen: %s", &stderr)

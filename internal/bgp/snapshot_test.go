@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // learn gives a new speaker count paths of one peer, which is on the loopback interface.
@@ -19,34 +20,24 @@ func learn(b *testing.B, count int) *Server {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := New(slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	here, there := netip.MustParseAddrPort("127.0.0.1:11790"), addr("127.0.0.2")
 	s.local = Local{ASN: 64512, RouterID: addr("10.0.0.1"), Listen: []netip.Addr{here.Addr()}, Port: here.Port()}
 	s.relay = relay.New(s.log, s.now, relay.Config{ASN: s.local.ASN, RouterID: s.local.RouterID})
-	if err := errors.Join(s.relay.Listen(ctx, []netip.AddrPort{here}), s.startInside(ctx, s.local)); err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, errors.Join(s.relay.Listen(ctx, []netip.AddrPort{here}), s.startInside(ctx, s.local)))
 	b.Cleanup(s.relay.Close)
 	s.phase = running
-	if err := s.addPeer(ctx, Peer{Addr: there, ASN: 64512, From: here.Addr(), Passive: true}.withDefaults()); err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, s.addPeer(ctx, Peer{Addr: there, ASN: 64512, From: here.Addr(), Passive: true}.withDefaults()))
 	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(there, 0))}
 	conn, err := dialer.DialContext(ctx, "tcp4", here.String())
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	b.Cleanup(func() { conn.Close() })
 	if _, err := conn.Write(table10(count)); err != nil {
 		b.Fatal(err)
 	}
 	for n := 0; n != count; time.Sleep(10 * time.Millisecond) {
 		paths, err := s.Snapshot(ctx, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, err)
 		n = len(paths)
 	}
 	return s

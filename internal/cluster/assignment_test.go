@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -124,9 +125,7 @@ func proves(t *testing.T, w *Watch) {
 // What is confirmed must be true: neither a silent connection nor a lost one confirms anything.
 func TestConfirmedIsHonest(t *testing.T) {
 	cfg, err := Connect(labtest.API(t), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	wire, wired := labtest.NewWire(t, cfg)
 	w := watchAt(t, wired)
 	store := storeAt(t, cfg)
@@ -154,13 +153,9 @@ func TestConfirmedIsHonest(t *testing.T) {
 		t.Error("a probe went through a silent connection")
 	}
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	if err := store.Get(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Get(t.Context(), info))
 	info.Spec.ClusterType = "changed unseen"
-	if err := store.Update(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Update(t.Context(), info))
 	if w.Confirmed().After(silenced) {
 		t.Error("confirmed although nothing comes through")
 	}
@@ -191,9 +186,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 func storeAt(t *testing.T, cfg *rest.Config) *kubernetes.Store {
 	t.Helper()
 	store, err := OpenStore(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return store
 }
 
@@ -201,9 +194,7 @@ func watchAt(t *testing.T, cfg *rest.Config) *Watch {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	w, err := NewWatch(cfg, "watched", "kube-system", log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -213,8 +204,6 @@ func watchAt(t *testing.T, cfg *rest.Config) *Watch {
 	t.Cleanup(func() { stop(); <-done })
 	limit, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if err := w.WaitForSync(limit, log); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.WaitForSync(limit, log))
 	return w
 }

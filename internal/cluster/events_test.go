@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -23,9 +24,7 @@ import (
 func TestEventsOnARealServer(t *testing.T) {
 	admin := labtest.RESTConfig(t)
 	store, err := cluster.OpenStore(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	pool := api.ObjectReference{APIVersion: "crd.projectcalico.org/v1", Kind: "IPPool", Name: "events-pool"}
 	aNode := api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "events-node", UID: "1c7a2b1e-0000-4000-8000-000000000000"}
 	secret := api.ObjectReference{APIVersion: "v1", Kind: "Secret", Namespace: "kube-system", Name: "bgp-password"}
@@ -68,13 +67,9 @@ func TestEventsOnARealServer(t *testing.T) {
 func eventsAbout(t *testing.T, cfg *rest.Config, namespace, name string) []events.Event {
 	t.Helper()
 	client, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	response, err := client.Get(cfg.Host + "/api/v1/namespaces/" + namespace + "/events?fieldSelector=involvedObject.name%3D" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer response.Body.Close()
 	var list struct{ Items []events.Event }
 	if err := json.NewDecoder(response.Body).Decode(&list); err != nil || response.StatusCode != http.StatusOK {
@@ -86,9 +81,7 @@ func eventsAbout(t *testing.T, cfg *rest.Config, namespace, name string) []event
 // The agent's own rights are enough.
 func TestTheAgentMayWriteEvents(t *testing.T) {
 	store, err := cluster.OpenStore(labtest.As(t, "tortie-node"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	e := &events.Event{
 		Meta: api.Meta{Name: "rights.1", Namespace: "default"}, InvolvedObject: api.ObjectReference{Kind: "Node", Name: "rights"},
 		Type: "Warning", Reason: "Test", Count: 1, FirstTimestamp: time.Now(), LastTimestamp: time.Now(),

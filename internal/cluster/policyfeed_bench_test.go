@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 const manyPods = 10_000
@@ -14,18 +16,14 @@ const manyPods = 10_000
 // manyFed is a PolicyFeed that has seen many pods of other nodes, from 200 ReplicaSets in 50 namespaces.
 func manyFed(b *testing.B) *PolicyFeed {
 	f, err := NewPolicyFeed(&rest.Config{Host: "http://127.0.0.1:1"}, "self", slog.New(slog.DiscardHandler))
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	of := newObjectStore(samePolicyPod, f.notePod)
 	f.watches[""] = &tempWatch[policyPod]{of: of, listed: true}
 	list := make([]any, manyPods)
 	for i := range manyPods {
 		list[i] = fedPod(b, i, 1, fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255))
 	}
-	if err := of.Replace(list, ""); err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, of.Replace(list, ""))
 	return f
 }
 
@@ -60,9 +58,7 @@ func BenchmarkPolicyFeedEvent(b *testing.B) {
 	f.Take()
 	of := f.watches[""].of
 	for n := 0; b.Loop(); n++ {
-		if err := of.Add(fedPod(b, 7, n, fmt.Sprintf("10.200.%d.%d", n>>8&255, n&255))); err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, of.Add(fedPod(b, 7, n, fmt.Sprintf("10.200.%d.%d", n>>8&255, n&255))))
 		if view := f.Take(); len(view.Changed) != 1 || len(view.Pods) != manyPods || view.More {
 			b.Fatal(view.Changed)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // podText is a Pod as the API server sends it.
@@ -50,9 +51,7 @@ func TestPodsAsPoliciesSeeThem(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p policyPod
-			if err := json.Unmarshal([]byte(podText(c.meta, c.spec, c.status)), &p); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, json.Unmarshal([]byte(podText(c.meta, c.spec, c.status)), &p))
 			got := "none"
 			if p.pod != nil {
 				got = fmt.Sprint(p.pod.Addresses)
@@ -72,9 +71,7 @@ func TestPodsPortsAndIdentity(t *testing.T) {
 		{"name":"http","containerPort":80},{"name":"dns","protocol":"UDP","containerPort":53},{"containerPort":81},{"name":"odd","protocol":"X","containerPort":9}]}],
 		"initContainers":[{"ports":[{"name":"once","containerPort":1}]},{"restartPolicy":"Always","ports":[{"name":"side","protocol":"SCTP","containerPort":2}]}]`, "")
 	var p policyPod
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal([]byte(text), &p))
 	if got := fmt.Sprint(p.pod.Ports); got != "[{http 6 80} {dns 17 53} {side 132 2}]" {
 		t.Error(got)
 	}

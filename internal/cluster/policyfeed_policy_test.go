@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -49,21 +50,15 @@ func TestPolicyFeedFollowsPolicies(t *testing.T) {
 	}
 	path := fmt.Sprintf(npPath, "policies") + "/one"
 	for _, what := range []string{`{"metadata":{"labels":{"new":"label"}}}`, `{"spec":{"policyTypes":["Ingress","Egress"]}}`} {
-		if err := raw(t, cfg, http.MethodPatch, path, what); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, raw(t, cfg, http.MethodPatch, path, what))
 	}
 	r.await(t, "its other state", func(v *PolicyView) bool { return len(v.NetworkPolicies[0].Spec.PolicyTypes) == 2 })
 	if len(one.Spec.PolicyTypes) != 1 {
 		t.Error("a policy that was handed out has changed")
 	}
-	if err := raw(t, cfg, http.MethodPatch, nsPath+"/policies", `{"metadata":{"labels":{"team":"red"}}}`); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, nsPath+"/policies", `{"metadata":{"labels":{"team":"red"}}}`))
 	r.await(t, "a label", func(v *PolicyView) bool { return v.More && v.Namespaces["policies"]["team"] == "red" })
-	if err := raw(t, cfg, http.MethodDelete, path, ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodDelete, path, ""))
 	r.await(t, "its end", func(v *PolicyView) bool { return v.More && len(v.NetworkPolicies) == 0 })
 }
 
@@ -85,9 +80,7 @@ func TestPolicyFeedSleeps(t *testing.T) {
 		}
 	}
 	for _, path := range []string{fmt.Sprintf(npPath, "sleeps") + "/one", nsPath + "/sleeps", fmt.Sprintf(podPath, "sleeps") + "/own", fmt.Sprintf(podPath, "sleeps") + "/other"} {
-		if err := raw(t, cfg, http.MethodPatch, path, `{"metadata":{"annotations":{"some":"note"}}}`); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, raw(t, cfg, http.MethodPatch, path, `{"metadata":{"annotations":{"some":"note"}}}`))
 	}
 	patchPod(t, cfg, "sleeps/own", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
 	patchPod(t, cfg, "sleeps/other", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
@@ -106,13 +99,9 @@ func TestClusterNetworkPoliciesComeAndGo(t *testing.T) {
 	node := `{"apiVersion":"v1","kind":"Node","metadata":{"name":"cnp-node","labels":{"zone":"a"},"annotations":{"projectcalico.org/IPv4IPIPTunnelAddr":"10.0.4.1"}},
 		"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"cnp-node"}]}}`
 	put(t, cfg, nodePath, "cnp-node", node)
-	if err := raw(t, cfg, http.MethodPatch, nodePath+"/cnp-node/status", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"cnp-node"}]}}`); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, nodePath+"/cnp-node/status", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"Hostname","address":"cnp-node"}]}}`))
 	f, err := NewPolicyFeed(cfg, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, by := range f.followers {
 		by.absence = wait.Backoff{First: 50 * time.Millisecond, Most: 50 * time.Millisecond}
 	}
@@ -141,9 +130,7 @@ func TestClusterNetworkPoliciesComeAndGo(t *testing.T) {
 	if got := asked.take(); !slices.Equal(slices.DeleteFunc(got, func(r string) bool { return !strings.Contains(r, " nodes") || strings.HasPrefix(r, "list nodes") }), []string{"watch nodes"}) {
 		t.Errorf("asked %v", got)
 	}
-	if err := raw(t, cfg, http.MethodDelete, definitionPath+"/"+cnpName, ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodDelete, definitionPath+"/"+cnpName, ""))
 	r.await(t, "their end", func(v *PolicyView) bool { return len(v.ClusterNetworkPolicies) == 0 })
 }
 

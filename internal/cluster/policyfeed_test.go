@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -39,9 +40,7 @@ type reader struct {
 func feedAt(t *testing.T, cfg *rest.Config) *reader {
 	t.Helper()
 	f, err := NewPolicyFeed(cfg, "self", slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return startFeed(t, f)
 }
 
@@ -122,10 +121,8 @@ func aPod(t *testing.T, cfg *rest.Config, name, node, address, spec string) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(name, "/")
 	path := fmt.Sprintf(podPath, namespace)
-	if err := raw(t, cfg, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"app":"web"}},
-		"spec":{"nodeName":%q,"containers":[{"name":"c","image":"i","ports":[{"name":"http","containerPort":80}]}]%s}}`, name, node, spec)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodPost, path, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"app":"web"}},
+		"spec":{"nodeName":%q,"containers":[{"name":"c","image":"i","ports":[{"name":"http","containerPort":80}]}]%s}}`, name, node, spec)))
 	t.Cleanup(func() { _ = deletePod(t, cfg, namespace+"/"+name) })
 	if address != "" {
 		note(t, cfg, namespace+"/"+name, address)
@@ -140,9 +137,7 @@ func note(t *testing.T, cfg *rest.Config, name, address string) {
 func patchPod(t *testing.T, cfg *rest.Config, name, body string) {
 	t.Helper()
 	namespace, name, _ := strings.Cut(name, "/")
-	if err := raw(t, cfg, http.MethodPatch, fmt.Sprintf(podPath, namespace)+"/"+name+"/status", body); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, fmt.Sprintf(podPath, namespace)+"/"+name+"/status", body))
 }
 
 func deletePod(t *testing.T, cfg *rest.Config, name string) error {
@@ -319,9 +314,7 @@ func TestPolicyFeedFollowsPods(t *testing.T) {
 		if before.Addresses[0].String() != "10.0.2.1" || before.UID != r.pod(pod).UID {
 			t.Error("a pod that was handed out has changed")
 		}
-		if err := deletePod(t, cfg, pod); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, deletePod(t, cfg, pod))
 		aPod(t, cfg, pod, node, "10.0.2.3/32", "")
 		r.has(t, pod, "[10.0.2.3]")
 		if before.UID == r.pod(pod).UID {
@@ -336,9 +329,7 @@ func TestPolicyFeedFollowsPods(t *testing.T) {
 		t.Error(r)
 	}
 	// What is being deleted keeps its place until its address is released.
-	if err := raw(t, cfg, http.MethodDelete, fmt.Sprintf(podPath, "life")+"/after", ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodDelete, fmt.Sprintf(podPath, "life")+"/after", ""))
 	patchPod(t, cfg, "life/after", `{"metadata":{"annotations":{"cni.projectcalico.org/podIPs":"10.0.2.6/32"}}}`)
 	r.has(t, "life/after", "[10.0.2.6]")
 	patchPod(t, cfg, "life/after", `{"status":{"phase":"Failed"}}`)

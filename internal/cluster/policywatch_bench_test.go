@@ -21,6 +21,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -69,9 +70,7 @@ func watchOf(path, fields string) string {
 func podEvents(b *testing.B, agents int, w podWatcher) {
 	server := labtest.NewServer(b)
 	cfg, err := Connect(server.Kubeconfig(), "bench")
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	pid := serverProcess(b)
 	bench := &podBench{cfg: cfg, writer: benchClient(b, cfg)}
 	bench.prepare(b)
@@ -109,9 +108,7 @@ func benchClient(b *testing.B, cfg *rest.Config) *http.Client {
 
 func (p *podBench) request(b *testing.B, ctx context.Context, method, path, accept, body string) *http.Request {
 	r, err := http.NewRequestWithContext(ctx, method, p.cfg.Host+path, bytes.NewReader([]byte(body)))
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	r.Header.Set("Authorization", "Bearer "+p.cfg.BearerToken)
 	r.Header.Set("Accept", accept)
 	r.Header.Set("Content-Type", "application/json")
@@ -123,9 +120,7 @@ func (p *podBench) request(b *testing.B, ctx context.Context, method, path, acce
 
 func (p *podBench) do(b *testing.B, method, path, body string) {
 	answer, err := p.writer.Do(p.request(b, b.Context(), method, path, "application/json", body))
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	defer answer.Body.Close()
 	text, _ := io.ReadAll(answer.Body)
 	if answer.StatusCode >= 300 {
@@ -137,9 +132,7 @@ func (p *podBench) do(b *testing.B, method, path, body string) {
 func BenchmarkPodLists(b *testing.B) {
 	const pods, lists = 1000, 20
 	cfg, err := Connect(labtest.NewServer(b).Kubeconfig(), "bench")
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	bench := &podBench{cfg: cfg, writer: benchClient(b, cfg)}
 	bench.prepare(b)
 	for i := range pods {
@@ -253,9 +246,7 @@ func (p *podBench) write(b *testing.B) {
 // serverProcess finds the kube-apiserver that this test has started last.
 func serverProcess(b *testing.B) (found int) {
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	for _, name := range names {
 		text, _ := os.ReadFile(name)
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))

@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster/services"
 	"github.com/tortie-net/tortie/internal/cluster/state"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -65,9 +66,7 @@ func of(s state.Services, name string) (found *api.Service, e services.Endpoints
 func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	proxy := labtest.NewProxy(t)
 	through, err := Connect(proxy.Kubeconfig(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	cfg := labtest.RESTConfig(t)
 	put(t, cfg, servicePath, "followed", serviceBody("followed", localSpec))
 	put(t, cfg, servicePath, "headless", serviceBody("headless", `{"clusterIP":"None","selector":{"app":"x"},"ports":[{"port":80}]}`))
@@ -101,25 +100,17 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 		t.Errorf("%d requests to follow two kinds: %v", n, proxy.Requests())
 	}
 
-	if err := raw(t, cfg, http.MethodPatch, slicePath+"/followed-1", `{"endpoints":[{"addresses":["10.0.0.9"],"nodeName":"watched"}]}`); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, slicePath+"/followed-1", `{"endpoints":[{"addresses":["10.0.0.9"],"nodeName":"watched"}]}`))
 	awaitServices(t, w, func(s state.Services) bool { _, e := of(s, "followed"); return e.Here && e.Anywhere })
 	revision := w.ServicesRevision()
 	// What is none of our business wakes nobody.
-	if err := raw(t, cfg, http.MethodPatch, slicePath+"/followed-1", `{"endpoints":[{"addresses":["10.0.0.8"],"nodeName":"watched"}]}`); err != nil {
-		t.Fatal(err)
-	}
-	if err := raw(t, cfg, http.MethodPatch, servicePath+"/followed", `{"metadata":{"labels":{"another":"label"}}}`); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, slicePath+"/followed-1", `{"endpoints":[{"addresses":["10.0.0.8"],"nodeName":"watched"}]}`))
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, servicePath+"/followed", `{"metadata":{"labels":{"another":"label"}}}`))
 	time.Sleep(500 * time.Millisecond)
 	if now := w.ServicesRevision(); now != revision || w.Revision() != before {
 		t.Errorf("revision %d, then %d; of the cluster %d, then %d", revision, now, before, w.Revision())
 	}
-	if err := raw(t, cfg, http.MethodDelete, slicePath+"/followed-1", ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodDelete, slicePath+"/followed-1", ""))
 	awaitServices(t, w, func(s state.Services) bool { _, e := of(s, "followed"); return !e.Here })
 
 	w.FollowServices(false)
@@ -170,26 +161,18 @@ func refusing(t *testing.T, ending string) *rest.Config {
 func TestServicesStayWhileTheServerIsAway(t *testing.T) {
 	server := labtest.NewServer(t)
 	cfg, err := Connect(server.Kubeconfig(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w := watchAt(t, cfg)
 	put(t, cfg, servicePath, "stays", serviceBody("stays", localSpec))
 	w.FollowServices(true)
 	awaitServices(t, w, func(s state.Services) bool { found, _ := of(s, "stays"); return found != nil })
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, server.Kill())
 	awaitServices(t, w, func(s state.Services) bool { return s.Err != nil })
 	if s := w.Services(); !s.Known || len(s.Services) == 0 {
 		t.Errorf("what was known is forgotten: %+v", s)
 	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := raw(t, cfg, http.MethodDelete, servicePath+"/stays", ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, server.Start())
+	errtest.Must(t, raw(t, cfg, http.MethodDelete, servicePath+"/stays", ""))
 	limit := time.Now().Add(40 * time.Second)
 	for found, _ := of(w.Services(), "stays"); found != nil; found, _ = of(w.Services(), "stays") {
 		if time.Now().After(limit) {
@@ -225,9 +208,7 @@ func BenchmarkServicesMemory(b *testing.B) {
 }
 
 func decode(b *testing.B, text string, into any) {
-	if err := json.Unmarshal([]byte(text), into); err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, json.Unmarshal([]byte(text), into))
 }
 
 func heap() uint64 {

@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -28,15 +29,11 @@ import (
 func raw(t *testing.T, cfg *rest.Config, method, path, body string) error {
 	t.Helper()
 	hc, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // also after the test has ended
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, cfg.Host+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	if method == http.MethodPatch {
 		req.Header.Set("Content-Type", "application/merge-patch+json")
@@ -86,9 +83,7 @@ func TestSettingsOfThisNode(t *testing.T) {
 			*f.AllowIPIPPacketsFromWorkloads && f.NATPortRange != nil && *f.NATPortRange == "1000:2000" && world.OwnBGP.ListenPort == 1790
 	})
 	before := w.Cluster().Revision
-	if err := raw(t, cfg, http.MethodDelete, felixPath+"/node.watched", ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodDelete, felixPath+"/node.watched", ""))
 	await(t, w, func(world state.Cluster) bool {
 		return *world.Felix.IPIPMTU == 1400 && *world.Felix.NATPortRange == "32768" && world.Felix.AllowIPIPPacketsFromWorkloads == nil
 	})
@@ -97,12 +92,8 @@ func TestSettingsOfThisNode(t *testing.T) {
 	}
 	// Unknown fields are neither pruned by the definition nor refused.
 	f := &api.FelixConfiguration{Meta: api.Meta{Name: "default"}}
-	if err := store.Get(t.Context(), f); err != nil {
-		t.Fatal(err)
-	}
-	if err := raw(t, cfg, http.MethodPatch, felixPath+"/default", `{"spec":{"ipipMTU":1401}}`); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Get(t.Context(), f))
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, felixPath+"/default", `{"spec":{"ipipMTU":1401}}`))
 	await(t, w, func(world state.Cluster) bool { return *world.Felix.IPIPMTU == 1401 })
 }
 
@@ -113,9 +104,7 @@ func TestOwnNode(t *testing.T) {
 	n := &api.Node{Meta: api.Meta{Name: "watched"}}
 	status := func(s map[string]any) {
 		t.Helper()
-		if err := store.PatchStatus(t.Context(), n, kubernetes.Patch{Status: s}, false); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.PatchStatus(t.Context(), n, kubernetes.Patch{Status: s}, false))
 	}
 	status(map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: "10.0.0.9"}}})
 	await(t, w, func(world state.Cluster) bool { return world.Self != nil && len(world.Self.Status.Addresses) == 1 })
@@ -167,9 +156,7 @@ func TestMeshPassword(t *testing.T) {
 	await(t, w, says(`no such key`))
 	patch := func(path, body string) {
 		t.Helper()
-		if err := raw(t, cfg, http.MethodPatch, path, body); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, raw(t, cfg, http.MethodPatch, path, body))
 	}
 	patch(secretPath+"/bgp-one", `{"stringData":{"rr":"first\n"}}`)
 	await(t, w, is("first"))
@@ -217,9 +204,7 @@ func TestFilters(t *testing.T) {
 	await(t, w, func(world state.Cluster) bool {
 		return len(world.Filters) == 1 && len(world.Filters[0].Spec.ImportV4) == 1
 	})
-	if err := raw(t, cfg, http.MethodPatch, filterPath+"/no-default", `{"spec":{"exportV4":[{"action":"Accept"}]}}`); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, raw(t, cfg, http.MethodPatch, filterPath+"/no-default", `{"spec":{"exportV4":[{"action":"Accept"}]}}`))
 	await(t, w, func(world state.Cluster) bool {
 		return len(world.Filters) == 1 && len(world.Filters[0].Spec.ExportV4) == 1
 	})
@@ -245,9 +230,7 @@ func TestPeersAndTheirPasswords(t *testing.T) {
 		return world.Passwords[a] == state.Password{Set: true, Text: "first"} && world.Passwords[b] == state.Password{Set: true, Text: "second"}
 	})
 	for _, name := range []string{"tor-a", "tor-b", "tor-c"} {
-		if err := raw(t, cfg, http.MethodDelete, peerPath+"/"+name, ""); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, raw(t, cfg, http.MethodDelete, peerPath+"/"+name, ""))
 	}
 	await(t, w, func(world state.Cluster) bool { return len(world.Peers) == 0 && len(world.Passwords) == 0 })
 	followsSecrets(t, w, 0)
@@ -276,13 +259,9 @@ type faulty struct {
 func newFaulty(t *testing.T, cfg *rest.Config) (*faulty, *rest.Config) {
 	t.Helper()
 	target, err := url.Parse(cfg.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	transport, err := rest.TransportFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	f := &faulty{through: &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: transport, FlushInterval: -1,
 	}}
@@ -396,34 +375,20 @@ func TestStormsOfErrors(t *testing.T) {
 func TestServerThatWasAway(t *testing.T) {
 	server := labtest.NewServer(t)
 	cfg, err := Connect(server.Kubeconfig(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w, store := watchAt(t, cfg), storeAt(t, cfg)
 	gone := &api.IPPool{Meta: api.Meta{Name: "gone"}, Spec: api.IPPoolSpec{CIDR: "10.81.0.0/16"}}
-	if err := store.Create(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), gone))
 	await(t, w, func(world state.Cluster) bool { return len(world.Pools) == 1 })
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, server.Kill())
 	time.Sleep(3 * time.Second)
 	if w.Cluster().Pools[0].Name != "gone" {
 		t.Error("what was known is forgotten")
 	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Get(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Delete(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Create(t.Context(), &api.IPPool{Meta: api.Meta{Name: "new"}, Spec: api.IPPoolSpec{CIDR: "10.82.0.0/16"}}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, server.Start())
+	errtest.Must(t, store.Get(t.Context(), gone))
+	errtest.Must(t, store.Delete(t.Context(), gone))
+	errtest.Must(t, store.Create(t.Context(), &api.IPPool{Meta: api.Meta{Name: "new"}, Spec: api.IPPoolSpec{CIDR: "10.82.0.0/16"}}))
 	limit := time.Now().Add(40 * time.Second)
 	for {
 		world := w.Cluster()
@@ -440,9 +405,7 @@ func TestServerThatWasAway(t *testing.T) {
 // When its time is over a Watch ends at once, even if client-go waits for an API server that is away.
 func TestRunEnds(t *testing.T) {
 	w, err := NewWatch(&rest.Config{Host: "http://127.0.0.1:1"}, "watched", "kube-system", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {

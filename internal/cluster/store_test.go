@@ -18,9 +18,7 @@ import (
 func decoded(t *testing.T, text string) *object[api.IPPool] {
 	t.Helper()
 	o := &object[api.IPPool]{}
-	if err := json.Unmarshal([]byte(text), o); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal([]byte(text), o))
 	return o
 }
 
@@ -31,9 +29,7 @@ func TestBrokenObjects(t *testing.T) {
 	add := func(texts ...string) {
 		t.Helper()
 		for _, text := range texts {
-			if err := s.Add(decoded(t, text)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, s.Add(decoded(t, text)))
 		}
 	}
 	good := `{"metadata":{"name":"a","resourceVersion":"1"},"spec":{"cidr":"10.0.0.0/16"}}`
@@ -56,9 +52,7 @@ func TestBrokenObjects(t *testing.T) {
 		t.Errorf("what the reflector sees of it: %v", got)
 	}
 	// A new list has both: the same holds.
-	if err := s.Replace([]any{decoded(t, broken)}, ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Replace([]any{decoded(t, broken)}, ""))
 	if p := s.get("a"); p == nil || p.Spec.CIDR != "10.0.0.0/16" || len(s.problems()) != 1 || !s.isFull() {
 		t.Errorf("after a new list: %+v, %v", p, s.problems())
 	}
@@ -82,17 +76,13 @@ func TestShelfTellsOfDifferences(t *testing.T) {
 		}
 		told = nil
 	}
-	if err := s.Replace([]any{node("a", "1", "1"), node("b", "1", "1")}, ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Replace([]any{node("a", "1", "1"), node("b", "1", "1")}, ""))
 	told = nil
 	_ = s.Update(node("a", "1", "2"))
 	expect("a heartbeat")
 	_ = s.Update(node("a", "2", "3"))
 	expect("a label", "a 2")
-	if err := s.Replace([]any{node("a", "2", "9"), node("c", "1", "9")}, ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Replace([]any{node("a", "2", "9"), node("c", "1", "9")}, ""))
 	if len(told) != 2 || !strings.Contains(strings.Join(told, ","), "c 1") || !strings.Contains(strings.Join(told, ","), "b 1") {
 		t.Errorf("a new list: told of %v", told)
 	}
@@ -143,15 +133,11 @@ func TestTrim(t *testing.T) {
 // A policy that cannot be read as a whole counts as far as it can be, also after it could be.
 func TestUnreadablePolicies(t *testing.T) {
 	f, err := NewPolicyFeed(&rest.Config{Host: "http://127.0.0.1:1"}, "self", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	add := func(revision, spec string) *api.NetworkPolicy {
 		o := &object[api.NetworkPolicy]{}
 		text := `{"metadata":{"namespace":"shop","name":"web","uid":"u","resourceVersion":"` + revision + `"},"spec":` + spec + `}`
-		if err := errors.Join(json.Unmarshal([]byte(text), o), f.policies.Add(o)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errors.Join(json.Unmarshal([]byte(text), o), f.policies.Add(o)))
 		view := f.Take()
 		if len(view.NetworkPolicies) != 1 || len(view.Problems) != 0 || !view.More {
 			t.Fatalf("policies %v, problems %v", view.NetworkPolicies, view.Problems)

@@ -9,6 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -16,17 +17,13 @@ import (
 func watchReal(t *testing.T) (*Watch, *kubernetes.Store) {
 	t.Helper()
 	cfg, err := Connect(labtest.API(t), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return watchAt(t, cfg), storeAt(t, cfg)
 }
 
 func create(t *testing.T, store *kubernetes.Store, obj api.Resource) {
 	t.Helper()
-	if err := store.Create(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), obj))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -85,14 +82,10 @@ func TestWorldFollowsTheCluster(t *testing.T) {
 	}
 
 	affinity.Spec.State = api.AffinityConfirmed
-	if err := store.Update(t.Context(), affinity); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Update(t.Context(), affinity))
 	await(t, w, func(world state.Cluster) bool { return world.Affinities[0].Confirmed() })
 
-	if err := store.Delete(t.Context(), affinity); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Delete(t.Context(), affinity))
 	await(t, w, func(world state.Cluster) bool {
 		return !slices.ContainsFunc(world.Affinities, func(a api.BlockAffinity) bool { return !a.MarkedDeleted() })
 	})
@@ -110,9 +103,7 @@ func TestHeartbeatsWakeNobody(t *testing.T) {
 	for range 3 {
 		stamp := time.Now().UTC().Format(time.RFC3339Nano)
 		beat := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{Type: "Ready", Status: "True", Message: stamp}}}}
-		if err := store.PatchStatus(t.Context(), node, beat, false); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.PatchStatus(t.Context(), node, beat, false))
 	}
 	select {
 	case <-w.Changed():
@@ -121,9 +112,7 @@ func TestHeartbeatsWakeNobody(t *testing.T) {
 	}
 	value := "10.0.0.8/24"
 	change := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{api.AnnotationIPv4Address: &value}}}
-	if err := store.PatchStatus(t.Context(), node, change, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.PatchStatus(t.Context(), node, change, false))
 	select {
 	case <-w.Changed():
 	case <-time.After(10 * time.Second):

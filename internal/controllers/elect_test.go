@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // election is some processes and their datastore.
@@ -337,9 +338,7 @@ func TestADeletedLease(t *testing.T) {
 		e := newElection(t, 0)
 		stop := e.start(0, 0)
 		time.Sleep(10 * time.Second)
-		if err := e.store.Delete(t.Context(), e.lease()); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, e.store.Delete(t.Context(), e.lease()))
 		time.Sleep(time.Minute)
 		if leaders, terms := e.leaders(); len(leaders) != 1 || terms != 1 || e.lease().Spec.HolderIdentity != "0-0" {
 			t.Errorf("%v lead after %d terms, by %+v", leaders, terms, e.lease().Spec)

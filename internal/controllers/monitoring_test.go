@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/ipam/gc"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -26,16 +27,10 @@ func TestAlertsAskForWhatIsServed(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(labtest.Root(), "charts", "tortie", "files", "alerts.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, yaml.Unmarshal(text, &file))
 	page, err := os.ReadFile(filepath.Join(labtest.Root(), "docs", "troubleshooting.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	served := servedMetrics(t)
 	seen := 0
 	for _, g := range file.Groups {
@@ -66,9 +61,7 @@ func servedMetrics(t *testing.T) map[string]bool {
 	m.saw(Usage{Pools: []PoolUsage{{Name: "p"}}, InUse: one, Borrowed: one, Blocks: one, Cooling: one}, &gc.Decision{Candidates: map[string]int{"n": 1}}, 0, time.Second)
 	m.did(&gc.Report{Freed: map[string]int{"n": 1}})
 	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	served := map[string]bool{}
 	for _, f := range families {
 		served[f.GetName()] = true

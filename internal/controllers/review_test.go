@@ -10,6 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func reviewed(t *testing.T, p policy.Policy) (reasons []string, text string) {
@@ -31,9 +32,7 @@ func reviewed(t *testing.T, p policy.Policy) (reasons []string, text string) {
 func sel(t *testing.T, text string) selector.Selector {
 	t.Helper()
 	s, err := selector.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return s
 }
 
@@ -112,9 +111,7 @@ func TestReviewOfUnreadablePolicies(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if reasons, text := reviewed(t, p); len(reasons) != 1 || reasons[0] != reasonInvalid || !strings.Contains(text, cause.Error()) {
 			t.Errorf("%s: %v %s", e.about.Kind, reasons, text)
 		}

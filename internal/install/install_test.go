@@ -23,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // host is a node's directories, as an installer's container sees them, and the container's own.
@@ -45,9 +46,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := hostBelow(t.TempDir())
 	for _, dir := range []string{h.cfg.HostNetDir, h.cfg.HostBinDirs[0], h.cfg.SourceDir, h.cfg.AccountDir, h.cfg.StateDir, h.cfg.RunDir} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.Mkdir(dir, 0o755))
 	}
 	for _, name := range []string{"calico", "calico-ipam", "portmap", "bandwidth", "loopback"} {
 		put(t, filepath.Join(h.cfg.SourceDir, name), plugin(name))
@@ -106,14 +105,10 @@ func (h *host) files(t *testing.T) []string {
 	var all []string
 	for _, dir := range []string{h.cfg.HostBinDirs[0], h.cfg.HostNetDir} {
 		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, e := range entries {
 			info, err := e.Info()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			all = append(all, fmt.Sprintf("%s %s/%s", info.Mode(), filepath.Base(dir), e.Name()))
 		}
 	}
@@ -122,17 +117,13 @@ func (h *host) files(t *testing.T) []string {
 
 func put(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return string(text)
 }
 
@@ -161,9 +152,7 @@ var wholeHost = []string{
 func TestInstallWritesEverything(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077)) // a strict umask must not cut the modes
 	h := newHost(t)
-	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.installer(fixedToken("secret")).Install(t.Context()))
 	if diff := cmp.Diff(wholeHost, h.files(t)); diff != "" {
 		t.Errorf("files on the host (-want +got):\n%s", diff)
 	}
@@ -180,21 +169,15 @@ func TestConflistIsCalicos(t *testing.T) {
 	h := newHost(t)
 	h.cfg.NodeName = `no"de` // no node has such a name; the file must stay JSON anyway
 	h.cfg.MTU = 1440
-	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.installer(fixedToken("secret")).Install(t.Context()))
 	var got, want any
-	if err := json.Unmarshal([]byte(read(t, h.net("10-calico.conflist"))), &got); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal([]byte(`{"name": "k8s-pod-network", "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"], "plugins": [
+	errtest.Must(t, json.Unmarshal([]byte(read(t, h.net("10-calico.conflist"))), &got))
+	errtest.Must(t, json.Unmarshal([]byte(`{"name": "k8s-pod-network", "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"], "plugins": [
 		{"type": "calico", "log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log",
 		 "datastore_type": "kubernetes", "nodename": "no\"de", "mtu": 1440, "ipam": {"type": "calico-ipam"},
 		 "policy": {"type": "k8s"}, "policy_enforced": false, "policy_setup_timeout_seconds": 0, "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"}},
 		{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
-		{"type": "bandwidth", "capabilities": {"bandwidth": true}}]}`), &want); err != nil {
-		t.Fatal(err)
-	}
+		{"type": "bandwidth", "capabilities": {"bandwidth": true}}]}`), &want))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("conflist (-want +got):\n%s", diff)
 	}
@@ -218,9 +201,7 @@ func TestInstallOrder(t *testing.T) {
 	})
 	t.Run("conflist after kubeconfig", func(t *testing.T) {
 		h := newHost(t)
-		if err := os.MkdirAll(h.net("10-calico.conflist/in the way"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.MkdirAll(h.net("10-calico.conflist/in the way"), 0o755))
 		err := h.installer(fixedToken("secret")).Install(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "10-calico.conflist") {
 			t.Fatalf("error %v does not name the conflist", err)
@@ -242,23 +223,15 @@ func TestInstallOrder(t *testing.T) {
 func TestInstallAgainKeepsWhatIsRight(t *testing.T) {
 	h := newHost(t)
 	in := h.installer(fixedToken("secret"))
-	if err := in.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, in.Install(t.Context()))
 	before := inodes(t, h)
-	if err := in.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, in.Install(t.Context()))
 	if diff := cmp.Diff(before, inodes(t, h)); diff != "" {
 		t.Errorf("inodes changed (-before +after):\n%s", diff)
 	}
 	put(t, filepath.Join(h.cfg.SourceDir, "portmap"), plugin("a newer portmap"))
-	if err := os.Chmod(h.bin("bandwidth"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := in.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Chmod(h.bin("bandwidth"), 0o700))
+	errtest.Must(t, in.Install(t.Context()))
 	after := inodes(t, h)
 	for path, inode := range before {
 		name := filepath.Base(path)
@@ -276,14 +249,10 @@ func inodes(t *testing.T, h *host) map[string]uint64 {
 	all := map[string]uint64{}
 	for _, dir := range []string{h.cfg.HostBinDirs[0], h.cfg.HostNetDir} {
 		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, e := range entries {
 			info, err := e.Info()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			all[filepath.Join(dir, e.Name())] = info.Sys().(*syscall.Stat_t).Ino
 		}
 	}
@@ -305,9 +274,7 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 		h.cfg.NetworkConfig = fmt.Sprintf(template, strings.Repeat(string(rune('a'+n%2)), 64<<10))
 		return h.installer(fixedToken("secret")).Install(context.Background())
 	}
-	if err := install(0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, install(0))
 	installs := 1000
 	if testing.Short() {
 		installs = 50
@@ -335,9 +302,7 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 		}
 		versions[text] = true
 	}
-	if err := <-writer; err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, <-writer)
 	if len(versions) != 2 {
 		t.Errorf("%d reads saw %d versions, want both and nothing else", reads, len(versions))
 	}
@@ -347,17 +312,11 @@ func TestReadersNeverSeeHalfAFile(t *testing.T) {
 func TestRunningBinaryIsReplaced(t *testing.T) {
 	h := newHost(t)
 	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(h.bin("calico"), self, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, os.WriteFile(h.bin("calico"), self, 0o755))
 	old, err := os.StartProcess(h.bin("calico"), []string{"calico", "-test.run=^TestHelperSleeps$"},
 		&os.ProcAttr{Env: []string{helperSleeps + "=1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer func() {
 		if _, err := old.Wait(); err != nil {
 			t.Error(err)
@@ -368,9 +327,7 @@ func TestRunningBinaryIsReplaced(t *testing.T) {
 		f.Close()
 		t.Fatalf("opening a running binary: %v, want ETXTBSY: the test tests nothing", err)
 	}
-	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.installer(fixedToken("secret")).Install(t.Context()))
 	if got := read(t, h.bin("calico")); got != plugin("calico") {
 		t.Errorf("calico has %d bytes, not the new content", len(got))
 	}
@@ -398,15 +355,11 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 			smallDisk(t, h.cfg.HostBinDirs[0])
 		}, []string{"bin/calico", "no space left", "free space"}},
 		{"directory of somebody else", func(t *testing.T, h *host) {
-			if err := os.Chown(h.cfg.HostBinDirs[0], 1001, 1001); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.Chown(h.cfg.HostBinDirs[0], 1001, 1001))
 			dropOverride(t)
 		}, []string{"permission denied", "1001", "0755", "DAC_OVERRIDE"}},
 		{"directory without write access", func(t *testing.T, h *host) {
-			if err := os.Chmod(h.cfg.HostNetDir, 0o500); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.Chmod(h.cfg.HostNetDir, 0o500))
 			dropOverride(t)
 		}, []string{"net.d/.tortie-ledger", "permission denied", "0500", "chmod"}},
 		{"directory with a label that forbids", func(t *testing.T, h *host) {
@@ -426,9 +379,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 			put(t, filepath.Join(h.cfg.SourceDir, "calico"), "#!/bin/sh\necho hello\n")
 		}, []string{"bin/calico", "hello"}},
 		{"directory in the way", func(t *testing.T, h *host) {
-			if err := os.MkdirAll(h.bin("calico"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.MkdirAll(h.bin("calico"), 0o755))
 		}, []string{"bin/calico", "drwxr-xr-x"}},
 		{"template file that is not mounted", func(t *testing.T, h *host) { h.cfg.NetworkFile = "/none/template" },
 			[]string{"CNI_NETWORK_CONFIG_FILE", "/none/template", "mounted"}},
@@ -478,9 +429,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 
 func unlink(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(path))
 }
 
 func TestLeftoversOfAKilledRunAreRemoved(t *testing.T) {
@@ -488,9 +437,7 @@ func TestLeftoversOfAKilledRunAreRemoved(t *testing.T) {
 	put(t, h.bin(".tortie-123.tmp"), "half a bin")
 	put(t, h.net(".tortie-456.tmp"), "half a conf")
 	put(t, h.net("99-other.conflist"), "somebody else's")
-	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.installer(fixedToken("secret")).Install(t.Context()))
 	want := append(append([]string{}, wholeHost[:7]...), "-rw-r--r-- net.d/99-other.conflist", wholeHost[7])
 	if diff := cmp.Diff(want, h.files(t)); diff != "" {
 		t.Errorf("files on the host (-want +got):\n%s", diff)
@@ -526,9 +473,7 @@ func TestInstallersTakeTurns(t *testing.T) {
 func TestWaitingForTheLockEnds(t *testing.T) {
 	h := newHost(t)
 	unlock, err := hostfile.Lock(t.Context(), h.cfg.HostNetDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()

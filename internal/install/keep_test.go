@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
@@ -46,9 +47,7 @@ func await(t *testing.T, what string, so func() bool) {
 func value(t *testing.T, i *Installer, name string, label ...string) float64 {
 	t.Helper()
 	families, err := i.metrics.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			if family.GetName() == name && (len(label) == 0 || m.GetLabel()[0].GetValue() == label[0]) {
@@ -185,9 +184,7 @@ func TestWhatWasPutBackStays(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		found := read(t, h.net(KubeconfigName))
-		if err := Rollback(t.Context(), h.cfg.InstallHost, slog.New(slog.DiscardHandler)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, Rollback(t.Context(), h.cfg.InstallHost, slog.New(slog.DiscardHandler)))
 		time.Sleep(5 * 24 * time.Hour)
 		synctest.Wait()
 		if got := read(t, h.net(KubeconfigName)); got != "Calico's kubeconfig" || found == got {
@@ -262,9 +259,7 @@ func TestANewAddressOfTheAPIServerReachesThePluginsAtOnce(t *testing.T) {
 
 func TestCertificatesForEtcdAreFollowed(t *testing.T) {
 	h := newHost(t)
-	if err := os.Mkdir(h.cfg.TLSDir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(h.cfg.TLSDir, 0o755))
 	put(t, filepath.Join(h.cfg.TLSDir, etcdCA), "the first CA")
 	h.cfg.Datastore, h.cfg.EtcdEndpoints = "etcdv3", "https://10.0.0.1:2379"
 	h.cfg.NetworkConfig = `{"name":"k8s-pod-network","plugins":[{"type":"calico","etcd_endpoints":"__ETCD_ENDPOINTS__",
@@ -301,13 +296,9 @@ func TestOtherNetworksThatComeFirst(t *testing.T) {
 	} {
 		put(t, h.net(name), text)
 	}
-	if err := os.Mkdir(h.net("01-dir.conflist"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(h.net("01-dir.conflist"), 0o755))
 	foreign, meta, err := preferred(h.cfg.HostNetDir, h.cfg.ConfName)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if diff := cmp.Diff([][]string{{"05-cilium.conflist", "10-aws.conflist"}, {"00-multus.conf"}}, [][]string{foreign, meta}); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // What a child process is told: below which directory it works, and what it does; or that it only sleeps.
@@ -46,9 +47,7 @@ func TestHelperWorks(t *testing.T) {
 	if _, err := os.Stdout.WriteString("x"); err != nil && !errors.Is(err, fs.ErrInvalid) && !strings.Contains(err.Error(), "bad file") {
 		t.Fatal(err)
 	}
-	if err := do(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, do())
 }
 
 // A process is killed before each change of a name that it makes, one after the other. Whatever it left, the runtime has a network that
@@ -174,12 +173,8 @@ func killDuringInstall(t *testing.T, root string, after time.Duration) {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestHelperWorks$")
 	cmd.Env = append(os.Environ(), helperRoot+"="+root, helperDoes+"=install")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, cmd.Start())
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatalf("the child did not start: %v", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // readOnly bind-mounts dir onto itself, read-only, as a hostPath without write access is.
@@ -41,21 +43,15 @@ func dropOverride(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: it ends with the test
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
-	if err := unix.Capget(&head, &caps[0]); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Capget(&head, &caps[0]))
 	caps[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
-	if err := unix.Capset(&head, &caps[0]); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Capset(&head, &caps[0]))
 }
 
 // labelled gives a directory an SELinux label, which a kernel without SELinux keeps as any other attribute.
 func labelled(t *testing.T, dir, label string) {
 	t.Helper()
-	if err := unix.Setxattr(dir, "security.selinux", []byte(label+"\x00"), 0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Setxattr(dir, "security.selinux", []byte(label+"\x00"), 0))
 }
 
 // immutable lets nobody write to a directory, not even root, as a security module would.
@@ -63,13 +59,9 @@ func immutable(t *testing.T, dir string) {
 	t.Helper()
 	set := func(flags int) {
 		d, err := os.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer d.Close()
-		if err := unix.IoctlSetPointerInt(int(d.Fd()), unix.FS_IOC_SETFLAGS, flags); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, unix.IoctlSetPointerInt(int(d.Fd()), unix.FS_IOC_SETFLAGS, flags))
 	}
 	set(0x10) // FS_IMMUTABLE_FL
 	t.Cleanup(func() { set(0) })

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -59,9 +60,7 @@ func TestRunRenewsTheTokenOverDays(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 7*24*time.Hour)
 		defer cancel()
-		if err := h.unwatched(tokens).Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, h.unwatched(tokens).Run(ctx))
 		// A week has 14 to 28 intervals of 6 to 12 hours.
 		if n := len(times); n < 14 || n > 29 {
 			t.Errorf("%d tokens in a week", n)
@@ -91,9 +90,7 @@ func TestRunOutlivesAnOutage(t *testing.T) {
 			time.AfterFunc(time.Second, cancel)
 			return Token{Value: "second", Expires: time.Now().Add(tokenLife)}, nil
 		})
-		if err := h.unwatched(tokens).Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, h.unwatched(tokens).Run(ctx))
 		if got := read(t, h.net(KubeconfigName)); !strings.Contains(got, "second") {
 			t.Errorf("kubeconfig after the outage:\n%s", got)
 		}
@@ -205,9 +202,7 @@ func newCluster(t *testing.T, namespace string) *realCluster {
 	t.Helper()
 	api := labtest.RESTConfig(t)
 	client, err := kubernetes.NewForConfig(api)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c := &realCluster{client: client, api: api, namespace: namespace}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := client.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
@@ -242,9 +237,7 @@ func (c *realCluster) tokens(t *testing.T, cfg *rest.Config, account string) Tok
 func (c *realCluster) as(t *testing.T) *rest.Config {
 	t.Helper()
 	request, err := c.client.CoreV1().ServiceAccounts(c.namespace).CreateToken(t.Context(), "tortie-node", &authv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	cfg := rest.AnonymousClientConfig(c.api)
 	cfg.BearerToken = request.Status.Token
 	return cfg
@@ -291,9 +284,7 @@ func TestTokenRequestOnARealServer(t *testing.T) {
 		t.Errorf("the token is of %+v", who.User)
 	}
 	// A Node that is deleted takes its tokens with it. One that registers again gets another.
-	if err := c.client.CoreV1().Nodes().Delete(t.Context(), c.node(), metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.client.CoreV1().Nodes().Delete(t.Context(), c.node(), metav1.DeleteOptions{}))
 	if _, err := tokens.Token(t.Context()); errors.Is(err, ErrNotAllowed) || err == nil || !strings.Contains(err.Error(), "KUBERNETES_NODE_NAME") {
 		t.Errorf("without the Node: %v, want an error that names KUBERNETES_NODE_NAME and passes", err)
 	}
@@ -347,13 +338,9 @@ func throughProxy(t *testing.T, node string) (*host, *labtest.Proxy) {
 	t.Helper()
 	proxy := labtest.NewProxy(t)
 	cfg, err := clientcmd.BuildConfigFromFlags("", proxy.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	client, err := kubernetes.NewForConfig(labtest.RESTConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -372,9 +359,7 @@ func throughProxy(t *testing.T, node string) (*host, *labtest.Proxy) {
 func (h *host) real(t *testing.T) *Installer {
 	t.Helper()
 	tokens, err := NewTokens(h.cfg, h.logger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return New(h.cfg, Options{Tokens: tokens, Log: h.logger(), Metrics: NewMetrics()})
 }
 
@@ -406,9 +391,7 @@ func TestAnInstallationIsTwoRequests(t *testing.T) {
 func TestRightsThatAreMissingAreFound(t *testing.T) {
 	h, _ := throughProxy(t, "install-rights")
 	client, err := kubernetes.NewForConfig(labtest.RESTConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "without-rights"}}
 	if _, err := client.CoreV1().ServiceAccounts("kube-system").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -441,9 +424,7 @@ func TestNamespaceFileIsNeeded(t *testing.T) {
 	put(t, filepath.Join(h.cfg.AccountDir, "namespace"), "kube-system\n")
 	put(t, filepath.Join(h.cfg.AccountDir, "token"), "t")
 	tokens, err := NewTokens(h.cfg, slog.Default())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, err := tokens.Token(t.Context()); err == nil {
 		t.Error(`"a certificate" was accepted as the cluster's CA`)
 	}
@@ -464,8 +445,6 @@ func (c *realCluster) review(t *testing.T, token string) authv1.TokenReviewStatu
 	t.Helper()
 	review := &authv1.TokenReview{Spec: authv1.TokenReviewSpec{Token: token}}
 	answer, err := c.client.AuthenticationV1().TokenReviews().Create(t.Context(), review, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return answer.Status
 }

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // changing are the system calls by which names appear, change and disappear; what stands between them is never seen by others.
@@ -45,17 +47,13 @@ func killAt(t *testing.T, n int, env ...string) bool {
 	p, err := os.StartProcess("/proc/self/exe", []string{"install", "-test.run=^TestHelperWorks$"}, &os.ProcAttr{
 		Env: append(os.Environ(), env...), Files: []*os.File{nil, nil, os.Stderr}, Sys: &syscall.SysProcAttr{Ptrace: true},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer p.Release()
 	var status unix.WaitStatus
 	if _, err := unix.Wait4(p.Pid, &status, 0, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.PtraceSetOptions(p.Pid, unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_EXITKILL); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.PtraceSetOptions(p.Pid, unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_EXITKILL))
 	killed := false
 	for tid, signal, seen := p.Pid, 0, 0; ; {
 		if err := unix.PtraceSyscall(tid, signal); err != nil && err != unix.ESRCH {
@@ -81,9 +79,7 @@ func killAt(t *testing.T, n int, env ...string) bool {
 			if !killed && changes(tid) {
 				if seen++; seen > n {
 					killed = true
-					if err := p.Kill(); err != nil {
-						t.Fatal(err)
-					}
+					errtest.Must(t, p.Kill())
 				}
 			}
 		case stop != unix.SIGTRAP && stop != unix.SIGSTOP:

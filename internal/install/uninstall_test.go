@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 const calicosConflist = `{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"calico"}]}`
@@ -30,13 +31,9 @@ func calicoHost(t *testing.T) *host {
 		h.net("99-loopback.conf"): `{"type":"loopback"}`, filepath.Join(h.cfg.StateDir, "nodename"): "node1",
 	} {
 		put(t, name, text)
-		if err := os.Chmod(name, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.Chmod(name, 0o700))
 	}
-	if err := os.Symlink("calico", h.bin("loopback")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Symlink("calico", h.bin("loopback")))
 	return h
 }
 
@@ -65,36 +62,28 @@ func (h *host) tree(t *testing.T) map[string]string {
 			all[path] = fmt.Sprintf("%s %s", info.Mode(), content)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 	return all
 }
 
 func (h *host) install(t *testing.T) {
 	t.Helper()
-	if err := h.installer(fixedToken("secret")).Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.installer(fixedToken("secret")).Install(t.Context()))
 }
 
 func (h *host) logger() *slog.Logger { return slog.New(slog.NewTextHandler(&h.log, nil)) }
 
 func (h *host) uninstall(t *testing.T) {
 	t.Helper()
-	if err := Uninstall(t.Context(), h.cfg.InstallHost, h.logger()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Uninstall(t.Context(), h.cfg.InstallHost, h.logger()))
 }
 
 // live puts what the agent and the plugins write in a life.
 func (h *host) live(t *testing.T) {
 	t.Helper()
 	for _, dir := range []string{filepath.Join(h.cfg.RunDir, "tortie"), filepath.Join(h.cfg.StateDir, "tortie/journal")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.MkdirAll(dir, 0o755))
 	}
 	put(t, filepath.Join(h.cfg.RunDir, "tortie/facts.json"), "{}")
 	put(t, filepath.Join(h.cfg.RunDir, "ipam.lock"), "")
@@ -127,9 +116,7 @@ func TestUninstallLeavesTheHostAsItWas(t *testing.T) {
 			}
 		}},
 		{"etcd", newHost, func(t *testing.T, h *host) {
-			if err := os.Mkdir(h.cfg.TLSDir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.Mkdir(h.cfg.TLSDir, 0o755))
 			put(t, filepath.Join(h.cfg.TLSDir, etcdCA), "CA")
 			put(t, filepath.Join(h.cfg.TLSDir, etcdCert), "cert")
 			h.install(t)
@@ -140,9 +127,7 @@ func TestUninstallLeavesTheHostAsItWas(t *testing.T) {
 			h.install(t)
 			for _, name := range []string{"calico", "calico-ipam"} {
 				put(t, h.bin(name), plugin("Calico's calico"))
-				if err := os.Chmod(h.bin(name), 0o700); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, os.Chmod(h.bin(name), 0o700))
 			}
 			h.install(t)
 			if h.tree(t)[h.bin("calico")] == found[h.bin("calico")] {
@@ -169,9 +154,7 @@ func TestRollbackPutsCalicoBack(t *testing.T) {
 	h := calicoHost(t)
 	found := h.tree(t)
 	h.install(t)
-	if err := Rollback(t.Context(), h.cfg.InstallHost, h.logger()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Rollback(t.Context(), h.cfg.InstallHost, h.logger()))
 	if diff := cmp.Diff(found, h.tree(t)); diff != "" {
 		t.Errorf("(-before +after):\n%s", diff)
 	}
@@ -201,9 +184,7 @@ func TestRollbackHasNoGap(t *testing.T) {
 	}()
 	for range 20 {
 		h.install(t)
-		if err := Rollback(t.Context(), h.cfg.InstallHost, h.logger()); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, Rollback(t.Context(), h.cfg.InstallHost, h.logger()))
 	}
 	close(stop)
 	if err := <-ended; err != nil {
@@ -287,7 +268,7 @@ func TestPlantedCopies(t *testing.T) {
 		"a ledger of its own": {func(t *testing.T, h *host, dir, _ string) {
 			put(t, filepath.Join(dir, digest([]byte(evil))), evil)
 			text, err := json.Marshal(map[string]*entry{h.bin("calico"): {Before: &before{Digest: digest([]byte(evil)), Mode: 0o755}}})
-			mustDo(t, err)
+			errtest.Must(t, err)
 			for _, file := range []string{"ledger.json", ledgerName} {
 				put(t, filepath.Join(dir, file), string(text))
 			}
@@ -295,12 +276,12 @@ func TestPlantedCopies(t *testing.T) {
 		"another content": {func(t *testing.T, _ *host, _, copied string) { put(t, copied, evil) }, true},
 		"a link": {func(t *testing.T, h *host, dir, copied string) {
 			put(t, filepath.Join(dir, "evil"), evil)
-			mustDo(t, errors.Join(os.Remove(copied), os.Symlink(filepath.Join(dir, "evil"), copied)))
+			errtest.Must(t, errors.Join(os.Remove(copied), os.Symlink(filepath.Join(dir, "evil"), copied)))
 		}, true},
 		"a pipe": {func(t *testing.T, _ *host, _, copied string) {
-			mustDo(t, errors.Join(os.Remove(copied), syscall.Mkfifo(copied, 0o600)))
+			errtest.Must(t, errors.Join(os.Remove(copied), syscall.Mkfifo(copied, 0o600)))
 		}, true},
-		"nothing": {func(t *testing.T, _ *host, dir, _ string) { mustDo(t, os.RemoveAll(dir)) }, true},
+		"nothing": {func(t *testing.T, _ *host, dir, _ string) { errtest.Must(t, os.RemoveAll(dir)) }, true},
 	} {
 		for verb, leave := range map[string]func(context.Context, config.InstallHost, *slog.Logger) error{"uninstall": Uninstall, "rollback": Rollback} {
 			t.Run(name+"/"+verb, func(t *testing.T) {
@@ -321,12 +302,5 @@ func TestPlantedCopies(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func mustDo(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

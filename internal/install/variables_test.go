@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Each placeholder that is documented is filled in, by what its variable says.
@@ -21,9 +22,7 @@ func TestEveryPlaceholder(t *testing.T) {
 	h.cfg.LogMaxSize, h.cfg.LogMaxAge, h.cfg.LogMaxCount, h.cfg.MTU, h.cfg.RequireMTUFile = 1, 2, 3, 1400, true
 	h.cfg.Policy, h.cfg.PolicyTimeout = config.PolicyAuto, 7
 	h.cfg.APIGroup, h.cfg.EtcdEndpoints, h.cfg.EtcdDiscovery = "crd.projectcalico.org/v1", "https://10.0.0.1:2379", "example.org"
-	if err := os.Mkdir(h.cfg.TLSDir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(h.cfg.TLSDir, 0o755))
 	for _, name := range []string{etcdCA, etcdCert} {
 		put(t, filepath.Join(h.cfg.TLSDir, name), "a certificate")
 	}
@@ -43,9 +42,7 @@ func TestEveryPlaceholder(t *testing.T) {
 	for _, p := range Placeholders() {
 		h.cfg.NetworkConfig = fmt.Sprintf(`{"name":"x","plugins":[{"type":"calico"}],"value":"%s"}`, p.Name)
 		text, err := renderConflist(h.cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		_, value, _ := strings.Cut(string(text), `"value":"`)
 		got[p.Name] = strings.TrimSuffix(value, "\"}\n")
 	}
@@ -105,9 +102,7 @@ func TestSeveralDirectoriesOfPlugins(t *testing.T) {
 func (h *host) withSecond(t *testing.T) (second string) {
 	t.Helper()
 	second = filepath.Join(filepath.Dir(h.cfg.SourceDir), "second")
-	if err := os.Mkdir(second, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(second, 0o755))
 	h.cfg.HostBinDirs = append(h.cfg.HostBinDirs, second)
 	return second
 }
@@ -183,9 +178,7 @@ func TestPluginsThatAReadOnlyDirectoryNeeds(t *testing.T) {
 			h.cfg.UpdateBinaries, h.cfg.NetworkConfig = false, tt.template
 			for _, name := range tt.have {
 				put(t, h.bin(name), plugin("the host's "+name))
-				if err := os.Chmod(h.bin(name), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, os.Chmod(h.bin(name), 0o755))
 			}
 			readOnly(t, h.cfg.HostBinDirs[0])
 			err := h.installer(fixedToken("secret")).Install(t.Context())
@@ -211,9 +204,7 @@ func TestAnEarlierName(t *testing.T) {
 		}
 		return hostfile.Replace(path, content, mode)
 	}
-	if err := i.Install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, i.Install(t.Context()))
 	if there(h.net("10-calico.conflist"))() || !there(h.net("05-tortie.conflist"))() {
 		t.Errorf("files on the host: %q", h.files(t))
 	}

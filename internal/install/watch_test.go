@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // kubeletWrites puts files into the directory of a service account as the kubelet does: a new directory, and a link to it
@@ -16,28 +18,18 @@ import (
 func kubeletWrites(t *testing.T, dir, version, ca string) {
 	t.Helper()
 	data := filepath.Join(dir, version)
-	if err := os.Mkdir(data, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(data, 0o755))
 	put(t, filepath.Join(data, "ca.crt"), ca)
 	link := filepath.Join(dir, "..data_tmp")
-	if err := os.Symlink(version, link); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(link, filepath.Join(dir, "..data")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Symlink(version, link))
+	errtest.Must(t, os.Rename(link, filepath.Join(dir, "..data")))
 }
 
 func TestNewCAReachesThePluginsAtOnce(t *testing.T) {
 	h := newHost(t)
 	ca := filepath.Join(h.cfg.AccountDir, "ca.crt")
-	if err := os.Remove(ca); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("..data/ca.crt", ca); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(ca))
+	errtest.Must(t, os.Symlink("..data/ca.crt", ca))
 	kubeletWrites(t, h.cfg.AccountDir, "..1", "the first CA")
 
 	// The first token is for the installation. The change comes when Run is watching.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -35,16 +36,16 @@ func cluster(t *testing.T, pool *api.IPPool, nodes ...string) {
 		removeAll(t, store, &api.BlockAffinityList{}, func(l *api.BlockAffinityList) []api.Resource { return pointers(l.Items) })
 		removeAll(t, store, &api.IPAMHandleList{}, func(l *api.IPAMHandleList) []api.Resource { return pointers(l.Items) })
 		for _, obj := range objs {
-			must(t, store.Get(context.Background(), obj))
-			must(t, store.Delete(context.Background(), obj))
+			errtest.Must(t, store.Get(context.Background(), obj))
+			errtest.Must(t, store.Delete(context.Background(), obj))
 		}
 	})
 }
 
 func removeAll[L api.ResourceList](t *testing.T, store datastore.Store, list L, items func(L) []api.Resource) {
-	must(t, store.List(context.Background(), list, datastore.ListOptions{}))
+	errtest.Must(t, store.List(context.Background(), list, datastore.ListOptions{}))
 	for _, obj := range items(list) {
-		must(t, store.Delete(context.Background(), obj))
+		errtest.Must(t, store.Delete(context.Background(), obj))
 	}
 }
 
@@ -82,9 +83,9 @@ func (c *crowd) assign(t *testing.T, count int, pod func(i int) (node, handle st
 			return err
 		})
 	}
-	must(t, group.Wait())
+	errtest.Must(t, group.Wait())
 	c.distinct(t, count)
-	must(t, audit(c.open(), c.live))
+	errtest.Must(t, audit(c.open(), c.live))
 }
 
 // distinct fails the test if two handles were given the same address, or one none.
@@ -122,8 +123,8 @@ func (c *crowd) release(t *testing.T) {
 			return err
 		})
 	}
-	must(t, group.Wait())
-	must(t, audit(store, nil))
+	errtest.Must(t, group.Wait())
+	errtest.Must(t, audit(store, nil))
 }
 
 // onServer opens stores of the test binary's API server.
@@ -141,7 +142,7 @@ func TestManyNodesClaimAtOnce(t *testing.T) {
 	g := crowd{open: onServer(t)}
 	g.assign(t, len(nodes), func(i int) (node, handle string) { return nodes[i], "pod-on-" + nodes[i] })
 	c, err := readContents(g.open())
-	must(t, err)
+	errtest.Must(t, err)
 	owners := map[string]int{}
 	for _, b := range c.blocks {
 		owners[strings.TrimPrefix(*b.obj.Spec.Affinity, "host:")]++
@@ -163,7 +164,7 @@ func TestManyPodsAtOnce(t *testing.T) {
 	g.assign(t, 100, func(i int) (node, handle string) { return "busy", fmt.Sprintf("pod-%d", i) })
 	g.release(t)
 	c, err := readContents(g.open())
-	must(t, err)
+	errtest.Must(t, err)
 	for _, b := range c.blocks {
 		if !b.Empty() || !b.OwnedBy("busy") || len(b.obj.Spec.Attributes) > 0 {
 			t.Errorf("after all releases: %s", describe(b.obj))
@@ -186,7 +187,7 @@ func useUp(t *testing.T, store datastore.Store, cidr string) {
 		handle := fmt.Sprintf("pod-%d", i)
 		for range 2 { // the second asks again
 			got, err := c.Assign(t.Context(), podRequest([]string{"node-x", "node-y"}[i%2], handle))
-			must(t, err)
+			errtest.Must(t, err)
 			if d := cmp.Diff(live[handle], addresses(got), byValue); d != "" && live[handle] != nil {
 				t.Errorf("asked again, %s got (-first +again):\n%s", handle, d)
 			}
@@ -195,17 +196,17 @@ func useUp(t *testing.T, store datastore.Store, cidr string) {
 	}
 	_, err := c.Assign(t.Context(), podRequest("node-x", "one-too-many"))
 	checkRefusal(t, err, ErrExhausted, "small "+cidr)
-	must(t, audit(store, live))
+	errtest.Must(t, audit(store, live))
 	freed, err := c.Release(t.Context(), "pod-1")
-	must(t, err)
+	errtest.Must(t, err)
 	got, err := c.Assign(t.Context(), podRequest("node-x", "next"))
-	must(t, err)
+	errtest.Must(t, err)
 	if d := cmp.Diff(freed, addresses(got), byValue); d != "" {
 		t.Errorf("assigned (-freed +got):\n%s", d)
 	}
 	delete(live, "pod-1")
 	live["next"] = addresses(got)
-	must(t, audit(store, live))
+	errtest.Must(t, audit(store, live))
 }
 
 // How many requests each operation sends to the API server, without contention. Calico's AutoAssign takes 10 for the n-th pod,
@@ -254,7 +255,7 @@ func TestRequestsToTheServer(t *testing.T) {
 				known = knownTo(t, labstore.Store(t), "counted-node")
 			}
 			proxy.Reset()
-			must(t, c.do(NewClient(labstore.At(t, proxy.Kubeconfig()), time.Now)))
+			errtest.Must(t, c.do(NewClient(labstore.At(t, proxy.Kubeconfig()), time.Now)))
 			if d := cmp.Diff(c.want, proxy.Requests()); d != "" {
 				t.Errorf("requests (-want +got):\n%s", d)
 			}
@@ -271,10 +272,10 @@ func waitForCache(t *testing.T) {
 	store := labstore.Store(t)
 	waittest.For(t, 10*time.Second, func() error {
 		var now, cached api.BlockAffinityList
-		must(t, store.List(t.Context(), &now, datastore.ListOptions{}))
-		must(t, store.List(t.Context(), &cached, datastore.ListOptions{Stale: true}))
+		errtest.Must(t, store.List(t.Context(), &now, datastore.ListOptions{}))
+		errtest.Must(t, store.List(t.Context(), &cached, datastore.ListOptions{Stale: true}))
 		var pools api.IPPoolList
-		must(t, store.List(t.Context(), &pools, datastore.ListOptions{Stale: true}))
+		errtest.Must(t, store.List(t.Context(), &pools, datastore.ListOptions{Stale: true}))
 		if !cmp.Equal(now.Items, cached.Items) || len(pools.Items) == 0 {
 			return errors.New("the cache is behind")
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // halfFull is a block of 64 addresses as most are: half of them with pods, whose attributes are all different.
@@ -26,7 +27,7 @@ func BenchmarkAssignNth(b *testing.B) {
 	req := containerRequest("node-a", "new", clock)
 	for b.Loop() {
 		parsed, err := ParseBlock(block.obj)
-		must(b, err)
+		errtest.Must(b, err)
 		st := &State{Now: clock, Config: DefaultConfig(), Pools: []Pool{p}, Affinities: []*api.BlockAffinity{a}}
 		st.Blocks = map[netip.Prefix]*Block{parsed.cidr: parsed}
 		if _, err := PlanAssign(st, &req); err != nil {
@@ -41,7 +42,7 @@ func BenchmarkRelease(b *testing.B) {
 	h := storedHandle(handle, "10.0.0.0/26=1")
 	for b.Loop() {
 		parsed, err := ParseBlock(block.obj)
-		must(b, err)
+		errtest.Must(b, err)
 		if _, freed := PlanRelease(h, Owner{Handle: h.Spec.HandleID}, []*Block{parsed}, Cooldown{}); len(freed) != 1 {
 			b.Fatal(freed)
 		}

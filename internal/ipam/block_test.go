@@ -24,9 +24,7 @@ func TestNewBlockIsFree(t *testing.T) {
 		t.Errorf("a new block is not valid: %v", err)
 	}
 	data, err := json.Marshal(b.obj.Spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	const want = `{"cidr":"10.0.0.4/30","affinity":"host:node-a","affinityClaimTime":"2026-11-20T16:03:57Z",` +
 		`"allocations":[null,null,null,null],"unallocated":[0,1,2,3],"attributes":[],` +
 		`"sequenceNumber":1795190637820903754,"sequenceNumberForAllocation":{},"deleted":false,"strictAffinity":false}`
@@ -106,9 +104,7 @@ func TestCoolingAddressesAreNobodys(t *testing.T) {
 	obj := stored("10.0.0.0/30", "node-a", "a").obj
 	obj.Spec.Attributes[0] = api.AllocationAttribute{ReleasedAt: "2026-11-20T16:00:00Z"}
 	b, err := ParseBlock(obj)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if b.Empty() || b.Free(nil) != 3 || len(b.Held("a")) != 0 || len(b.Held("")) != 0 {
 		t.Errorf("empty %v, free %d, held %v %v: want 3 free and the first nobody's", b.Empty(), b.Free(nil), b.Held("a"), b.Held(""))
 	}
@@ -167,13 +163,9 @@ func TestParsedBlocksEncodeNoNullLists(t *testing.T) {
 	free.Spec.Attributes, free.Spec.SequenceNumberForAllocation = nil, nil
 	for _, obj := range []*api.IPAMBlock{full, free} {
 		b, err := ParseBlock(obj)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		data, err := json.Marshal(b.clone().obj)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, field := range []string{"unallocated", "attributes", "sequenceNumberForAllocation"} {
 			if strings.Contains(string(data), `"`+field+`":null`) {
 				t.Errorf("%s is null in %s", field, data)
@@ -238,9 +230,7 @@ func FuzzParseBlock(f *testing.F) {
 		stored("fd00::40/124", "node-b", "a", "-", "c"),
 	} {
 		data, err := json.Marshal(b.obj)
-		if err != nil {
-			f.Fatal(err)
-		}
+		errtest.Must(f, err)
 		f.Add(data, uint64(1))
 	}
 	f.Add([]byte(`{"metadata":{"name":"10-0-0-0-30"},"spec":{"cidr":"10.0.0.0/30","allocations":[null,-1,0,9],"unallocated":[0,0,-7]}}`), uint64(2))
@@ -315,13 +305,9 @@ func checkAgainstModel(t *testing.T, b *Block, r *rand.Rand) {
 func checkInvariants(t *testing.T, b *Block, holders map[netip.Addr]string, foreign map[netip.Addr]bool) {
 	t.Helper()
 	data, err := json.Marshal(b.obj)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var obj api.IPAMBlock
-	if err := json.Unmarshal(data, &obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(data, &obj))
 	again, err := ParseBlock(&obj)
 	if err != nil {
 		t.Fatalf("the block is not valid any more: %v\n%s", err, data)

@@ -53,13 +53,6 @@ func releasePod(handle string) func(context.Context, *Client) error {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestAssignIsIdempotent(t *testing.T) {
 	store := datastoretest.NewFake()
 	seed(t, store)
@@ -67,19 +60,19 @@ func TestAssignIsIdempotent(t *testing.T) {
 	req := podRequest("node-a", "h")
 	req.V6 = true
 	first, err := c.Assign(t.Context(), req)
-	must(t, err)
+	errtest.Must(t, err)
 	second, err := c.Assign(t.Context(), req)
-	must(t, err)
+	errtest.Must(t, err)
 	if d := cmp.Diff(first, second, byValue); d != "" {
 		t.Errorf("assigned (-first +second):\n%s", d)
 	}
 	held, err := c.Addresses(t.Context(), "h")
-	must(t, err)
+	errtest.Must(t, err)
 	slices.SortFunc(held, netip.Addr.Compare)
 	if d := cmp.Diff(addresses(first), held, byValue); d != "" {
 		t.Errorf("held (-assigned +got):\n%s", d)
 	}
-	must(t, audit(store, map[string][]netip.Addr{"h": addresses(first)}))
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"h": addresses(first)}))
 }
 
 // A request that is repeated when the pool has run out gets the address that its handle holds.
@@ -91,19 +84,19 @@ func TestAssignAgainInAFullPool(t *testing.T) {
 	for i := range 16 {
 		handle := "h" + string(rune('a'+i))
 		got, err := c.Assign(t.Context(), podRequest(hosts[i%3], handle))
-		must(t, err)
+		errtest.Must(t, err)
 		live[handle] = addresses(got)
 	}
 	_, err := c.Assign(t.Context(), podRequest("node-a", "one-too-many"))
 	checkRefusal(t, err, ErrExhausted, "pool-a 10.0.0.0/28")
 	for handle, want := range live {
 		got, err := c.Assign(t.Context(), podRequest("node-b", handle))
-		must(t, err)
+		errtest.Must(t, err)
 		if d := cmp.Diff(want, addresses(got), byValue); d != "" {
 			t.Errorf("assigned again (-first +second):\n%s", d)
 		}
 	}
-	must(t, audit(store, live))
+	errtest.Must(t, audit(store, live))
 }
 
 // A list that is a little old must not make a request fail: not one that lacks the pool, nor one that shows a full cluster.
@@ -112,8 +105,8 @@ func TestOldListsRefuseNothing(t *testing.T) {
 	store.SetLag(func(states int) int { return states })
 	seed(t, store)
 	got, err := client(store).Assign(t.Context(), podRequest("node-a", "h"))
-	must(t, err)
-	must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
+	errtest.Must(t, err)
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
 }
 
 // Pods that start together on a new node have all seen that it has no block before the first of them gets the host's lock. One
@@ -143,12 +136,12 @@ func TestBurstOnNewNodeSharesItsBlock(t *testing.T) {
 				burst[handle] = begin(req)
 			}
 			got, err := burst[handle].Finish(t.Context(), req)
-			must(t, err)
+			errtest.Must(t, err)
 			live[handle] = addresses(got)
 		}
-		must(t, audit(store, live))
+		errtest.Must(t, audit(store, live))
 		c, err := readContents(store)
-		must(t, err)
+		errtest.Must(t, err)
 		if len(c.blocks) != 1 {
 			t.Errorf("known %v: %d pods of one node have %d blocks of 4", known, len(live), len(c.blocks))
 		}
@@ -162,7 +155,7 @@ func TestReleaseReturnsWhatItFreed(t *testing.T) {
 	req := podRequest("node-a", "H.Mixed")
 	req.V6 = true
 	got, err := c.Assign(t.Context(), req)
-	must(t, err)
+	errtest.Must(t, err)
 	// The second block's write meets a conflict: the first block is free by then.
 	conflicts := 0
 	s := store.Session(func(_ context.Context, r datastoretest.Request) datastoretest.Fault {
@@ -173,7 +166,7 @@ func TestReleaseReturnsWhatItFreed(t *testing.T) {
 		return datastoretest.None
 	})
 	freed, err := client(s).Release(t.Context(), "H.Mixed")
-	must(t, err)
+	errtest.Must(t, err)
 	if d := cmp.Diff(addresses(got), freed, byValue); d != "" || conflicts != 1 {
 		t.Errorf("freed after %d conflicts (-want +got):\n%s", conflicts, d)
 	}
@@ -181,7 +174,7 @@ func TestReleaseReturnsWhatItFreed(t *testing.T) {
 	if err != nil || freed != nil {
 		t.Errorf("second release: %v, %v, want nothing", freed, err)
 	}
-	must(t, audit(store, nil))
+	errtest.Must(t, audit(store, nil))
 }
 
 // An affinity that no list shows stops nobody: one that is marked deleted, by a process that died before it removed it, and
@@ -212,15 +205,15 @@ func TestClaimsMeetAffinitiesThatNoListShows(t *testing.T) {
 			req := podRequest("node-a", "h")
 			req.PoolsV4 = []string{"tiny"}
 			got, err := client(store).Assign(t.Context(), req)
-			must(t, err)
+			errtest.Must(t, err)
 			if addresses(got)[0].String() != c.want {
 				t.Errorf("assigned %v, want %s", got, c.want)
 			}
 			live := map[string][]netip.Addr{"h": addresses(got)}
 			maps.Copy(live, c.live)
-			must(t, audit(store, live))
+			errtest.Must(t, audit(store, live))
 			a := newAffinity("node-a", got[0].Block)
-			must(t, store.Get(t.Context(), a))
+			errtest.Must(t, store.Get(t.Context(), a))
 			if d := cmp.Diff(newAffinity("node-a", got[0].Block).Labels, a.Labels); d != "" || !a.Confirmed() {
 				t.Errorf("state %s, labels (-want +got):\n%s", a.Spec.State, d)
 			}
@@ -274,10 +267,10 @@ func dumpRaw(t *testing.T, store datastore.Store) []string {
 	var blocks api.IPAMBlockList
 	var handles api.IPAMHandleList
 	for _, list := range []api.ResourceList{&blocks, &handles} {
-		must(t, store.List(t.Context(), list, datastore.ListOptions{}))
+		errtest.Must(t, store.List(t.Context(), list, datastore.ListOptions{}))
 	}
 	data, err := json.MarshalIndent([]any{blocks.Items, handles.Items}, "", " ")
-	must(t, err)
+	errtest.Must(t, err)
 	return strings.Split(string(data), "\n")
 }
 
@@ -323,7 +316,7 @@ func TestDamageIsPassedOver(t *testing.T) {
 				}
 				return
 			}
-			must(t, err)
+			errtest.Must(t, err)
 			if a := addresses(got)[0].String(); a != c.want {
 				t.Errorf("assigned %s, want %s", a, c.want)
 			}
@@ -391,7 +384,7 @@ func TestAssignGivesUp(t *testing.T) {
 		if took := time.Since(began); took < time.Second || took > maxTries*3*maxPause/2 {
 			t.Errorf("giving up took %v: want pauses that grow to %v", took, maxPause)
 		}
-		must(t, audit(store, nil))
+		errtest.Must(t, audit(store, nil))
 	})
 }
 
@@ -416,7 +409,7 @@ func TestAssignEndsWithItsContext(t *testing.T) {
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("it took %v, want 1s", took)
 		}
-		must(t, audit(store, nil))
+		errtest.Must(t, audit(store, nil))
 	})
 }
 

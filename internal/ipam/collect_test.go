@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // containerRequest is what calico-ipam asks for a container of network net.
@@ -27,7 +28,7 @@ func containerRequest(host, id string, at time.Time) Request {
 func mustAssign(t *testing.T, store datastore.Store, req Request) []netip.Addr {
 	t.Helper()
 	got, err := client(store).Assign(t.Context(), req)
-	must(t, err)
+	errtest.Must(t, err)
 	return addresses(got)
 }
 
@@ -60,7 +61,7 @@ func TestCollect(t *testing.T) {
 		}
 	}
 	freed, err := client(store).Collect(t.Context(), Collection{Host: "node-a", Network: "net", Live: []string{"live"}, Before: began})
-	must(t, err)
+	errtest.Must(t, err)
 	var got []string
 	for _, h := range freed {
 		got = append(got, h.Handle+" "+h.Attrs["namespace"]+"/"+h.Attrs["pod"])
@@ -72,7 +73,7 @@ func TestCollect(t *testing.T) {
 	if i := slices.IndexFunc(freed, func(h Holder) bool { return h.Handle == "net.dual" }); i >= 0 && len(freed[i].Addresses) != 2 {
 		t.Errorf("of net.dual: %v, want both addresses", freed[i].Addresses)
 	}
-	must(t, audit(store, live))
+	errtest.Must(t, audit(store, live))
 	freed, err = client(store).Collect(t.Context(), Collection{Host: "node-a", Network: "net", Live: []string{"live"}, Before: began})
 	if err != nil || len(freed) > 0 {
 		t.Errorf("collected again: %v, %v", freed, err)
@@ -88,7 +89,7 @@ func TestCollectWritesABlockOnce(t *testing.T) {
 	}
 	var r recorder
 	_, err := client(store.Session(r.hook)).Collect(t.Context(), Collection{Host: "node-a", Network: "net"})
-	must(t, err)
+	errtest.Must(t, err)
 	slices.Sort(r.writes)
 	want := []string{"DELETE IPAMHandle net.a", "DELETE IPAMHandle net.b", "DELETE IPAMHandle net.c", "PUT IPAMBlock 10-0-0-12-30"}
 	if d := cmp.Diff(want, r.writes); d != "" {
@@ -109,11 +110,11 @@ func TestCollectSparesWhoStarts(t *testing.T) {
 		return datastoretest.None
 	})
 	_, err := client(s).Collect(t.Context(), Collection{Host: "node-a", Network: "net"})
-	must(t, err)
+	errtest.Must(t, err)
 	if live["net.new"] == nil {
 		t.Fatal("nobody started")
 	}
-	must(t, audit(store, live))
+	errtest.Must(t, audit(store, live))
 }
 
 // A damaged block is an error, and the others are served.
@@ -134,9 +135,9 @@ func TestCollectRemovesEmptyHandles(t *testing.T) {
 		seed(t, store)
 		held := mustAssign(t, store, containerRequest("node-b", "Held", clock))
 		old := &api.IPAMHandle{Meta: api.Meta{Name: "net.held"}, Spec: api.IPAMHandleSpec{HandleID: "net.Held"}}
-		must(t, store.Get(t.Context(), old))
+		errtest.Must(t, store.Get(t.Context(), old))
 		old.CreationTimestamp = clock.Add(-time.Hour).Format(time.RFC3339)
-		must(t, store.Update(t.Context(), old))
+		errtest.Must(t, store.Update(t.Context(), old))
 		for id, age := range map[string]time.Duration{
 			"net.Gone": emptyHandleAge, "net.young": emptyHandleAge - time.Second, "other.gone": time.Hour, "net.Live": time.Hour, "net.untimed": 0,
 		} {
@@ -154,7 +155,7 @@ func TestCollectRemovesEmptyHandles(t *testing.T) {
 	what := Collection{Host: "node-a", Network: "net", Live: []string{"Live"}}
 	left := func(store datastore.Store) []string {
 		c, err := readContents(store)
-		must(t, err)
+		errtest.Must(t, err)
 		return slices.Sorted(maps.Keys(c.handles))
 	}
 	store := scene()
@@ -172,7 +173,7 @@ func TestCollectRemovesEmptyHandles(t *testing.T) {
 	if _, err := client(store).Collect(t.Context(), what); err == nil {
 		t.Error("damage is no error")
 	}
-	must(t, store.Delete(t.Context(), damaged))
+	errtest.Must(t, store.Delete(t.Context(), damaged))
 	if got := left(store); !slices.Contains(got, "net.Gone") {
 		t.Errorf("handles %v: one went though a block cannot be told", got)
 	}
@@ -185,7 +186,7 @@ func TestHolds(t *testing.T) {
 	store := datastoretest.NewFake()
 	seed(t, store)
 	got := mustAssign(t, store, podRequest("node-a", "h"))
-	must(t, client(store).Holds(t.Context(), Owner{Handle: "h"}, got))
+	errtest.Must(t, client(store).Holds(t.Context(), Owner{Handle: "h"}, got))
 	for handle, addrs := range map[string][]netip.Addr{
 		"h":     append(got, netip.MustParseAddr("10.0.0.13")),
 		"other": got,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // cooling writes a block: each address's handle, "~" while it cools down, "." while it is free; then the order of the free.
@@ -131,10 +132,10 @@ func TestCoolDownHoldsBackAddresses(t *testing.T) {
 	}
 	for _, handle := range []string{"a", "b"} {
 		_, err := assign(handle)
-		must(t, err)
+		errtest.Must(t, err)
 	}
 	_, err := c.Release(t.Context(), "a")
-	must(t, err)
+	errtest.Must(t, err)
 	now = clock.Add(599 * time.Second)
 	_, err = assign("c")
 	checkRefusal(t, err, ErrExhausted, "tiny 10.5.0.0/31")
@@ -143,7 +144,7 @@ func TestCoolDownHoldsBackAddresses(t *testing.T) {
 	if err != nil || addresses(got)[0].String() != "10.5.0.0" {
 		t.Errorf("assigned %v, %v, want 10.5.0.0", got, err)
 	}
-	must(t, audit(store, map[string][]netip.Addr{"b": {netip.MustParseAddr("10.5.0.1")}, "c": addresses(got)}))
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"b": {netip.MustParseAddr("10.5.0.1")}, "c": addresses(got)}))
 }
 
 // Addresses that are handed over do not cool down.
@@ -152,13 +153,13 @@ func TestHandOver(t *testing.T) {
 	seed(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}})
 	want := mustAssign(t, store, podRequest("node-a", "old"))
 	freed, err := client(store).HandOver(t.Context(), "old")
-	must(t, err)
+	errtest.Must(t, err)
 	req := podRequest("node-a", "new")
 	req.Addresses = freed
 	if d := cmp.Diff(want, mustAssign(t, store, req), byValue); d != "" {
 		t.Errorf("assigned (-want +got):\n%s", d)
 	}
-	must(t, audit(store, map[string][]netip.Addr{"new": want}))
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"new": want}))
 }
 
 // A block without an owner stays while an address cools down, and is taken when its range is needed.
@@ -169,13 +170,13 @@ func TestOrphanOutlivesItsLastAddressWhileThatCoolsDown(t *testing.T) {
 	now := clock
 	c := NewClient(store, func() time.Time { return now })
 	_, err := c.Release(t.Context(), "a")
-	must(t, err)
+	errtest.Must(t, err)
 	req := podRequest("node-a", "h")
 	req.PoolsV4 = []string{"tiny"}
 	_, err = c.Assign(t.Context(), req)
 	checkRefusal(t, err, ErrExhausted, "strictAffinity")
 	now = clock.Add(time.Minute)
 	got, err := c.Assign(t.Context(), req)
-	must(t, err)
-	must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
+	errtest.Must(t, err)
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
 }

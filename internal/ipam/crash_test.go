@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // scenario is one operation of node-a on handle h in a datastore that was prepared for it.
@@ -31,7 +32,7 @@ var scenarios = []scenario{
 	{name: "first pod, dual stack", do: assignDual("h")},
 	{
 		name:    "n-th pod",
-		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("x")(t.Context(), client(s))) },
+		prepare: func(t *testing.T, s datastore.Store) { errtest.Must(t, assignPod("x")(t.Context(), client(s))) },
 		do:      assignPod("h"),
 	},
 	{
@@ -74,19 +75,19 @@ var scenarios = []scenario{
 	{
 		name:    "repeated request",
 		held:    true,
-		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("h")(t.Context(), client(s))) },
+		prepare: func(t *testing.T, s datastore.Store) { errtest.Must(t, assignPod("h")(t.Context(), client(s))) },
 		do:      assignPod("h"),
 	},
 	{name: "first pod, with facts", facts: withFacts(nil)},
 	{name: "first pod, dual stack, with facts", facts: withFacts(func(r *Request) { r.V6 = true })},
 	{
 		name:    "n-th pod, with facts",
-		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("x")(t.Context(), client(s))) },
+		prepare: func(t *testing.T, s datastore.Store) { errtest.Must(t, assignPod("x")(t.Context(), client(s))) },
 		facts:   withFacts(nil),
 	},
 	{
 		name:    "n-th pod, dual stack, with facts",
-		prepare: func(t *testing.T, s datastore.Store) { must(t, assignDual("x")(t.Context(), client(s))) },
+		prepare: func(t *testing.T, s datastore.Store) { errtest.Must(t, assignDual("x")(t.Context(), client(s))) },
 		facts:   withFacts(func(r *Request) { r.V6 = true }),
 	},
 	{
@@ -105,12 +106,12 @@ var scenarios = []scenario{
 	{
 		name:    "repeated request, with facts",
 		held:    true,
-		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("h")(t.Context(), client(s))) },
+		prepare: func(t *testing.T, s datastore.Store) { errtest.Must(t, assignPod("h")(t.Context(), client(s))) },
 		facts:   withFacts(nil),
 	},
 	{
 		name:    "abandoned",
-		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("x")(t.Context(), client(s))) },
+		prepare: func(t *testing.T, s datastore.Store) { errtest.Must(t, assignPod("x")(t.Context(), client(s))) },
 		facts: func(k *Known) func(context.Context, *Client) error {
 			return func(ctx context.Context, c *Client) error {
 				return c.Begin(ctx, Start{Owner: owner("h"), Host: "node-a", V4: true, Use: api.UseWorkload, Known: k}).Abandon(ctx)
@@ -122,7 +123,7 @@ var scenarios = []scenario{
 	{name: "addresses that are asked for, in new blocks", do: assignExplicit("10.0.0.6", "fd00::6")},
 	{
 		name:    "an address that is asked for, with facts",
-		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("x")(t.Context(), client(s))) },
+		prepare: func(t *testing.T, s datastore.Store) { errtest.Must(t, assignPod("x")(t.Context(), client(s))) },
 		facts:   withFacts(asks("10.0.0.15")),
 	},
 	{
@@ -139,7 +140,7 @@ var scenarios = []scenario{
 			for _, id := range []string{"dead", "live"} {
 				req := containerRequest("node-a", id, clock)
 				req.V6 = true
-				must(t, begin(nil, req)(t.Context(), client(s)))
+				errtest.Must(t, begin(nil, req)(t.Context(), client(s)))
 			}
 		},
 		do: func(ctx context.Context, c *Client) error {
@@ -152,7 +153,7 @@ var scenarios = []scenario{
 		name: "release that lets addresses cool down",
 		prepare: func(t *testing.T, s datastore.Store) {
 			mustCreate(t, s, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 60}})
-			must(t, assignDual("h")(t.Context(), client(s)))
+			errtest.Must(t, assignDual("h")(t.Context(), client(s)))
 		},
 		do: releasePod("h"), release: true,
 	},
@@ -172,12 +173,12 @@ var scenarios = []scenario{
 	},
 	{
 		name:    "release",
-		prepare: func(t *testing.T, s datastore.Store) { must(t, assignPod("h")(t.Context(), client(s))) },
+		prepare: func(t *testing.T, s datastore.Store) { errtest.Must(t, assignPod("h")(t.Context(), client(s))) },
 		do:      releasePod("h"), release: true,
 	},
 	{
 		name:    "release, dual stack",
-		prepare: func(t *testing.T, s datastore.Store) { must(t, assignDual("h")(t.Context(), client(s))) },
+		prepare: func(t *testing.T, s datastore.Store) { errtest.Must(t, assignDual("h")(t.Context(), client(s))) },
 		do:      releasePod("h"), release: true,
 	},
 	{
@@ -290,7 +291,7 @@ func faultAt(t *testing.T, sc scenario, fault datastoretest.Fault, n int, what s
 	what += " (" + hit + ")"
 	switch {
 	case tooLate:
-		must(t, err)
+		errtest.Must(t, err)
 	case session.Crashed():
 		mend(t, store, sc, before, what)
 	case fault == datastoretest.Conflict && err != nil:
@@ -359,11 +360,11 @@ func workOn(t *testing.T, store datastore.Store, sc scenario, live map[string][]
 func liveHandles(t *testing.T, store datastore.Store) map[string][]netip.Addr {
 	t.Helper()
 	var handles api.IPAMHandleList
-	must(t, store.List(t.Context(), &handles, datastore.ListOptions{}))
+	errtest.Must(t, store.List(t.Context(), &handles, datastore.ListOptions{}))
 	live := map[string][]netip.Addr{}
 	for _, h := range handles.Items {
 		held, err := client(store).Addresses(t.Context(), h.Spec.HandleID)
-		must(t, err)
+		errtest.Must(t, err)
 		live[h.Spec.HandleID] = held
 	}
 	return live

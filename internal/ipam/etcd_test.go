@@ -7,6 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/etcd"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -16,10 +17,10 @@ func etcdSite(t *testing.T, pool *api.IPPool) func() datastore.Store {
 	e := labtest.NewEtcd(t, true)
 	open := func() datastore.Store {
 		s, err := etcd.New(etcd.Config{Endpoints: []string{e.Endpoint}, CAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile})
-		must(t, err)
+		errtest.Must(t, err)
 		return s
 	}
-	must(t, open().Create(t.Context(), pool))
+	errtest.Must(t, open().Create(t.Context(), pool))
 	return open
 }
 

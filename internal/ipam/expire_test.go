@@ -9,6 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // A holder of whose addresses one was assigned anew, in whichever block, keeps all; the others in these blocks lose theirs.
@@ -21,16 +22,12 @@ func TestExpireAllOrNone(t *testing.T) {
 		var said []Expired
 		for _, handle := range []string{"h", "other"} {
 			got, err := c.Assign(t.Context(), Request{Owner: owner(handle), Host: "node-a", V4: true, V6: true, Use: api.UseWorkload})
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			dead[handle] = got
 			e := Expired{Handle: handle, Addresses: map[netip.Addr]Assigned{}}
 			for _, a := range got {
 				b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(a.Block)}}
-				if err := store.Get(t.Context(), b); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, store.Get(t.Context(), b))
 				ordinal := strconv.Itoa(int(distance(a.Block.Addr(), a.Address)))
 				e.Addresses[a.Address] = Assigned{Block: a.Block, Sequence: b.Spec.SequenceNumberForAllocation[ordinal]}
 			}

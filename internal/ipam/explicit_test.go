@@ -162,9 +162,9 @@ func TestExplicitBothOrNeither(t *testing.T) {
 	req := podRequest("node-a", "x")
 	asks("10.0.0.1", "fd00::1")(&req)
 	got, err := c.Assign(t.Context(), req)
-	must(t, err)
+	errtest.Must(t, err)
 	again, err := c.Assign(t.Context(), req)
-	must(t, err)
+	errtest.Must(t, err)
 	if len(again) != 2 || again[0] != got[0] || again[1] != got[1] {
 		t.Errorf("asked again: %v, want %v", again, got)
 	}
@@ -172,5 +172,5 @@ func TestExplicitBothOrNeither(t *testing.T) {
 	asks("10.0.0.2", "fd00::1")(&req)
 	_, err = c.Assign(t.Context(), req)
 	checkRefusal(t, err, ErrTaken, "fd00::1 handle x")
-	must(t, audit(store, map[string][]netip.Addr{"x": addresses(got)}))
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"x": addresses(got)}))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // FuzzStoredObjects: whatever the objects say that an operation reads, it does not panic, gives nobody an address that
@@ -114,7 +115,7 @@ func namesObject(err error) bool {
 // intactHolders returns who holds the addresses of the blocks that can be read.
 func intactHolders(t *testing.T, store datastore.Store) map[netip.Addr]string {
 	var list api.IPAMBlockList
-	must(t, store.List(t.Context(), &list, datastore.ListOptions{}))
+	errtest.Must(t, store.List(t.Context(), &list, datastore.ListOptions{}))
 	held := map[netip.Addr]string{}
 	for i := range list.Items {
 		b, err := ParseBlock(&list.Items[i])

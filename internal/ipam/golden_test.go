@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // The objects in testdata are what a real Calico left behind for this history: gold-node claims a block, the first address is
@@ -46,9 +47,7 @@ func TestObjectsEqualCalicos(t *testing.T) {
 	got, err := client.Assign(ctx, goldenRequest(goldenPod, map[string]string{
 		"namespace": "golden", "node": goldenNode, "pod": "web-1", "timestamp": "2026-11-20 16:04:32.68279702 +0000 UTC",
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := []Assignment{{Address: netip.MustParseAddr("192.168.154.1"), Block: cidr(goldenBlock)}}
 	if d := cmp.Diff(want, got, byValue); d != "" {
 		t.Errorf("assigned (-want +got):\n%s", d)
@@ -122,9 +121,7 @@ func equalsGolden(t *testing.T, store datastore.Store, file string, obj api.Reso
 func readGolden(t *testing.T, file string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if err := yaml.Unmarshal(text, into); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
@@ -134,9 +131,7 @@ func readGolden(t *testing.T, file string, into any) {
 func goldenMap(t *testing.T, file string) map[string]any {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	data, err := yaml.YAMLToJSON(text)
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
@@ -150,9 +145,7 @@ func goldenMap(t *testing.T, file string) map[string]any {
 func asMap(t *testing.T, obj api.Resource) map[string]any {
 	t.Helper()
 	data, err := json.Marshal(obj)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return decodeMap(t, data)
 }
 
@@ -162,9 +155,7 @@ func decodeMap(t *testing.T, data []byte) map[string]any {
 	var m map[string]any
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
-	if err := d.Decode(&m); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Decode(&m))
 	if meta, ok := m["metadata"].(map[string]any); ok {
 		for _, k := range []string{"uid", "resourceVersion", "creationTimestamp", "generation"} {
 			delete(meta, k)
@@ -176,9 +167,7 @@ func decodeMap(t *testing.T, data []byte) map[string]any {
 func mustCreate(t testing.TB, store datastore.Store, objs ...api.Resource) {
 	t.Helper()
 	for _, obj := range objs {
-		if err := store.Create(context.Background(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Create(context.Background(), obj))
 	}
 }
 

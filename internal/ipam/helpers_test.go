@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // clock is when everything happens in tests without a real datastore.
@@ -44,9 +45,7 @@ func poolObject(name, cidr string, change ...func(*api.IPPool)) *api.IPPool {
 func pool(t testing.TB, name, cidr string, change ...func(*api.IPPool)) Pool {
 	t.Helper()
 	p, err := ParsePool(poolObject(name, cidr, change...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return p
 }
 

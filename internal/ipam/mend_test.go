@@ -10,6 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // mendWorld is a node a with a pod's address, whose handle and claim a test damages.
@@ -18,22 +19,16 @@ func mendWorld(t *testing.T) (*datastoretest.Fake, *Client, netip.Prefix) {
 	store := datastoretest.NewFake()
 	c := NewClient(store, func() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) })
 	pool := &api.IPPool{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/24", BlockSize: 28}}
-	if err := store.Create(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), pool))
 	got, err := c.Assign(t.Context(), Request{Owner: Owner{Handle: "net.Pod"}, Host: "a", V4: true, Use: api.UseWorkload})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return store, c, got[0].Block
 }
 
 // take reads an object as it is stored.
 func take(t *testing.T, store *datastoretest.Fake, obj api.Resource) {
 	t.Helper()
-	if err := store.Get(context.Background(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Get(context.Background(), obj))
 }
 
 func TestRecount(t *testing.T) {
@@ -49,17 +44,13 @@ func TestRecount(t *testing.T) {
 		{"it is missing", func(t *testing.T, store *datastoretest.Fake) {
 			h := handle()
 			take(t, store, h)
-			if err := store.Delete(t.Context(), h); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, store.Delete(t.Context(), h))
 		}, true},
 		{"it counts wrong", func(t *testing.T, store *datastoretest.Fake) {
 			h := handle()
 			take(t, store, h)
 			h.Spec.Block = map[string]int{"10.0.0.0/28": 7, "nonsense": 1}
-			if err := store.Update(t.Context(), h); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, store.Update(t.Context(), h))
 		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -86,9 +77,7 @@ func TestRecount(t *testing.T) {
 		b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(cidr)}}
 		take(t, store, b)
 		b.Spec.Unallocated = b.Spec.Unallocated[1:]
-		if err := store.Update(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Update(t.Context(), b))
 		if done, err := c.Recount(t.Context(), "net.Pod"); err == nil || done {
 			t.Errorf("counted although nobody can tell: %v", done)
 		}
@@ -102,9 +91,7 @@ func TestRestoreClaim(t *testing.T) {
 	}
 	claim := newAffinity("a", cidr)
 	take(t, store, claim)
-	if err := store.Delete(t.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Delete(t.Context(), claim))
 	if done, err := c.RestoreAffinity(t.Context(), cidr); err != nil || !done {
 		t.Errorf("it is missing: %v, %v", done, err)
 	}

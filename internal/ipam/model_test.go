@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // TestHistories runs random histories: pods come and go on three nodes at once, with and without an agent that knows what
@@ -240,7 +241,7 @@ func (h *history) collected(r result, handle string) {
 		return
 	}
 	c, err := readContents(h.store)
-	must(h.t, err)
+	errtest.Must(h.t, err)
 	for _, b := range c.blocks {
 		if held := b.Held(handle); len(held) > 0 {
 			h.t.Errorf("seed %d: %s left %v to %s\nhistory:\n%s", h.seed, r.who, held, handle, h.tail())
@@ -373,7 +374,7 @@ func (h *history) collect(host string) {
 // host returns the node that a handle holds all of its addresses on; empty if there is none.
 func (h *history) host(handle string) string {
 	c, err := readContents(h.store)
-	must(h.t, err)
+	errtest.Must(h.t, err)
 	host := ""
 	for _, b := range c.blocks {
 		for _, at := range b.obj.Spec.Allocations {

@@ -163,9 +163,7 @@ func encode(t *testing.T, st *State) string {
 		}
 	}
 	data, err := json.MarshalIndent(objs, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return string(data)
 }
 
@@ -567,9 +565,7 @@ func TestPlanLabelsAffinities(t *testing.T) {
 	old.Labels, old.Annotations = nil, nil
 	c := planCase{affine: []*api.BlockAffinity{old}, blocks: []*Block{stored("10.0.0.0/30", "node-a")}}
 	plan, err := PlanAssign(c.state(t), c.req())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := newAffinity("node-a", cidr("10.0.0.0/30")).Meta
 	want.UID, want.ResourceVersion = old.UID, old.ResourceVersion
 	n := 0
@@ -719,17 +715,13 @@ func TestPlansCountWrites(t *testing.T) {
 	c := planCase{affine: []*api.BlockAffinity{claimed("node-a", "10.0.0.0/30", confirmed)}, blocks: []*Block{stored("10.0.0.0/30", "node-a", "x")}}
 	was := c.blocks[0].obj.Spec.SequenceNumber
 	plan, err := PlanAssign(c.state(t), c.req())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	b := plan.writes[len(plan.writes)-1].obj.(*api.IPAMBlock)
 	if b.Spec.SequenceNumber != was+1 || b.Spec.SequenceNumberForAllocation["1"] != was {
 		t.Errorf("assignment: %d, %v, want %d and %d", b.Spec.SequenceNumber, b.Spec.SequenceNumberForAllocation, was+1, was)
 	}
 	parsed, err := ParseBlock(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	plan, _ = PlanRelease(storedHandle("h", "10.0.0.0/30=1"), Owner{Handle: "h"}, []*Block{parsed}, Cooldown{})
 	b = plan.writes[0].obj.(*api.IPAMBlock)
 	if _, ok := b.Spec.SequenceNumberForAllocation["1"]; ok || b.Spec.SequenceNumber != was+2 {

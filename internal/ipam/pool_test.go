@@ -42,9 +42,7 @@ func TestParsePool(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, err := ParsePool(c.obj)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if p.BlockBits != c.bits || p.Enabled != c.enabled || p.Automatic != c.automatic || p.CIDR.String() != c.obj.Spec.CIDR {
 				t.Errorf("got %+v", p)
 			}
@@ -238,9 +236,7 @@ func FuzzParsePool(f *testing.F) {
 		poolObject("a", "10.0.0.0/16"), poolObject("b", "fd00::/48"), {Spec: api.IPPoolSpec{CIDR: "::ffff:10.0.0.0/112", BlockSize: 120}},
 	} {
 		data, err := json.Marshal(p)
-		if err != nil {
-			f.Fatal(err)
-		}
+		errtest.Must(f, err)
 		f.Add(data, uint64(3))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, i uint64) {

@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // aged returns a block that was claimed before the clock's time.
@@ -82,16 +83,16 @@ func TestReclaim(t *testing.T) {
 	store := reclaimScene(t)
 	var r recorder
 	got, err := client(store.Session(r.hook)).Assign(t.Context(), fromTiny("h"))
-	must(t, err)
+	errtest.Must(t, err)
 	want := []string{
 		"PUT BlockAffinity node-b-10-5-0-0-30", "DELETE IPAMBlock 10-5-0-0-30", "DELETE BlockAffinity node-b-10-5-0-0-30",
 	}
 	if d := cmp.Diff(want, r.writes[:3]); d != "" {
 		t.Errorf("the first writes (-want +got):\n%s", d)
 	}
-	must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
 	b, err := readContents(store)
-	must(t, err)
+	errtest.Must(t, err)
 	if !b.blocks[0].OwnedBy("node-a") || len(b.affinities) != 1 {
 		t.Errorf("after the reclaim:\n%s", dump(store))
 	}
@@ -114,10 +115,10 @@ func (f fenced) Update(ctx context.Context, obj api.Resource) error {
 func TestReclaimIsRefused(t *testing.T) {
 	store := reclaimScene(t)
 	got, err := client(fenced{store, "node-a"}).Assign(t.Context(), fromTiny("h"))
-	must(t, err)
-	must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
+	errtest.Must(t, err)
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
 	c, err := readContents(store)
-	must(t, err)
+	errtest.Must(t, err)
 	if !c.blocks[0].OwnedBy("node-b") || len(c.affinities) != 1 {
 		t.Errorf("after the refusal:\n%s", dump(store))
 	}
@@ -142,19 +143,19 @@ func TestReclaimMeetsTheOwner(t *testing.T) {
 				req := fromTiny("faster")
 				req.Host = "node-b"
 				got, err := client(store).Assign(ctx, req)
-				must(t, err)
+				errtest.Must(t, err)
 				live["faster"] = addresses(got)
 				return datastoretest.None
 			})
 			got, err := client(s).Assign(t.Context(), fromTiny("h"))
-			must(t, err)
+			errtest.Must(t, err)
 			if !met {
 				t.Fatalf("%s was not requested", at)
 			}
 			live["h"] = addresses(got)
-			must(t, audit(store, live))
+			errtest.Must(t, audit(store, live))
 			c, err := readContents(store)
-			must(t, err)
+			errtest.Must(t, err)
 			owner, _ := c.blocks[0].host()
 			for _, a := range c.affinities {
 				if a.Spec.Node == owner && !a.Confirmed() {
@@ -191,9 +192,9 @@ func TestReleaseLeavesUnselectedPools(t *testing.T) {
 				c.known(known)
 			}
 			_, err := client(store).ReleaseKnowing(t.Context(), Owner{Handle: "h"}, "node-a", known)
-			must(t, err)
+			errtest.Must(t, err)
 			contents, err := readContents(store)
-			must(t, err)
+			errtest.Must(t, err)
 			if gone := len(contents.blocks) == 0 && len(contents.affinities) == 0; gone != c.gone {
 				t.Errorf("the block was given up: %v, want %v\n%s", gone, c.gone, dump(store))
 			}
@@ -211,9 +212,9 @@ func TestGiveUpRefusesWhatIsUsed(t *testing.T) {
 	req.Host = "node-b"
 	got := mustAssign(t, store, req)
 	read, err := client(store).readBlocks(t.Context(), cidrs("10.5.0.0/30"))
-	must(t, err)
+	errtest.Must(t, err)
 	if err := client(store).releaseBlock(t.Context(), read[0].block); !datastore.Contended(err) {
 		t.Errorf("of a block in use: error %v, want a conflict", err)
 	}
-	must(t, audit(store, map[string][]netip.Addr{"x": got}))
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"x": got}))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // metronome notes the requests of a client, and how many rounds they take: each takes a second of a bubble's time, so that
@@ -52,7 +53,7 @@ func knownTo(t testing.TB, store datastore.Store, host string) *Known {
 	var reservations api.IPReservationList
 	var affinities api.BlockAffinityList
 	for _, list := range []api.ResourceList{&pools, &reservations, &affinities} {
-		must(t, store.List(t.Context(), list, datastore.ListOptions{}))
+		errtest.Must(t, store.List(t.Context(), list, datastore.ListOptions{}))
 	}
 	k.Pools, k.Reservations = pools.Items, reservations.Items
 	for _, a := range affinities.Items {
@@ -198,7 +199,7 @@ func TestRoundsOfAConflict(t *testing.T) {
 			}
 			return m.hook(ctx, r)
 		})
-		must(t, begin(known, podRequest("node-a", "h"))(t.Context(), client(s)))
+		errtest.Must(t, begin(known, podRequest("node-a", "h"))(t.Context(), client(s)))
 		want := []string{
 			"GET IPAMBlock 10-0-0-12-30, POST IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30",
 			"GET IPAMBlock 10-0-0-12-30, GET IPAMHandle h", "PUT IPAMBlock 10-0-0-12-30",
@@ -211,9 +212,9 @@ func TestRoundsOfAConflict(t *testing.T) {
 			t.Errorf("rounds (-want +got):\n%s", d)
 		}
 		held, err := client(store).Addresses(t.Context(), "h")
-		must(t, err)
+		errtest.Must(t, err)
 		live["h"] = held
-		must(t, audit(store, live))
+		errtest.Must(t, audit(store, live))
 	})
 }
 
@@ -227,16 +228,16 @@ func TestHandleRemovedBetweenTries(t *testing.T) {
 		if r.String() == "PUT IPAMBlock 10-0-0-12-30" && !met {
 			met = true
 			_, err := client(store).Release(ctx, "h")
-			must(t, err)
+			errtest.Must(t, err)
 		}
 		return datastoretest.None
 	})
 	got, err := client(s).Assign(t.Context(), podRequest("node-a", "h"))
-	must(t, err)
+	errtest.Must(t, err)
 	if !met {
 		t.Fatal("no conflict")
 	}
-	must(t, audit(store, map[string][]netip.Addr{"x": {netip.MustParseAddr("10.0.0.12")}, "h": addresses(got)}))
+	errtest.Must(t, audit(store, map[string][]netip.Addr{"x": {netip.MustParseAddr("10.0.0.12")}, "h": addresses(got)}))
 }
 
 func (c roundsCase) run(t *testing.T) {
@@ -248,7 +249,7 @@ func (c roundsCase) run(t *testing.T) {
 			req := podRequest("node-a", handle)
 			req.PoolsV4 = []string{"pool-a"}
 			got, err := client(store).Assign(t.Context(), req)
-			must(t, err)
+			errtest.Must(t, err)
 			live[handle] = addresses(got)
 		}
 		known := knownTo(t, store, "node-a")
@@ -278,7 +279,7 @@ func (c roundsCase) run(t *testing.T) {
 		} else if len(held) > 0 {
 			live["h"] = held
 		}
-		must(t, audit(store, live))
+		errtest.Must(t, audit(store, live))
 	})
 }
 
@@ -295,18 +296,18 @@ func TestAbandon(t *testing.T) {
 		store := datastoretest.NewFake()
 		seed(t, store)
 		got, err := client(store).Assign(t.Context(), podRequest("node-a", "x"))
-		must(t, err)
+		errtest.Must(t, err)
 		start := Start{Owner: owner("h"), Host: "node-a", V4: true, Use: api.UseWorkload}
 		if known {
 			start.Known = knownTo(t, store, "node-a")
 		}
 		var r recorder
-		must(t, client(store.Session(r.hook)).Begin(t.Context(), start).Abandon(t.Context()))
+		errtest.Must(t, client(store.Session(r.hook)).Begin(t.Context(), start).Abandon(t.Context()))
 		want := map[bool][]string{true: {"POST IPAMHandle h", "DELETE IPAMHandle h"}}[known]
 		if d := cmp.Diff(want, r.writes); d != "" {
 			t.Errorf("known %v: writes (-want +got):\n%s", known, d)
 		}
-		must(t, audit(store, map[string][]netip.Addr{"x": addresses(got)}))
+		errtest.Must(t, audit(store, map[string][]netip.Addr{"x": addresses(got)}))
 	}
 }
 
@@ -332,14 +333,14 @@ func TestRequestsOfARelease(t *testing.T) {
 				req := podRequest("node-a", "h")
 				req.V6 = c.dual
 				_, err := client(store).Assign(t.Context(), req)
-				must(t, err)
+				errtest.Must(t, err)
 				var known *Known
 				if c.known {
 					known = knownTo(t, store, "node-a")
 				}
 				m := &metronome{began: time.Now()}
 				_, err = client(store.Session(m.hook)).ReleaseKnowing(t.Context(), Owner{Handle: c.handle}, "node-a", known)
-				must(t, err)
+				errtest.Must(t, err)
 				var got []string
 				for _, r := range m.rounds {
 					got = append(got, strings.Join(r, ", "))
@@ -368,7 +369,7 @@ func TestLargeClusterIsNotRead(t *testing.T) {
 			if known != nil {
 				req.Handle += "-known"
 			}
-			must(t, begin(known, req)(t.Context(), client(seen)))
+			errtest.Must(t, begin(known, req)(t.Context(), client(seen)))
 			if seen.blocks > 1 || seen.lists > 0 {
 				t.Errorf("%s, known %v: the contents of %d blocks and of %d lists of blocks were read", handle, known != nil, seen.blocks, seen.lists)
 			}
@@ -435,16 +436,16 @@ func TestWrongFactsAreHarmless(t *testing.T) {
 			live := map[string][]netip.Addr{}
 			for _, handle := range []string{"x", "y"} {
 				got, err := client(store).Assign(t.Context(), podRequest("node-a", handle))
-				must(t, err)
+				errtest.Must(t, err)
 				live[handle] = addresses(got)
 			}
 			known := knownTo(t, store, "node-a")
 			wrong(known)
-			must(t, begin(known, podRequest("node-a", "h"))(t.Context(), client(store)))
+			errtest.Must(t, begin(known, podRequest("node-a", "h"))(t.Context(), client(store)))
 			held, err := client(store).Addresses(t.Context(), "h")
-			must(t, err)
+			errtest.Must(t, err)
 			maps.Copy(live, map[string][]netip.Addr{"h": held})
-			must(t, audit(store, live))
+			errtest.Must(t, audit(store, live))
 		})
 	}
 }

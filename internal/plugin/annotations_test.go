@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // shop is a workload whose pod and namespace carry these annotations.
@@ -27,9 +28,7 @@ func permissive(t testing.TB) netConf {
 		"ipam":            `{"type":"calico-ipam","ipv4_pools":["conf4"],"ipv6_pools":["conf6"]}`,
 		"feature_control": `{"ip_addrs_no_ipam":true,"floating_ips":true}`,
 	}), noEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return c
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -216,9 +217,7 @@ func TestDatastoreNotReady(t *testing.T) {
 		words []string
 	}{
 		{"locked", func(t *testing.T) {
-			if err := w.api.setReady(t.Context(), false); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, w.api.setReady(t.Context(), false))
 		}, []string{"datastoreReady", "ClusterInformation default", "unlock"}},
 		{"missing", func(t *testing.T) { w.api.delete(t, "ClusterInformation", "", "default") },
 			[]string{"there is no ClusterInformation default", "tortie-node"}},

@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // The tests here are about callers other than containerd and CRI-O with calico: other main plugins that execute calico-ipam, other IPAM
@@ -59,9 +61,7 @@ type runtime struct {
 func (w *world) runtime(t testing.TB, conflist string) *runtime {
 	t.Helper()
 	list, err := libcni.ConfListFromBytes([]byte(conflist))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return &runtime{libcni.NewCNIConfigWithCacheDir([]string{"/opt/cni/bin"}, t.TempDir(), &onHost{t: t, host: w.host}), list}
 }
 
@@ -87,9 +87,7 @@ func (r *runtime) add(t testing.TB, rt *libcni.RuntimeConf) *types100.Result {
 		t.Fatalf("ADD: %v", err)
 	}
 	res, err := types100.NewResultFromResult(answer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return res
 }
 

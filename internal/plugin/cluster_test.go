@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -177,18 +178,14 @@ func (c *cluster) delete(t testing.TB, kind, namespace, name string) {
 func (c *cluster) get(t testing.TB, kind, namespace, name string) *unstructured.Unstructured {
 	t.Helper()
 	obj, err := c.of(kind, namespace).Get(context.Background(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return obj
 }
 
 func (c *cluster) list(t testing.TB, kind, namespace string) []unstructured.Unstructured {
 	t.Helper()
 	list, err := c.of(kind, namespace).List(context.Background(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return list.Items
 }
 
@@ -237,9 +234,7 @@ func (c *cluster) settle(t testing.TB) {
 	t.Helper()
 	for _, kind := range []string{"IPPool", "IPReservation", "BlockAffinity", "IPAMBlock"} {
 		now, err := c.of(kind, "").List(context.Background(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		fresh := metav1.ListOptions{ResourceVersion: now.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
 		if _, err := c.of(kind, "").List(context.Background(), fresh); err != nil {
 			t.Fatal(err)

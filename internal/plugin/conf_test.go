@@ -23,9 +23,7 @@ const minimalConf = `{"name":"net","cniVersion":"1.0.0","type":"calico","ipam":{
 func edited(t testing.TB, edits map[string]string) []byte {
 	t.Helper()
 	var conf map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(minimalConf), &conf); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal([]byte(minimalConf), &conf))
 	for key, value := range edits {
 		conf[key] = json.RawMessage(value)
 		if value == "" {
@@ -33,9 +31,7 @@ func edited(t testing.TB, edits map[string]string) []byte {
 		}
 	}
 	text, err := json.Marshal(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return text
 }
 
@@ -51,9 +47,7 @@ func code(t testing.TB, err error) uint {
 
 func TestConfDefaults(t *testing.T) {
 	c, err := parseConf(calico, []byte(minimalConf))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if !c.wantsV4() || c.wantsV6() {
 		t.Errorf("without assign_ipv4 and assign_ipv6: IPv4 %v, IPv6 %v; want IPv4 only", c.wantsV4(), c.wantsV6())
 	}
@@ -79,9 +73,7 @@ func TestConfDefaults(t *testing.T) {
 
 func TestConfOfTheInstallContainer(t *testing.T) {
 	text, err := os.ReadFile("../install/conflist.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	fill := strings.NewReplacer("__KUBERNETES_NODE_NAME__", "n1", "__KUBECONFIG_FILEPATH__", "/k", "__DATASTORE_TYPE__", "kubernetes",
 		"__LOG_LEVEL__", "debug", "__LOG_FILE_PATH__", "/l", "__CNI_MTU__", "1440", "__POLICY_ENFORCED__", "true", "__POLICY_SETUP_TIMEOUT__", "5",
 		"__LOG_FILE_MAX_SIZE__", "1", "__LOG_FILE_MAX_AGE__", "1", "__LOG_FILE_MAX_COUNT__", "1")
@@ -89,18 +81,12 @@ func TestConfOfTheInstallContainer(t *testing.T) {
 		Name    string
 		Plugins []map[string]any
 	}
-	if err := json.Unmarshal([]byte(fill.Replace(string(text))), &list); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal([]byte(fill.Replace(string(text))), &list))
 	list.Plugins[0]["name"] = list.Name // as the runtime does
 	own, err := json.Marshal(list.Plugins[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c, err := parseConf(calico, own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if c.Nodename != "n1" || c.Kubernetes.Kubeconfig != "/k" || c.LogLevel != "debug" || c.LogFilePath != "/l" || c.MTU != 1440 || c.PolicySetupTimeout != 5 || c.Name != "k8s-pod-network" {
 		t.Errorf("read as %+v", c)
 	}
@@ -118,9 +104,7 @@ func TestConfFamilies(t *testing.T) {
 		{`{"type":"x","assign_ipv4":"False","assign_ipv6":"True"}`, true, false},
 	} {
 		c, err := parseConf(calico, edited(t, map[string]string{"ipam": tt.ipam}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if c.wantsV4() != tt.v4 || c.wantsV6() != tt.v6 {
 			t.Errorf("%s: IPv4 %v, IPv6 %v; want %v, %v", tt.ipam, c.wantsV4(), c.wantsV6(), tt.v4, tt.v6)
 		}
@@ -208,9 +192,7 @@ func TestConfIgnoresWhatItDoesNotKnow(t *testing.T) {
 func readRequest(t *testing.T, args *skel.CmdArgs) (*session, error) {
 	t.Helper()
 	conf, err := parseConf(calico, args.StdinData)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return (&call{CmdArgs: args, plugin: calico, conf: conf}).session()
 }
 
@@ -220,9 +202,7 @@ func TestArgs(t *testing.T) {
 		Args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0.x;OTHER_PLUGIN=1",
 	}
 	r, err := readRequest(t, args)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if r.namespace != "ns" || r.pod != "web-0.x" || r.containerID != "c1" || r.netns != "/n" || r.ifName != "eth0" || r.path != "/p" || r.node != "n1" {
 		t.Errorf("read as %+v", r)
 	}
@@ -251,16 +231,12 @@ func TestArgs(t *testing.T) {
 func TestNodeName(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "nodename")
 	put := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	missing := filepath.Join(t.TempDir(), "none")
 	put("of-file\n")
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, tt := range []struct {
 		conf netConf
 		want string
@@ -290,9 +266,7 @@ func TestPodMTU(t *testing.T) {
 		t.Errorf("without a file: %d, %v; want the kernel's default", mtu, err)
 	}
 	for text, want := range map[string]int{"1480": 1480, " 1480 \n": 1480, "68": 68, "65535": 65535} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		if mtu, err := podMTU(&netConf{}, file); err != nil || mtu != want {
 			t.Errorf("file %q: %d, %v", text, mtu, err)
 		}
@@ -301,9 +275,7 @@ func TestPodMTU(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "\n", "big", "67", "65536", "-1", "1480x", "1480 1500", strings.Repeat("9", 100)} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(file, []byte(text), 0o600))
 		_, err := podMTU(&netConf{}, file)
 		if code(t, err) != types.ErrInvalidNetworkConfig || !errtest.Names(err, file+" tortie-node") {
 			t.Errorf("file %q: %v", text, err)
@@ -312,9 +284,7 @@ func TestPodMTU(t *testing.T) {
 			t.Errorf("the error repeats the whole file: %v", err)
 		}
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(file))
 	_, err := podMTU(&netConf{RequireMTUFile: true}, file)
 	if code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "require_mtu_file") {
 		t.Errorf("no file, which is required: %v", err)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 const (
@@ -57,9 +59,7 @@ func (w *world) coolingDown(t testing.TB) bool {
 			continue
 		}
 		attributes, _, err := unstructured.NestedSlice(block.Object, "spec", "attributes")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, a := range attributes {
 			if fields, ok := a.(map[string]any); ok && fields["releasedAt"] != nil {
 				return true

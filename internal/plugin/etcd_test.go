@@ -22,6 +22,7 @@ import (
 	etcdstore "github.com/tortie-net/tortie/internal/datastore/etcd"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -42,17 +43,13 @@ func newSite(t *testing.T, h *host, node string) *site {
 	t.Helper()
 	e := labtest.NewEtcd(t, true)
 	store, err := etcdstore.New(etcdstore.Config{Endpoints: []string{e.Endpoint}, CAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	l := h.Listen(t)
 	t.Cleanup(func() { l.Close() })
 	go labtest.Forward(l, strings.TrimPrefix(e.Endpoint, "https://"))
 	for path, file := range map[string]string{"/etc/etcd/ca": e.CAFile, "/etc/etcd/cert": e.CertFile, "/etc/etcd/key": e.KeyFile} {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		h.Write(t, path, string(text))
 	}
 	h.Write(t, nodenamePath, node)
@@ -65,9 +62,7 @@ func newSite(t *testing.T, h *host, node string) *site {
 
 func (s *site) create(t *testing.T, obj api.Resource) {
 	t.Helper()
-	if err := s.store.Create(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.store.Create(t.Context(), obj))
 }
 
 // exists reads an object into obj, if it is there.
@@ -86,9 +81,7 @@ func (s *site) holders(t *testing.T) (handles []string, held []map[string]string
 	var hs api.IPAMHandleList
 	var bs api.IPAMBlockList
 	for _, list := range []api.ResourceList{&hs, &bs} {
-		if err := s.store.List(t.Context(), list, datastore.ListOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, s.store.List(t.Context(), list, datastore.ListOptions{}))
 	}
 	for _, h := range hs.Items {
 		handles = append(handles, h.Spec.HandleID)
@@ -133,9 +126,7 @@ func (s *site) conf(network string, more map[string]any) map[string]any {
 func (p *plain) call(t *testing.T, plugin, command, network, ifName string) answer {
 	t.Helper()
 	conf, err := json.Marshal(p.conf(network, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return p.host.call(t, call{plugin: plugin, command: command, container: p.id, netns: p.netns, ifName: ifName, path: "/opt/cni/bin", stdin: string(conf)})
 }
 
@@ -239,9 +230,7 @@ func describeKernel(t *testing.T, node, container *netnstest.NS) string {
 	var text string
 	for _, ns := range []*netnstest.NS{node, container} {
 		links, err := ns.Conn.Links()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, l := range links {
 			text += fmt.Sprintln(l.Name, l.Index, l.PeerIndex, l.HardwareAddr, l.Alias)
 		}
@@ -274,9 +263,7 @@ func TestNoIPAMWithoutPodOnEtcd(t *testing.T) {
 	s := newSite(t, newHost(t), "plain-node")
 	c := s.container(t, "one")
 	conf, err := json.Marshal(s.conf("net1", map[string]any{"feature_control": map[string]any{"ip_addrs_no_ipam": true}}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	verb := func(command string) answer {
 		return s.host.call(t, call{plugin: "calico", command: command, container: c.id, netns: c.netns, ifName: "eth0", path: "/opt/cni/bin", stdin: string(conf)})
 	}
@@ -295,9 +282,7 @@ func (p *plain) gone(t *testing.T) {
 		t.Errorf("left: handles %v, addresses %v", handles, held)
 	}
 	links, err := p.host.Conn.Links()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, l := range links {
 		if l.Name == p.link() {
 			t.Errorf("the node has link %s still", l.Name)
@@ -356,9 +341,7 @@ func TestEtcdAway(t *testing.T) {
 	s := newSite(t, newHost(t), "plain-node")
 	one, two := s.container(t, "one"), s.container(t, "two")
 	one.call(t, "calico", "ADD", "net1", "eth0").ok(t)
-	if err := s.etcd.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.etcd.Kill())
 	refused := two.call(t, "calico", "ADD", "net1", "eth0")
 	if e := refused.failure(t); e.Code != types.ErrTryAgainLater || !strings.Contains(e.Msg, s.endpoint) || refused.took > 15*time.Second {
 		t.Errorf("after %v: %+v", refused.took, e)
@@ -366,9 +349,7 @@ func TestEtcdAway(t *testing.T) {
 	if a := one.call(t, "calico", "DEL", "net1", "eth0").ok(t); a.took > 20*time.Second {
 		t.Errorf("DEL took %v", a.took)
 	}
-	if err := s.etcd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.etcd.Start())
 	if handles, _ := s.holders(t); len(handles) != 1 {
 		t.Fatalf("handles %v, want the one that could not be released", handles)
 	}
@@ -385,9 +366,7 @@ func TestEtcdNotReady(t *testing.T) {
 		t.Fatal("no ClusterInformation")
 	}
 	*info.Spec.DatastoreReady = false
-	if err := s.store.Update(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.store.Update(t.Context(), info))
 	c := s.container(t, "one")
 	if e := c.call(t, "calico", "ADD", "net1", "eth0").failure(t); e.Code != types.ErrTryAgainLater || !strings.Contains(e.Msg, "not ready") {
 		t.Errorf("ADD: %+v", e)
@@ -404,9 +383,7 @@ func TestNodeVerbsOnEtcd(t *testing.T) {
 	verb := func(command string, more map[string]any, c *plain) answer {
 		more["cniVersion"] = "1.1.0"
 		conf, err := json.Marshal(s.conf("net1", more))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		call := call{plugin: "calico", command: command, path: "/opt/cni/bin", stdin: string(conf)}
 		if c != nil {
 			call.container, call.netns, call.ifName = c.id, c.netns, "eth0"
@@ -428,9 +405,7 @@ func TestNodeVerbsOnEtcd(t *testing.T) {
 	if !s.exists(t, kept.endpointObject("eth0")) {
 		t.Error("GC took the endpoint of a container that is listed")
 	}
-	if err := s.etcd.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.etcd.Kill())
 	if e := verb("STATUS", map[string]any{}, nil).failure(t); e.Code != 50 || !strings.Contains(e.Msg, s.endpoint) {
 		t.Errorf("STATUS without etcd: %+v", e)
 	}
@@ -503,15 +478,11 @@ func TestProbeOfEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newHost(t), "plain-node")
 	conf, err := json.Marshal(s.conf("net1", nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if a := s.host.exec(t, "/opt/cni/bin/calico", nil, string(conf), "-t"); a.exit != 0 {
 		t.Errorf("exit %d: %s", a.exit, a.stdout)
 	}
-	if err := s.etcd.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.etcd.Kill())
 	if a := s.host.exec(t, "/opt/cni/bin/calico", nil, string(conf), "-t"); a.exit != 1 || !strings.Contains(a.stdout, fmt.Sprintf("%q", "code")) {
 		t.Errorf("exit %d: %s", a.exit, a.stdout)
 	}

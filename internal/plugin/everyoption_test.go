@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/plugin"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -483,9 +484,7 @@ func clientCertificate(t *testing.T, w *world) {
 func routesOf(t *testing.T, s *sandbox) []string {
 	t.Helper()
 	routes, err := s.ns.Conn.Routes(netlinkx.RouteFilter{Family: netlinkx.IPv4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var dsts []string
 	for _, r := range routes {
 		if r.Via.IsValid() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // tellFacts writes what the agent would know of the world now, changed by edit unless that is nil.
@@ -44,9 +45,7 @@ func listed[T any](t testing.TB, c *cluster, kind string, into *[]T) {
 		if err == nil {
 			err = json.Unmarshal(text, &item)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		*into = append(*into, item)
 	}
 }

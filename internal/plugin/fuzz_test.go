@@ -12,6 +12,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // wantCode fails the test if an error has no CNI code of its own: bad input is never an internal error.
@@ -26,9 +28,7 @@ func wantCode(t *testing.T, err error) {
 // FuzzConf: a configuration is refused with a CNI code, or has a name, an IPAM type and a kubeconfig.
 func FuzzConf(f *testing.F) {
 	golden, err := os.ReadFile("testdata/golden/stdin-conf.json")
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 	for _, seed := range []string{
 		string(golden), minimalConf, "", "{}", "null", "[]", `{"name":1}`, `{"ipam":{"type":"x"},"ipam":null}`,
 		`{"name":"n","policy":{"type":"k8s"},"kubernetes":{"kubeconfig":"k"},"IPAM":{"type":"x"}}`,

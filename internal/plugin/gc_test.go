@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // gcCall is a GC that lists these sandboxes as valid.
@@ -120,9 +121,7 @@ func (w *world) foreignPods(t testing.TB) (names []string) {
 		ns, _ := w.host.pod(t, fmt.Sprintf("foreign-%d", i))
 		name := fmt.Sprintf("califoreign%d", i)
 		err := w.host.Conn.AddVeth(netlinkx.Veth{Name: name, PeerName: "eth0", PeerNamespace: ns.Namespace})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if alias != "" {
 			w.host.Run(t, "ip", "link", "set", name, "alias", alias)
 		}
@@ -224,13 +223,9 @@ func TestGCByLibcni(t *testing.T) {
 	err := cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{
 		ValidAttachments: []types.GCAttachment{{ContainerID: kept.container, IfName: "eth0"}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w.wantHeld(t, map[netip.Addr]*sandbox{a: kept})
 	w.wantLinks(t, []*sandbox{kept, stale}, []*sandbox{kept})
-	if err := cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, cni.GCNetworkList(t.Context(), list, &libcni.GCArgs{}))
 	w.wantHeld(t, nil)
 }

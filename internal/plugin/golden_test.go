@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -59,9 +60,7 @@ func TestSameAsCalico(t *testing.T) {
 func golden(t testing.TB, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "golden", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return string(text)
 }
 

@@ -16,9 +16,7 @@ func ofHostLocal(t *testing.T, ipam string) *delegated {
 	t.Helper()
 	stdin := edited(t, map[string]string{"ipam": ipam, "unknown": "12345678901234567890"})
 	conf, err := readConf(calico, stdin, noEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return &delegated{&session{conf: conf, stdin: stdin, node: "n1"}}
 }
 
@@ -85,9 +83,7 @@ func TestWords(t *testing.T) {
 func TestConfigurationForDel(t *testing.T) {
 	d := ofHostLocal(t, `{"type":"host-local","dataDir":"/d","subnet":"usePodCidr","rangeStart":"10.0.0.9","ranges":[[{"subnet":"10.0.0.0/8"}]]}`)
 	got, err := d.stdinForDel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := edited(t, map[string]string{"unknown": "12345678901234567890",
 		"ipam": `{"type":"host-local","dataDir":"/d","ranges":[[{"subnet":"0.0.0.0/0"}],[{"subnet":"::/0"}]]}`})
 	if diff := cmp.Diff(exact(t, string(want)), exact(t, string(got))); diff != "" {

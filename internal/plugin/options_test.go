@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Every key needs its tags: one without help would leave a hole in docs/.
@@ -132,9 +133,7 @@ func TestConfWinsOverEnvironment(t *testing.T) {
 		}
 		return "/env", !strings.HasPrefix(name, "CALICO_") && (strings.HasSuffix(name, "_FILE") || name == "KUBECONFIG")
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	got := []string{c.DatastoreType, c.EtcdEndpoints, c.EtcdDiscoverySRV, c.EtcdCertFile, c.EtcdKeyFile, c.EtcdCACertFile,
 		c.CalicoAPIGroup, c.Kubernetes.Kubeconfig, c.Kubernetes.APIRoot, c.Policy.CA, c.Policy.ClientCert, c.Policy.ClientKey}
 	want := []string{"etcdv3", "", "conf.org", "/conf", "/conf", "/conf", "conf", "/conf", "https://conf", "/conf", "/conf", "/conf"}
@@ -160,9 +159,7 @@ func TestDeprecatedKeys(t *testing.T) {
 		"hostname": `"n2"`, "etcd_authority": `"10.0.0.1:2379"`, "etcd_scheme": `"https"`,
 		"policy": `{"type":"k8s","k8s_api_root":"https://10.96.0.1/api/v1/","k8s_auth_token":"T","k8s_client_certificate":"/c","k8s_client_key":"/k","k8s_certificate_authority":"/ca"}`,
 	}), noEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var keys []string
 	for _, o := range c.outdated {
 		keys = append(keys, o.Key)

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -36,13 +37,9 @@ func newProxy(t testing.TB, h *host) *proxy {
 	t.Helper()
 	cfg := rest.AnonymousClientConfig(labtest.RESTConfig(t))
 	upstream, err := url.Parse(cfg.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	transport, err := rest.TransportFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	p := &proxy{}
 	pass := &httputil.ReverseProxy{
 		Transport: transport,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func assignment(addr, block string) ipam.Assignment {
@@ -34,9 +35,7 @@ func TestResultOfAdd(t *testing.T) {
 	assigned := ipamResult([]ipam.Assignment{assignment("10.0.0.5", "10.0.0.0/26"), assignment("fd00::5", "fd00::/122")})
 	assigned.DNS = types.DNS{Nameservers: []string{"10.96.0.10"}}
 	addrs, err := resultAddrs(assigned)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	mac, _ := net.ParseMAC("02:00:00:00:00:01")
 	r := &session{ifName: "eth0", netns: "/n"}
 	got := result(r, podnet.Result{HostVeth: "cali1", MAC: mac, MTU: 1480}, addrs, assigned)
@@ -50,13 +49,9 @@ func TestResultOfAdd(t *testing.T) {
 func compareJSON(t *testing.T, want string, res *types100.Result) {
 	t.Helper()
 	got, err := res.GetAsVersion("1.0.0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	text, err := json.Marshal(got)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if diff := cmp.Diff(exact(t, want), exact(t, string(text))); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
@@ -83,17 +78,13 @@ func ipamScript(t *testing.T, script string) (d *delegated, verbs func() string)
 	dir := t.TempDir()
 	log := filepath.Join(dir, "verbs")
 	text := "#!/bin/sh\necho $CNI_COMMAND >>" + log + "\n" + script
-	if err := os.WriteFile(filepath.Join(dir, "ipam"), []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(filepath.Join(dir, "ipam"), []byte(text), 0o755))
 	t.Setenv("CNI_PATH", dir)
 	r := &session{path: dir, stdin: []byte(minimalConf)}
 	r.conf.IPAM.Type = "ipam"
 	return &delegated{r}, func() string {
 		text, err := os.ReadFile(log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return strings.Join(strings.Fields(string(text)), " ")
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -219,9 +220,7 @@ func (h *host) start(t *testing.T, program string, env []string, args ...string)
 	t.Helper()
 	p := &process{cmd: exec.Command(program, args...), done: make(chan struct{})}
 	p.cmd.Env, p.cmd.Stderr = env, &p.out
-	if err := h.Try(p.cmd.Start); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.Try(p.cmd.Start))
 	go func() {
 		_ = p.cmd.Wait()
 		close(p.done)
@@ -267,27 +266,21 @@ func (w *world) attributes(t *testing.T, a netip.Addr) map[string]any {
 func (w *world) patchPodStatus(t *testing.T, pod, patch string) {
 	t.Helper()
 	_, err := w.api.of("Pod", w.name).Patch(t.Context(), pod, apitypes.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // An operator's lock is waited for, and not opened.
 func TestUpgradeWaitsForTheOperator(t *testing.T) {
 	w := upgradeWorld(t)
 	a, addrA := w.withHostLocal(t, "a")
-	if err := w.api.setReady(context.Background(), false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.api.setReady(context.Background(), false))
 	t.Cleanup(func() { _ = w.api.setReady(context.Background(), true) })
 	p := w.host.start(t, "/opt/cni/bin/calico-ipam", w.upgradeEnv(), "-upgrade")
 	time.Sleep(2 * time.Second)
 	if ready, by := w.ready(t); ready || by != "" {
 		t.Errorf("the lock of the operator was changed: %v %q", ready, by)
 	}
-	if err := w.api.setReady(context.Background(), true); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.api.setReady(context.Background(), true))
 	if state := p.wait(); !state.Success() || !strings.Contains(p.out.String(), "an operator has locked it") {
 		t.Errorf("%v: %s", state, p.out.String())
 	}

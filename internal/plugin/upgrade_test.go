@@ -11,6 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 )
 
@@ -105,17 +106,13 @@ func putInformation(t *testing.T, store *kubernetes.Store, ready *bool, nodes st
 	if info.ResourceVersion == "" {
 		write = store.Create
 	}
-	if err := write(context.Background(), info); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, write(context.Background(), info))
 }
 
 func (m *migration) wantLock(t *testing.T, ready bool, by string) {
 	t.Helper()
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	if err := m.store.Get(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.store.Get(t.Context(), info))
 	if got := info.Annotations[annotationUpgrading]; *info.Spec.DatastoreReady != ready || got != by {
 		t.Errorf("ready %v, locked by %q; want %v, %q", *info.Spec.DatastoreReady, got, ready, by)
 	}

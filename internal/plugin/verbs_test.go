@@ -25,6 +25,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -271,39 +272,33 @@ func TestDelOfWhatIsGone(t *testing.T) {
 func TestCheckNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	must := func(t *testing.T, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	cases := []struct {
 		name string
 		harm func(t *testing.T, s *sandbox, a netip.Prefix)
 		want func(s *sandbox, a netip.Prefix) string
 	}{
 		{"address removed", func(t *testing.T, s *sandbox, a netip.Prefix) {
-			must(t, s.ns.Conn.DeleteAddr(s.ns.Link(t, "eth0").Index, a))
+			errtest.Must(t, s.ns.Conn.DeleteAddr(s.ns.Link(t, "eth0").Index, a))
 		}, func(_ *sandbox, a netip.Prefix) string { return "the pod's eth0 lacks address " + a.String() }},
 		{"pod's route removed", func(t *testing.T, s *sandbox, _ netip.Prefix) {
-			must(t, s.ns.Conn.DeleteRoute(netlinkx.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Dev: s.ns.Link(t, "eth0").Index}))
+			errtest.Must(t, s.ns.Conn.DeleteRoute(netlinkx.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Dev: s.ns.Link(t, "eth0").Index}))
 		}, func(*sandbox, netip.Prefix) string { return "the pod lacks the route to 0.0.0.0/0 through eth0" }},
 		{"node's route removed", func(t *testing.T, s *sandbox, a netip.Prefix) {
-			must(t, w.host.Conn.DeleteRoute(netlinkx.Route{Dst: a, Dev: w.host.Link(t, s.hostVeth()).Index, Scope: netlinkx.ScopeLink}))
+			errtest.Must(t, w.host.Conn.DeleteRoute(netlinkx.Route{Dst: a, Dev: w.host.Link(t, s.hostVeth()).Index, Scope: netlinkx.ScopeLink}))
 		}, func(s *sandbox, a netip.Prefix) string {
 			return "the node lacks the route to " + a.String() + " through " + s.hostVeth()
 		}},
 		{"node's end down", func(t *testing.T, s *sandbox, _ netip.Prefix) {
-			must(t, w.host.Conn.SetDown(w.host.Link(t, s.hostVeth()).Index))
+			errtest.Must(t, w.host.Conn.SetDown(w.host.Link(t, s.hostVeth()).Index))
 		}, func(s *sandbox, _ netip.Prefix) string { return s.hostVeth() + " is down" }},
 		{"another MTU", func(t *testing.T, s *sandbox, _ netip.Prefix) {
-			must(t, s.ns.Conn.SetMTU(s.ns.Link(t, "eth0").Index, 1300))
+			errtest.Must(t, s.ns.Conn.SetMTU(s.ns.Link(t, "eth0").Index, 1300))
 		}, func(*sandbox, netip.Prefix) string { return "mtu of eth0 is 1300, want 1440" }},
 		{"link removed", func(t *testing.T, s *sandbox, _ netip.Prefix) {
-			must(t, s.ns.Conn.DeleteLink(s.ns.Link(t, "eth0").Index))
+			errtest.Must(t, s.ns.Conn.DeleteLink(s.ns.Link(t, "eth0").Index))
 		}, func(s *sandbox, _ netip.Prefix) string { return s.hostVeth() }},
 		{"another MAC", func(t *testing.T, s *sandbox, _ netip.Prefix) {
-			must(t, s.ns.Conn.SetHardwareAddr(s.ns.Link(t, "eth0").Index, net.HardwareAddr{2, 0, 0, 0, 0, 9}))
+			errtest.Must(t, s.ns.Conn.SetHardwareAddr(s.ns.Link(t, "eth0").Index, net.HardwareAddr{2, 0, 0, 0, 0, 9}))
 		}, func(*sandbox, netip.Prefix) string { return "address of the pod's eth0 is 02:00:00:00:00:09, want " }},
 		{"pod's gateway removed", func(t *testing.T, s *sandbox, _ netip.Prefix) {
 			s.ns.Run(t, "ip", "route", "del", "169.254.1.1")
@@ -362,9 +357,7 @@ func TestCheckReadsTheResult(t *testing.T) {
 		res := added.result(t)
 		edit(res)
 		text, err := json.Marshal(res)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return s.check(t, answer{stdout: string(text)})
 	}
 	edited(func(res *types100.Result) {
@@ -442,13 +435,9 @@ func TestEveryVersionOfTheSpecification(t *testing.T) {
 				t.Errorf("the result is of version %q (%v), want %q: %s", got, err, want, out)
 			}
 			res, err := create.Create(want, []byte(out))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			newest, err := types100.NewResultFromResult(res)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			a := address(t, newest)
 			w.wantHeld(t, map[netip.Addr]*sandbox{a: s})
 			if ones, bits := newest.IPs[0].Address.Mask.Size(); ones != 32 || bits != 32 || newest.IPs[0].Gateway != nil || len(newest.Routes) != 1 {
@@ -542,13 +531,9 @@ func TestChain(t *testing.T) {
 				t.Fatal(err)
 			}
 			res, err := cni.AddNetworkList(t.Context(), list, rt)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			newest, err := types100.NewResultFromResult(res)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			w.wantHeld(t, map[netip.Addr]*sandbox{address(t, newest): s})
 			if canCheck, _ := version.GreaterThanOrEqualTo(v, "0.4.0"); canCheck {
 				if err := cni.CheckNetworkList(t.Context(), list, rt); err != nil {
@@ -569,9 +554,7 @@ func libcniFor(t *testing.T, s *sandbox, cniVersion string) (*libcni.CNIConfig, 
 	t.Helper()
 	text := fmt.Sprintf(`{"name":%q,"cniVersion":%q,"plugins":[%s,{"type":"chained"}]}`, s.network(), cniVersion, s.conf(t))
 	list, err := libcni.NetworkConfFromBytes([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	cni := libcni.NewCNIConfigWithCacheDir([]string{"/opt/cni/bin"}, t.TempDir(), &containerRuntime{t: t, host: s.host})
 	rt := &libcni.RuntimeConf{ContainerID: s.container, NetNS: s.netns, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", s.name}, {"K8S_POD_NAME", s.pod}, {"K8S_POD_INFRA_CONTAINER_ID", s.container},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -98,9 +99,7 @@ func (w *world) conf(t testing.TB, edits ...func(conf map[string]any)) string {
 		edit(conf)
 	}
 	text, err := json.Marshal(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return string(text)
 }
 
@@ -226,16 +225,12 @@ func (w *world) state(t testing.TB) string {
 func network(t testing.TB, ns *netnstest.NS, name string, add func(string, ...any)) {
 	t.Helper()
 	links, err := ns.Conn.Links()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, l := range links {
 		add("%s: link %s", name, l.Name)
 	}
 	routes, err := ns.Conn.Routes(netlinkx.RouteFilter{Family: netlinkx.IPv4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, r := range routes {
 		add("%s: route %s", name, r.Dst)
 	}

@@ -19,6 +19,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 const (
@@ -43,12 +45,8 @@ func unpack(t *testing.T, from io.Reader, dir string) map[string]int64 {
 		if errors.Is(err, io.EOF) {
 			return sizes
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := unpackOne(h, r, dir); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
+		errtest.Must(t, unpackOne(h, r, dir))
 		if h.Typeflag == tar.TypeReg || h.Typeflag == tar.TypeLink {
 			sizes[h.Name] = h.Size
 		}
@@ -87,13 +85,9 @@ func open(t *testing.T, name string) (v1.ImageIndex, map[string]v1.Image) {
 	dir := t.TempDir()
 	unpack(t, f, dir)
 	outer, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	index, err := outer.ImageIndex(manifests(t, outer)[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	images := map[string]v1.Image{}
 	for _, m := range manifests(t, index) {
 		if images[m.Platform.Architecture], err = index.Image(m.Digest); err != nil {
@@ -106,9 +100,7 @@ func open(t *testing.T, name string) (v1.ImageIndex, map[string]v1.Image) {
 func manifests(t *testing.T, index v1.ImageIndex) []v1.Descriptor {
 	t.Helper()
 	m, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return m.Manifests
 }
 
@@ -120,9 +112,7 @@ func extract(t *testing.T, image v1.Image, dir string) map[string]int64 {
 		t.Fatalf("%d layers, %v", len(layers), err)
 	}
 	content, err := layers[0].Uncompressed()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer content.Close()
 	return unpack(t, content, dir)
 }
@@ -130,9 +120,7 @@ func extract(t *testing.T, image v1.Image, dir string) map[string]int64 {
 func config(t *testing.T, image v1.Image) v1.Config {
 	t.Helper()
 	file, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return file.Config
 }
 
@@ -163,9 +151,7 @@ func TestNotLinked(t *testing.T) {
 	dir := t.TempDir()
 	extract(t, images["amd64"], dir)
 	program, err := os.ReadFile(filepath.Join(dir, "usr/bin/tortie"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	const gobgp, viper = "github.com/osrg/gobgp/v3/pkg/", "github.com/spf13/viper."
 	for name, linked := range map[string]bool{
 		gobgp + "packet/bgp.ParseBGPBody": true, gobgp + "packet/bmp.ParseBMPMessage": false, gobgp + "packet/bmp.SplitBMP": false,
@@ -184,15 +170,11 @@ func TestLicences(t *testing.T) {
 	dir := t.TempDir()
 	sizes := extract(t, images["amd64"], dir)
 	text, err := os.ReadFile(filepath.Join(dir, "usr/share/sbom/tortie.spdx.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var list struct {
 		Packages []struct{ Name, PrimaryPackagePurpose, LicenseConcluded string }
 	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(text, &list))
 	count, size := 0, int64(0)
 	for _, p := range list.Packages {
 		if p.PrimaryPackagePurpose != "LIBRARY" {
@@ -224,13 +206,9 @@ func TestProgramsStart(t *testing.T) {
 		t.Fatalf("the image's user is %q", config(t, image).User)
 	}
 	dir, err := os.MkdirTemp("", "image-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Chmod(dir, 0o755))
 	extract(t, image, dir)
 	for name, env := range map[string]string{
 		"usr/bin/tortie": "", "usr/bin/node": "", "usr/bin/install": "", "usr/bin/kube-controllers": "",
@@ -255,18 +233,14 @@ func copySources(t *testing.T, to string) {
 	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	list.Dir = root
 	out, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
 		text, err := os.ReadFile(filepath.Join(root, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // deleted, and not committed yet
 		}
 		dst := filepath.Join(to, name)
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(dst), 0o755), os.WriteFile(dst, text, 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errors.Join(err, os.MkdirAll(filepath.Dir(dst), 0o755), os.WriteFile(dst, text, 0o644)))
 	}
 }
 
@@ -290,9 +264,7 @@ func TestAnotherDirectoryGivesTheSame(t *testing.T) {
 	run("image-all")
 	other, others := open(t, filepath.Join(dir, "dist/tortie-all.tar"))
 	want, err := index.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got, err := other.Digest(); err != nil || got != want {
 		t.Fatalf("digest %v, %v; %s has %v, so the build depends on its place (or the sources have changed since: make image-all)", got, err, archive, want)
 	}

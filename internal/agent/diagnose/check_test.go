@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // sound is a host on which nothing is wrong.
@@ -290,9 +291,7 @@ func TestTextAndOrder(t *testing.T) {
 	}}
 	r.Order()
 	var b strings.Builder
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.WriteText(&b))
 	want := "Node n1: 3 checks in 1.3 s: 1 problem, 0 warnings, 1 could not be made, 1 ok\n\nPROBLEM  z, eth0: one\n              two\n         why: because\n         do:  this\n\nUNKNOWN  c: dark\n\nok       b: fine\n"
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
@@ -307,9 +306,7 @@ func TestTextOfMany(t *testing.T) {
 	}
 	r.Order()
 	var b strings.Builder
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.WriteText(&b))
 	if text := b.String(); strings.Count(text, "refused") != 5 || !strings.Contains(text, "\nPROBLEM  peer-bgp: 95 more: -o json has them\n") || strings.Count(text, "fine") != 100 {
 		t.Errorf("got\n%s", text)
 	}
@@ -356,12 +353,8 @@ func TestConfigFiles(t *testing.T) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 func TestParseListener(t *testing.T) {

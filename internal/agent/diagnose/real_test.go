@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -207,26 +208,20 @@ func TestObstaclesOnTheWay(t *testing.T) {
 			}
 		}},
 		{"a small MTU on the way, and nobody says so", func(t *testing.T, n *network) {
-			if err := n.router.Conn.SetMTU(n.router.Link(t, "side2").Index, 1400); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, n.router.Conn.SetMTU(n.router.Link(t, "side2").Index, 1400))
 			n.router.Run(t, "nft", "table inet t { chain c { type filter hook output priority 0; icmp type destination-unreachable drop; icmpv6 type packet-too-big drop; }; }")
 		}, func(t *testing.T, f []Finding) {
 			expect(t, f, "peer-mtu", there, Problem, "packets of 1500 bytes do not arrive; of those that were tried, the largest that did has 1400")
 			expect(t, f, "peer-mtu", there6, Problem, "has 1400")
 		}},
 		{"a small MTU on the way, and the router says so", func(t *testing.T, n *network) {
-			if err := n.router.Conn.SetMTU(n.router.Link(t, "side2").Index, 1450); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, n.router.Conn.SetMTU(n.router.Link(t, "side2").Index, 1450))
 		}, func(t *testing.T, f []Finding) {
 			expect(t, f, "peer-mtu", there, Problem, "has 1450")
 			expect(t, f, "peer-mtu", there6, Problem, "has 1450")
 		}},
 		{"the peer is away", func(t *testing.T, n *network) {
-			if err := n.there.Conn.SetDown(n.there.Link(t, "eth0").Index); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, n.there.Conn.SetDown(n.there.Link(t, "eth0").Index))
 		}, func(t *testing.T, f []Finding) {
 			if bgp := find(t, f, "peer-bgp", there); bgp.Level != Problem || !strings.Contains(bgp.Seen, "no ") {
 				t.Errorf("%+v", bgp)

@@ -9,6 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -42,15 +43,11 @@ func throughTunnel(t *testing.T) {
 	}{{"192.168.1.0/26", "192.168.2.0/26", "10.2.0.5"}, {"192.168.2.0/26", "192.168.1.0/26", "10.1.0.5"}}
 	for i, conn := range []*netlinkx.Conn{n.here.Conn, n.there.Conn} {
 		block := netip.MustParsePrefix(ends[i].block)
-		if err := ipip.New(conn).Sync(t.Context(), ipip.Tunnel{MTU: 1480, Addr: block.Addr()}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ipip.New(conn).Sync(t.Context(), ipip.Tunnel{MTU: 1480, Addr: block.Addr()}))
 		_, err := routes.New(conn, routes.Options{}).Sync(t.Context(), []routes.Route{
 			routes.To(netip.MustParsePrefix(ends[i].other), routes.Hop{Via: netip.MustParseAddr(ends[i].via), Dev: ipip.Device, Onlink: true}),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 	n.report.Peers = n.report.Peers[:1]
 	n.agent(t)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // What clients of Calico read, word for word.
@@ -13,9 +14,7 @@ func TestCalicosWords(t *testing.T) {
 	all := []string{api.ClassAgent, api.ClassBGP, api.ClassRoutes, "Weather"}
 	for name, r := range map[string]*Report{"starting": starting(), "dual": dual(), "routed": routed()} {
 		text, err := json.MarshalIndent(r.Calico(all), "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		equalsGolden(t, "calico-"+name+".json", append(text, '\n'))
 	}
 	if got := routed().Calico([]string{api.ClassBGP}); got.Agent != nil || got.Routes != nil || got.BGP.NumberEstablishedV4 != 3 || got.LastUpdated != nil {

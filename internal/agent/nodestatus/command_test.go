@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // served is an HTTP server with one answer on every path; its address is host:port.
@@ -83,9 +85,7 @@ func TestFormatsHoldTheWholeAnswer(t *testing.T) {
 func decodeOutput(t *testing.T, address string, decode func([]byte, any) error, command, format string, into any) {
 	t.Helper()
 	text, err := execute(t, address, command, "-o", format)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if err := decode([]byte(text), into); err != nil {
 		t.Fatalf("%s -o %s: %v in\n%s", command, format, err, text)
 	}
@@ -106,17 +106,11 @@ func TestTextIsTheDefaultAndTheFlagWins(t *testing.T) {
 func refusing(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	at, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)
 }
 
@@ -228,9 +222,7 @@ func TestPicking(t *testing.T) {
 // Of several routes for an address the longest is the first.
 func TestLongestRouteFirst(t *testing.T) {
 	r := &Report{Routes: Routes{List: []Route{{Destination: "0.0.0.0/0"}, {Destination: "10.1.2.0/26"}, {Destination: "10.1.2.9/32"}, {Destination: "fd00::/64"}, {Destination: "odd"}}}}
-	if err := r.PickRoutes("10.1.2.9"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.PickRoutes("10.1.2.9"))
 	var got []string
 	for _, x := range r.Routes.List {
 		got = append(got, x.Destination)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the code says now")
@@ -143,9 +145,7 @@ func TestText(t *testing.T) {
 		for _, command := range Commands() {
 			t.Run(command+" "+name, func(t *testing.T) {
 				var got bytes.Buffer
-				if err := views[command].text(r, &got); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, views[command].text(r, &got))
 				equalsGolden(t, command+"-"+name+".txt", got.Bytes())
 			})
 		}
@@ -156,9 +156,7 @@ func TestText(t *testing.T) {
 func TestPickedPeer(t *testing.T) {
 	r := routed()
 	got, err := execute(t, agent(t, r), "peers", "10.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	equalsGolden(t, "peers-picked.txt", []byte(got))
 }
 
@@ -166,14 +164,10 @@ func equalsGolden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *rewrite {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(path, got, 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if d := cmp.Diff(string(want), string(got)); d != "" {
 		t.Errorf("%s (-want +got), -rewrite writes it anew:\n%s", path, d)
 	}
@@ -186,9 +180,7 @@ func TestLongListsAreCut(t *testing.T) {
 		r.Problems = append(r.Problems, "bad path")
 	}
 	var got strings.Builder
-	if err := r.WriteStatus(&got); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.WriteStatus(&got))
 	if n := strings.Count(got.String(), "bad path"); n != maxListed || !strings.Contains(got.String(), "and 980 more: -o json has them") {
 		t.Errorf("%d lines:\n%s", n, &got)
 	}
@@ -225,9 +217,7 @@ func TestWriteErrorsAreReported(t *testing.T) {
 	for _, command := range Commands() {
 		for _, format := range []string{"text", "json", "yaml"} {
 			write, err := views[command].writer(format)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if err := write(healthy(), full{}); err == nil {
 				t.Errorf("%s -o %s to a full disk: no error", command, format)
 			}

@@ -62,9 +62,7 @@ func TestKeys(t *testing.T) {
 		"kubernetes.io/metadata.name starts with 'team-'":                          {"kubernetes.io/metadata.name"},
 	} {
 		s, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if got := s.Keys(); !slices.Equal(got, want) {
 			t.Errorf("%q is decided by %q, want %q", text, got, want)
 		}

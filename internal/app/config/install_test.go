@@ -26,9 +26,7 @@ func minimal(extra map[string]string) map[string]string {
 
 func TestLoadInstallDefaults(t *testing.T) {
 	got, err := LoadInstall(env(minimal(nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := Install{
 		InstallHost: InstallHost{
 			NetDir: "/etc/cni/net.d", HostNetDir: "/host/etc/cni/net.d", HostBinDirs: []string{"/host/opt/cni/bin"},
@@ -60,9 +58,7 @@ func TestLoadInstallValues(t *testing.T) {
 		"TORTIE_AGENT_READY_URL":  "http://127.0.0.1:9099/readyz",
 		"TORTIE_INSTALL_METRICS":  ":9095",
 	})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got.APIServer() != "https://[fd00::1]:6443" || got.MTU != 1400 || got.LogLevel != "debug" || got.ConfName != "10-calico.conflist" {
 		t.Errorf("got %+v", got)
 	}
@@ -118,9 +114,7 @@ func TestLoadInstallReportsEveryMistake(t *testing.T) {
 
 func TestInstallWithoutAnAPIServer(t *testing.T) {
 	got, err := LoadInstall(env(map[string]string{"DATASTORE_TYPE": "etcdv3"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if host, err := os.Hostname(); err != nil || got.NodeName != strings.ToLower(host) {
 		t.Errorf("node name %q, want the host's %q (%v)", got.NodeName, host, err)
 	}

@@ -51,9 +51,7 @@ func TestPools(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, err := LoadControllers(of(c.env...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			for i, family := range []struct {
 				want *api.IPPoolSpec
 				got  *Pool
@@ -117,9 +115,7 @@ func TestWrongPools(t *testing.T) {
 func TestFelix(t *testing.T) {
 	n, err := LoadNode(of("NODENAME=n", "FELIX_NATPORTRANGE=1000:2000", "FELIX_IPFORWARDING=disabled", "FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=true",
 		"FELIX_VXLANVNI=7", "FELIX_VXLANMTU=0", "FELIX_VXLANMTUV6=1380", "FELIX_WORKLOADSOURCESPOOFING=any", "TORTIE_ALLOW_BGP_FROM_PODS=true"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ports, port, mtu, yes := api.PortRange("1:2"), 4790, 1400, true
 	got := n.Felix.Over(api.FelixConfigurationSpec{NATPortRange: &ports, VXLANPort: &port, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu, IPForwarding: "Enabled"})
 	vni, mtu6 := 7, 1380

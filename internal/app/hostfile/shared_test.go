@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // TestLinks plants links that lead out of a shared directory in each place where something is written: at the file, and at each
@@ -46,28 +48,22 @@ func TestLinks(t *testing.T) {
 					share, outside := filepath.Join(base, "share"), filepath.Join(base, "outside")
 					shared = append(shared, share)
 					defer func() { shared = shared[:len(shared)-1] }()
-					must := func(err error) {
-						t.Helper()
-						if err != nil {
-							t.Fatal(err)
-						}
-					}
 					victim := filepath.Join(outside, "dir", "file")
-					must(os.MkdirAll(filepath.Dir(victim), 0o755))
-					must(os.WriteFile(victim, []byte(kept), 0o644))
-					must(os.WriteFile(filepath.Join(outside, "dir", ".tortie-1.tmp"), []byte(kept), 0o644))
-					must(os.Chtimes(victim, at.Add(-time.Hour), at.Add(-time.Hour)))
+					errtest.Must(t, os.MkdirAll(filepath.Dir(victim), 0o755))
+					errtest.Must(t, os.WriteFile(victim, []byte(kept), 0o644))
+					errtest.Must(t, os.WriteFile(filepath.Join(outside, "dir", ".tortie-1.tmp"), []byte(kept), 0o644))
+					errtest.Must(t, os.Chtimes(victim, at.Add(-time.Hour), at.Add(-time.Hour)))
 					before := listing(t, outside)
 					path := filepath.Join(share, "outer", "dir", "file")
 					link := map[string]string{"file": path, "dangling": path, "dir": filepath.Dir(path), "outer": filepath.Join(share, "outer")}[place]
 					to := map[string]string{"file": victim, "dangling": filepath.Join(outside, "new"), "dir": filepath.Dir(victim), "outer": outside}[place]
-					must(os.MkdirAll(filepath.Dir(link), 0o755))
+					errtest.Must(t, os.MkdirAll(filepath.Dir(link), 0o755))
 					if form == "relative" {
 						var err error
 						to, err = filepath.Rel(filepath.Dir(link), to)
-						must(err)
+						errtest.Must(t, err)
 					}
-					must(os.Symlink(to, link))
+					errtest.Must(t, os.Symlink(to, link))
 					err := write(path)
 					if now := listing(t, outside); now != before {
 						t.Errorf("outside is now\n%s\nbefore:\n%s", now, before)
@@ -104,9 +100,7 @@ func listing(t *testing.T, dir string) string {
 		b.WriteString("\n")
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return b.String()
 }
 
@@ -117,9 +111,7 @@ func TestOddFiles(t *testing.T) {
 	defer func() { shared = shared[:len(shared)-1] }()
 	pipe, huge, outside := filepath.Join(dir, "pipe"), filepath.Join(dir, "huge"), filepath.Join(dir, "outside")
 	err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.WriteFile(huge, nil, 0o600), os.Truncate(huge, maxRead+1), os.Symlink("/dev/zero", outside))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, path := range []string{pipe, huge, outside, dir, filepath.Join(dir, "absent")} {
 		if b, err := ReadFile(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %d bytes, %v", path, len(b), err)
@@ -130,9 +122,7 @@ func TestOddFiles(t *testing.T) {
 	}
 	plain := filepath.Join(dir, "plain")
 	text := strings.Repeat("text", 1000)
-	if err := os.WriteFile(plain, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(plain, []byte(text), 0o600))
 	if b, err := ReadFile(plain); err != nil || string(b) != text {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}

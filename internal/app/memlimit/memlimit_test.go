@@ -9,17 +9,15 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func write(t *testing.T, root, name, text string) {
 	t.Helper()
 	path := filepath.Join(root, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 func TestLimit(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func on(link Link, addrs ...string) Link {
@@ -50,9 +52,7 @@ func second() []Link {
 func method(t *testing.T, text string, f Family) Method {
 	t.Helper()
 	m, err := ParseMethod(text, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return m
 }
 
@@ -134,9 +134,7 @@ func TestChoose(t *testing.T) {
 				f = IPv4
 			}
 			setting, err := ParseSetting(tc.setting, f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			r := Request{
 				Family: f, Setting: setting, Method: method(t, tc.method, f), Node: "n1", Links: tc.links,
 				Internal: addrs(strings.Fields(tc.internal)...), Source: source,
@@ -189,9 +187,7 @@ func check(t *testing.T, r Request, got Choice, err error) {
 
 func TestEveryCandidateHasItsReason(t *testing.T) {
 	got, err := Choose(Request{Family: IPv4, Setting: Setting{Mode: Detect}, Method: method(t, "first-found", IPv4), Links: second()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := map[string]string{
 		"127.0.0.1/8": "a loopback address", "10.255.0.1/32": "on loopback", "172.17.0.1/16": "on a bridge", "169.254.1.1/32": "a link-local address",
 		"192.168.1.1/32": "on a tunnel (ipip)", "10.244.0.0/32": "on a tunnel (vxlan)", "10.96.0.1/32": "on a link that leads nowhere (dummy)",
@@ -313,9 +309,7 @@ func TestAwaits(t *testing.T) {
 		"another is given":            {"fd00::7", "", global, false},
 	} {
 		setting, err := ParseSetting(c.setting, IPv6)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		r := Request{Family: IPv6, Setting: setting, Links: c.links}
 		if c.stored != "" {
 			r.Stored = netip.MustParsePrefix(c.stored)

@@ -12,15 +12,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // served returns the address of a program's server, and how many of its connections are open.
 func served(t *testing.T, p Program) (addr string, open func() int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	counting := &countingListener{Listener: l}
 	go func() { _ = Serve(t.Context(), counting, p.Handler()) }()
 	return l.Addr().String(), func() int { return int(counting.open.Load()) }
@@ -70,9 +70,7 @@ func TestFlood(t *testing.T) {
 			kubelet := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 			for i := range 4000 {
 				conn, err := net.Dial("tcp", addr)
-				if err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, err)
 				defer conn.Close()
 				_, _ = io.WriteString(conn, begin) // it may be closed by now
 				if i%400 == 399 {
@@ -104,9 +102,7 @@ func TestFloodEndsOldConnections(t *testing.T) {
 	hold := func(n int) {
 		for range n {
 			conn, err := net.Dial("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			t.Cleanup(func() { conn.Close() })
 		}
 	}
@@ -122,9 +118,7 @@ func TestFloodEndsOldConnections(t *testing.T) {
 	kubelet := &http.Client{Timeout: 20 * time.Second, Transport: transport}
 	for range 5 {
 		r, err := kubelet.Get("http://" + addr + "/livez")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		_, _ = io.Copy(io.Discard, r.Body)
 		r.Body.Close()
 		hold(10)
@@ -173,9 +167,7 @@ func TestManyRequests(t *testing.T) {
 func TestLimits(t *testing.T) {
 	addr, _ := served(t, healthy())
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/livez", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	r.Header.Set("X", fmt.Sprintf("%0*d", 2*headerBytes, 0))
 	answer, err := http.DefaultClient.Do(r)
 	if err == nil {

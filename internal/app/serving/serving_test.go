@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestHandler(t *testing.T) {
@@ -45,23 +47,17 @@ func TestHandler(t *testing.T) {
 func get(t *testing.T, url string) string {
 	t.Helper()
 	r, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return r.Status[:3] + " " + string(body)
 }
 
 // An address that is taken is an error that says which settings to change; one that is served ends with the context.
 func TestRun(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer taken.Close()
 	log := slog.New(slog.DiscardHandler)
 	err = Run(t.Context(), taken.Addr().String(), http.NotFoundHandler(), log, "SOME_HOST, SOME_PORT")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Why a session is down is said in words, for whichever end found out.
@@ -165,9 +166,7 @@ func TestRestartBitsOnTheWire(t *testing.T) {
 func checkRestart(t *testing.T, open []byte, afi byte, restarted, preserved bool) {
 	t.Helper()
 	caps, err := bgptest.Capabilities(open)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	const restartBit, forwardingBit, timeMask = 0x8000, 0x80, 0x0fff
 	value := caps[64]
 	if len(value) != 6 {

@@ -448,9 +448,7 @@ func TestRecalledFormsStay(t *testing.T) {
 		t.Fatalf("%s, %v", file, err)
 	}
 	var past []Past
-	if err := json.Unmarshal(file, &past); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(file, &past))
 	// The next process finds the filter gone, and has to wait for the Secret.
 	in.Filters, in.Secrets = nil, nil
 	d, state := Decide(in, Recall(past))

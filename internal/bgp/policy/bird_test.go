@@ -20,6 +20,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
@@ -265,18 +266,14 @@ func runBIRD(t *testing.T, family wire.Family, config string, tables int) []stri
 	t.Helper()
 	needtest.More(t, "the BIRD 1.6 of make deps")
 	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	suffix := ""
 	if family == wire.IPv6 {
 		suffix = "6"
 	}
 	programs, dir := filepath.Join(cache, "tortie/bird-1.6/usr/sbin"), t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	if err := os.WriteFile(file("conf"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(file("conf"), []byte(config), 0o600))
 	var log bytes.Buffer
 	daemon := exec.Command(filepath.Join(programs, "bird"+suffix), "-d", "-c", file("conf"), "-s", file("ctl"), "-P", file("pid"))
 	daemon.Stderr = &log
@@ -308,9 +305,7 @@ func runBIRD(t *testing.T, family wire.Family, config string, tables int) []stri
 func askBIRD(t *testing.T, path, command string) string {
 	t.Helper()
 	conn, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	lines := bufio.NewScanner(conn)

@@ -47,9 +47,7 @@ func a(text string) netip.Addr { return netip.MustParseAddr(text) }
 func TestRule(t *testing.T) {
 	community := func(text string) *wire.Attributes {
 		c, err := ParseCommunity(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return &wire.Attributes{Communities: wire.NewCommunities(c)}
 	}
 	plain := &wire.Attributes{}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 var figuresFile = flag.String("figures", "", "file to write what large clusters have come to, in JSON")
@@ -52,9 +54,7 @@ func TestLarge(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(*figuresFile, text, 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 func large(t *testing.T, nodes int) figure {

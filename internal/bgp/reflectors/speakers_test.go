@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 var speakersFile = flag.String("speakers", "", "file to write what real speakers cost to, in JSON; makes them many")
@@ -99,9 +100,7 @@ func write(t *testing.T, file string, all any) {
 	if err == nil {
 		err = os.WriteFile(file, text, 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // Real speakers as clients and reflectors: all learn all, also when a reflector dies and another stands in.

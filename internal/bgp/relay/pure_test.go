@@ -18,6 +18,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 var cmpNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
@@ -49,9 +50,7 @@ func TestKeysOf(t *testing.T) {
 func TestSetKeys(t *testing.T) {
 	for _, local := range []string{"127.0.0.1:0", "[::1]:0"} {
 		l, err := listen(t.Context(), netip.MustParseAddrPort(local))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		defer l.Close()
 		any := netip.PrefixFrom(anyOf(l.family()), 0)
 		host := netip.PrefixFrom(l.family(), l.family().BitLen())

@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // mute is a speaker that takes a session and then says nothing, whatever it is told.
@@ -58,9 +59,7 @@ func (counting) Failed(string) {} // which may be after the test
 func established(t *testing.T, behind relay.Behind) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	local := netip.MustParseAddr("127.0.0.1")
 	r := relay.New(slog.New(slog.DiscardHandler), time.Now, relay.Config{ASN: 64512, RouterID: netip.MustParseAddr("10.0.0.1")})

@@ -105,9 +105,7 @@ func TestEdit(t *testing.T) {
 				e.Family = IPv4
 			}
 			got, err := e.Edit(c.message, func(p netip.Prefix, _ *Attributes) Change { return c.decide(p) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if d := cmp.Diff(c.want, got); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}

@@ -461,9 +461,7 @@ func FuzzSession(f *testing.F) {
 				continue
 			}
 			for part := range Messages(v.Pass) {
-				if err := passesUnchanged(second, part); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, passesUnchanged(second, part))
 			}
 			if err := samePrefixes(first, second); err != nil || first.Prefixes() > rules.MaxPrefixes {
 				t.Fatalf("%d prefixes: %v", first.Prefixes(), err)

@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -42,9 +43,7 @@ func found(t *testing.T, store *kubernetes.Store) state.Defaults {
 func pools(t *testing.T, store *kubernetes.Store) []api.IPPool {
 	t.Helper()
 	var all api.IPPoolList
-	if err := store.List(t.Context(), &all, datastore.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.List(t.Context(), &all, datastore.ListOptions{}))
 	return all.Items
 }
 
@@ -111,9 +110,7 @@ func TestASteadyStartAsksNothing(t *testing.T) {
 	} {
 		now, there := found(t, store), pools(t, store)
 		proxy.Reset()
-		if err := errors.Join(SetUp(t.Context(), store, want, now), MakePools(t.Context(), store, testPools(), there)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errors.Join(SetUp(t.Context(), store, want, now), MakePools(t.Context(), store, testPools(), there)))
 		if d := cmp.Diff(requests, proxy.Requests()); d != "" {
 			t.Errorf("requests (-want +got):\n%s", d)
 		}
@@ -130,23 +127,15 @@ func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
 	labstore.Forget(t, store, own)
 	own.Meta, own.Spec = api.Meta{Name: "own"}, api.IPPoolSpec{CIDR: "10.78.0.0/16"}
 	for _, obj := range []api.Resource{info, own} {
-		if err := store.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Create(t.Context(), obj))
 	}
 	stale, there := found(t, store), pools(t, store) // and somebody writes before SetUp does
 	info.Spec.ClusterType = "typha,kdd,more"
-	if err := store.Update(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Update(t.Context(), info))
 	want := testPools()
 	want.V6 = nil
-	if err := errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s"}}, stale), MakePools(t.Context(), store, want, there)); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Get(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s"}}, stale), MakePools(t.Context(), store, want, there)))
+	errtest.Must(t, store.Get(t.Context(), info))
 	wanted := api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd,more,k8s", DatastoreReady: &no}
 	if d := cmp.Diff(wanted, info.Spec); d != "" {
 		t.Errorf("ClusterInformation (-want +got):\n%s", d)
@@ -173,18 +162,14 @@ func TestClusterTypeThatIsFull(t *testing.T) {
 	store := labstore.Store(t)
 	nothingThere(t, store)
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{ClusterType: "k8s," + strings.Repeat("x", 250)}}
-	if err := store.Create(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), info))
 	want := Cluster{Type: []string{"k8s", "bgp"}}
 	if err := SetUp(t.Context(), refusing{store}, want, found(t, store)); err == nil || errors.Is(err, ErrClusterType) {
 		t.Errorf("without a GUID: %v, want an error", err)
 	}
 	ready := true
 	info.Spec.ClusterGUID, info.Spec.DatastoreReady = "0123456789abcdef0123456789abcdef", &ready
-	if err := store.Update(t.Context(), info); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Update(t.Context(), info))
 	if err := SetUp(t.Context(), refusing{store}, want, found(t, store)); !errors.Is(err, ErrClusterType) {
 		t.Errorf("with a clusterType that stays: %v, want %v", err, ErrClusterType)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 )
 
@@ -21,18 +22,14 @@ func aNode(t *testing.T, store *kubernetes.Store, name string, annotations map[s
 	n := &api.Node{Meta: api.Meta{Name: name}}
 	labstore.Forget(t, store, n)
 	n = &api.Node{Meta: api.Meta{Name: name, Annotations: annotations}}
-	if err := store.Create(t.Context(), n); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), n))
 	return read(t, store, name)
 }
 
 func read(t *testing.T, store *kubernetes.Store, name string) *api.Node {
 	t.Helper()
 	n := &api.Node{Meta: api.Meta{Name: name}}
-	if err := store.Get(t.Context(), n); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Get(t.Context(), n))
 	return n
 }
 
@@ -40,17 +37,13 @@ func TestAnnounce(t *testing.T) {
 	store := labstore.Store(t)
 	node := aNode(t, store, "announced", map[string]string{"other": "stays", api.AnnotationIPv4TunnelAddr: "10.1.1.1"})
 	want := map[string]string{api.AnnotationIPv4Address: "10.0.0.1/24", api.AnnotationIPv4TunnelAddr: ""}
-	if err := Announce(t.Context(), store, node.Annotations, node.Name, want); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Announce(t.Context(), store, node.Annotations, node.Name, want))
 	got := read(t, store, node.Name)
 	if d := cmp.Diff(map[string]string{"other": "stays", api.AnnotationIPv4Address: "10.0.0.1/24"}, got.Annotations); d != "" {
 		t.Errorf("annotations (-want +got):\n%s", d)
 	}
 	// What is right already is not written again.
-	if err := Announce(t.Context(), store, got.Annotations, got.Name, want); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Announce(t.Context(), store, got.Annotations, got.Name, want))
 	if again := read(t, store, node.Name); again.ResourceVersion != got.ResourceVersion {
 		t.Error("a Node that was right was written")
 	}
@@ -67,9 +60,7 @@ func TestAvailability(t *testing.T) {
 	away := fmt.Errorf("list: %w", datastore.ErrUnavailable)
 	flip := func(status string) {
 		patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{Type: api.NetworkUnavailable, Status: status, Reason: "SomebodyElse"}}}}
-		if err := store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: node.Name}}, patch, false); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: node.Name}}, patch, false))
 	}
 	for _, step := range []struct {
 		what    string
@@ -115,9 +106,7 @@ func TestAvailability(t *testing.T) {
 			t.Errorf("%s: condition %q, written %v; want %q, %v", step.what, text, written, step.want, step.written)
 		}
 	}
-	if err := store.Delete(t.Context(), read(t, store, node.Name)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Delete(t.Context(), read(t, store, node.Name)))
 	now = now.Add(time.Hour)
 	if err := agent.Sync(t.Context(), nil, nil); err != nil {
 		t.Errorf("a Node that is gone: %v", err)
@@ -136,15 +125,11 @@ func TestLabelAffinities(t *testing.T) {
 	}
 	for _, a := range []*api.BlockAffinity{old, virtual} {
 		labstore.Forget(t, store, &api.BlockAffinity{Meta: api.Meta{Name: a.Name}, Spec: a.Spec})
-		if err := store.Create(t.Context(), a); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Create(t.Context(), a))
 	}
 	list := func() api.BlockAffinityList {
 		var l api.BlockAffinityList
-		if err := store.List(t.Context(), &l, datastore.ListOptions{Host: "label-node"}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.List(t.Context(), &l, datastore.ListOptions{Host: "label-node"}))
 		return l
 	}
 	if l := list(); len(l.Items) != 0 {
@@ -156,17 +141,13 @@ func TestLabelAffinities(t *testing.T) {
 		t.Errorf("somebody was faster: %v", err)
 	}
 	own := []api.BlockAffinity{*old, *virtual}
-	if err := LabelAffinities(t.Context(), store, own); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, LabelAffinities(t.Context(), store, own))
 	l := list()
 	if len(l.Items) != 1 || l.Items[0].Name != old.Name || l.Items[0].Spec.State != api.AffinityConfirmed {
 		t.Fatalf("listed by label: %+v", l.Items)
 	}
 	before := l.Items[0].ResourceVersion
-	if err := LabelAffinities(t.Context(), store, l.Items); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, LabelAffinities(t.Context(), store, l.Items))
 	if l := list(); l.Items[0].ResourceVersion != before {
 		t.Error("an affinity that has its labels was written")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 )
 
@@ -119,14 +120,10 @@ func TestSetUpAfterKubeadm(t *testing.T) {
 	m = &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}, Data: map[string]string{
 		"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking:\n  podSubnet: 10.99.0.0/16,fd00:99::/56\n",
 	}}
-	if err := store.Create(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), m))
 	want := testPools()
 	want.V4.CIDR = netip.Prefix{}
-	if err := errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, found(t, store)), MakePools(t.Context(), store, want, nil)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, found(t, store)), MakePools(t.Context(), store, want, nil)))
 	f := found(t, store)
 	var cidrs []string
 	for _, p := range pools(t, store) {
@@ -138,9 +135,7 @@ func TestSetUpAfterKubeadm(t *testing.T) {
 	}
 	var spec api.FelixConfigurationSpec
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}}
-	if err := store.Get(t.Context(), felix); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Get(t.Context(), felix))
 	spec = api.FelixConfigurationSpec{LogSeverityScreen: "Info", ReportingInterval: "0s"}
 	if d := cmp.Diff(spec, felix.Spec); d != "" {
 		t.Errorf("FelixConfiguration (-want +got):\n%s", d)

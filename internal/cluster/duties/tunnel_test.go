@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -40,9 +41,7 @@ func pool(t *testing.T, store *kubernetes.Store, name, cidr string, blockSize in
 	labstore.Forget(t, store, p)
 	emptied(t, store)
 	p.Meta, p.Spec = api.Meta{Name: name}, api.IPPoolSpec{CIDR: cidr, BlockSize: blockSize, IPIPMode: api.EncapAlways}
-	if err := store.Create(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), p))
 }
 
 // emptied removes all of IPAM at the end of the test.
@@ -74,9 +73,7 @@ func emptied(t *testing.T, store *kubernetes.Store) {
 func held(t *testing.T, store datastore.Store, node string) []netip.Addr {
 	t.Helper()
 	addrs, err := ipam.NewClient(store, time.Now).Addresses(t.Context(), names.TunnelHandle(node))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return addrs
 }
 
@@ -90,9 +87,7 @@ func TestTunnelAddressSurvivesAndFollowsThePools(t *testing.T) {
 		t.Helper()
 		agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, "tunnel-node", time.Now) // a new one each time
 		a, err := agent.Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: ranges, Keep: keep}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return a
 	}
 	first := assign(keep[0])
@@ -173,16 +168,12 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 				config := &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}}
 				labstore.Forget(t, store, config)
 				config = &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}}
-				if err := store.Create(t.Context(), config); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, store.Create(t.Context(), config))
 			}
 			agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, node, time.Now)
 			in := TunnelInput{Ranges: Ranges{Assign: c.from, Keep: c.from}, Noted: noted, Unsure: c.unsure}
 			got, err := agent.Address(t.Context(), in)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			switch {
 			case c.want == "*" && (!got.IsValid() || got.String() == noted || !c.from[0].Contains(got)):
 				t.Errorf("address %s, want another of %s", got, c.from)
@@ -235,9 +226,7 @@ func prepare(t *testing.T, store *kubernetes.Store, node string, at *allocation,
 		objects = append(objects, &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(at.handle)}, Spec: api.IPAMHandleSpec{HandleID: at.handle, Block: map[string]int{cidr.String(): 1}}})
 	}
 	for _, obj := range objects {
-		if err := store.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Create(t.Context(), obj))
 	}
 }
 
@@ -245,9 +234,7 @@ func prepare(t *testing.T, store *kubernetes.Store, node string, at *allocation,
 func holderOf(t *testing.T, store *kubernetes.Store, addr string) string {
 	t.Helper()
 	b := &api.IPAMBlock{Meta: api.Meta{Name: "10-85-0-0-29"}}
-	if err := store.Get(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Get(t.Context(), b))
 	at := b.Spec.Allocations[netip.MustParseAddr(addr).As4()[3]]
 	switch {
 	case at == nil:
@@ -361,9 +348,7 @@ func TestTunnelAddressIsTakenOver(t *testing.T) {
 	block := func() *api.IPAMBlock {
 		t.Helper()
 		b := &api.IPAMBlock{Meta: api.Meta{Name: names.Block(netip.PrefixFrom(addr, 29).Masked())}}
-		if err := store.Get(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Get(t.Context(), b))
 		return b
 	}
 	expire := func() []int {
@@ -376,9 +361,7 @@ func TestTunnelAddressIsTakenOver(t *testing.T) {
 			t.Fatalf("the tunnel has %s, not %s", a, addr)
 		}
 		done, err := client.Expire(t.Context(), api.IPAMConfigSpec{}, []ipam.Expired{decided})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return done
 	}
 	in.UID = "2"
@@ -408,19 +391,13 @@ func TestTunnelAddressOfANodeThatIsGone(t *testing.T) {
 	agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, n.Name, time.Now)
 	in := TunnelInput{Ranges: Ranges{Assign: prefixes("10.88.0.0/24")}}
 	addr, err := agent.Address(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Delete(t.Context(), read(t, store, n.Name)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, store.Delete(t.Context(), read(t, store, n.Name)))
 	err = Announce(t.Context(), store, nil, n.Name, map[string]string{api.AnnotationIPv4TunnelAddr: addr.String()})
 	if !isNotFound(err) {
 		t.Fatalf("announced on a Node that is gone: %v", err)
 	}
-	if err := agent.Abandon(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, agent.Abandon(t.Context()))
 	if held := held(t, store, n.Name); len(held) > 0 {
 		t.Errorf("the handle still holds %v", held)
 	}
@@ -520,9 +497,7 @@ func checkAddresses(t *testing.T, store *kubernetes.Store, final []netip.Addr) {
 		want[names.TunnelHandle(name)] = addr
 	}
 	var blocks api.IPAMBlockList
-	if err := store.List(t.Context(), &blocks, datastore.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.List(t.Context(), &blocks, datastore.ListOptions{}))
 	got := map[string]netip.Addr{}
 	for _, b := range blocks.Items {
 		first := netip.MustParsePrefix(b.Spec.CIDR).Addr().As4()
@@ -558,21 +533,17 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 		seen := read(t, store, "steady-node") // what watches tell comes from here
 		there := found(t, store)
 		var own api.BlockAffinityList
-		if err := store.List(t.Context(), &own, datastore.ListOptions{Host: seen.Name}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.List(t.Context(), &own, datastore.ListOptions{Host: seen.Name}))
 		proxy.Reset()
 		agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, seen.Name, time.Now)
 		ranges := Ranges{Assign: prefixes("10.91.0.0/24"), Keep: prefixes("10.91.0.0/24")}
 		addr, err := agent.Address(t.Context(), TunnelInput{Ranges: ranges, UID: seen.UID, Known: again, Noted: seen.Annotations[api.AnnotationIPv4TunnelAddr]})
-		if err := errors.Join(err,
+		errtest.Must(t, errors.Join(err,
 			SetUp(t.Context(), store, want, there),
 			LabelAffinities(t.Context(), store, own.Items),
 			Announce(t.Context(), store, seen.Annotations, seen.Name, map[string]string{api.AnnotationIPv4TunnelAddr: text(addr)}),
 			NewAvailability(store, seen.Name, time.Now).Sync(t.Context(), seen.Status.Conditions, nil),
-		); err != nil {
-			t.Fatal(err)
-		}
+		))
 	}
 	start(false)
 	start(true)
@@ -589,26 +560,20 @@ func TestTunnelKinds(t *testing.T) {
 	p := &api.IPPool{Meta: api.Meta{Name: "kinds-6"}}
 	labstore.Forget(t, store, p)
 	p.Meta, p.Spec = api.Meta{Name: "kinds-6"}, api.IPPoolSpec{CIDR: "fd78::/112", BlockSize: 122, VXLANMode: api.EncapAlways}
-	if err := store.Create(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), p))
 	client := ipam.NewClient(store, time.Now)
 	ranges := map[bool][]netip.Prefix{false: prefixes("10.78.0.0/24"), true: prefixes("fd78::/112")}
 	handles := map[string]TunnelKind{"ipip-tunnel-addr-kinds-node": IPIP, "vxlan-tunnel-addr-kinds-node": VXLAN, "vxlan-v6-tunnel-addr-kinds-node": VXLANv6}
 	for handle, kind := range handles {
 		addr, err := NewTunnel(client, kind, "kinds-node", time.Now).Address(t.Context(), TunnelInput{Ranges: Ranges{Assign: ranges[kind.v6], Keep: ranges[kind.v6]}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		held, err := client.Addresses(t.Context(), handle)
 		if err != nil || !slices.Equal(held, []netip.Addr{addr}) || addr.Is6() != kind.v6 {
 			t.Errorf("%s holds %v, %v; want %s", handle, held, err, addr)
 		}
 	}
 	var blocks api.IPAMBlockList
-	if err := store.List(t.Context(), &blocks, datastore.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.List(t.Context(), &blocks, datastore.ListOptions{}))
 	marks := map[string]string{}
 	for _, b := range blocks.Items {
 		for _, a := range b.Spec.Attributes {
@@ -643,9 +608,7 @@ func TestTunnelHandleThatWasTaken(t *testing.T) {
 			Spec: api.IPAMHandleSpec{HandleID: strings.ToUpper(id[:4]) + id[4:], Block: map[string]int{}},
 		}
 		labstore.Forget(t, store, &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(id)}, Spec: api.IPAMHandleSpec{HandleID: id}})
-		if err := store.Create(t.Context(), squat); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Create(t.Context(), squat))
 		tunnel := NewTunnel(ipam.NewClient(store, time.Now), kind, "taken-node", time.Now)
 		in := TunnelInput{Ranges: Ranges{Assign: prefixes("10.121.7.0/24")}, UID: "u"}
 		if _, err := tunnel.Address(t.Context(), in); !errors.Is(err, ipam.ErrForeignHandle) {

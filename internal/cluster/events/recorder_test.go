@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // memory is a Store that can be told to fail. The real API server has its test in internal/cluster.
@@ -97,9 +98,7 @@ func TestTheSameIsWrittenEveryTenMinutes(t *testing.T) {
 	d := newDesk()
 	for second := range 25 * 60 {
 		d.Warn(pool, "InvalidPool", "spec.cidr is odd")
-		if err := d.drain(t); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, d.drain(t))
 		if want := second/600 + 1; d.server.writes != want {
 			t.Fatalf("%d writes after %d s, want %d", d.server.writes, second, want)
 		}
@@ -138,9 +137,7 @@ func TestARestartGoesOnCounting(t *testing.T) {
 	second.server.events = first.server.events
 	second.at = first.at.Add(time.Hour)
 	second.Warn(pool, "InvalidPool", "odd")
-	if err := second.drain(t); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, second.drain(t))
 	if e := second.server.only(t); e.Count != 4 || !e.LastTimestamp.Equal(second.at) {
 		t.Errorf("%+v", e)
 	}
@@ -148,9 +145,7 @@ func TestARestartGoesOnCounting(t *testing.T) {
 	clear(second.server.events)
 	second.at = second.at.Add(2 * time.Hour)
 	second.Warn(pool, "InvalidPool", "odd")
-	if err := second.drain(t); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, second.drain(t))
 	if e := second.server.only(t); e.Count != 1 || !e.FirstTimestamp.Equal(second.at) {
 		t.Errorf("%+v", e)
 	}
@@ -162,9 +157,7 @@ func TestCommon(t *testing.T) {
 	second.server, second.store, second.source.Host = first.server, first.server, "n2"
 	turn := func(d *desk) {
 		d.WarnCommon(pool, "InvalidPool", "odd")
-		if err := d.drain(t); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, d.drain(t))
 	}
 	for range 3 {
 		turn(first)
@@ -195,9 +188,7 @@ func TestWithoutAnAPIServerNothingIsLostThatIsSaidAgain(t *testing.T) {
 	d.server.failing = nil
 	d.at = d.at.Add(retry)
 	d.Warn(pool, "InvalidPool", "odd")
-	if err := d.drain(t); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.drain(t))
 	if e := d.server.only(t); e.Count != 101 {
 		t.Errorf("%+v", e)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // texts are the settings of a test.
@@ -187,9 +188,7 @@ func TestReduce(t *testing.T) {
 		`{"addressType":"IPv4"}`: {},
 	} {
 		var s api.EndpointSlice
-		if err := json.Unmarshal([]byte(text), &s); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, json.Unmarshal([]byte(text), &s))
 		s.Meta = api.Meta{Namespace: "shop", Name: "web-x", Labels: map[string]string{api.LabelServiceName: "web"}}
 		want.Namespace, want.Service = "shop", "web"
 		if got, ok := Reduce(&s, "n1"); !ok || got != want {

@@ -26,6 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -51,9 +52,7 @@ func on(t *testing.T, test func(*world)) {
 	t.Run("etcdv3", func(t *testing.T) {
 		e := labtest.NewEtcd(t, false)
 		s, err := etcd.New(etcd.Config{Endpoints: []string{e.Endpoint}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		test(newWorld(t, s, inventory.Source{IPAM: s, Cluster: asControllers(t)}))
 	})
 }
@@ -63,18 +62,14 @@ func asControllers(t *testing.T) datastore.Store {
 	t.Helper()
 	cfg := labtest.As(t, "tortie-kube-controllers")
 	s, err := store.New(store.Config{Server: cfg.Host, CAData: cfg.CAData, Token: cfg.BearerToken})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return s
 }
 
 // newWorld makes a cluster of two nodes with a tunnel and two pods each, in which nothing is wrong.
 func newWorld(t *testing.T, store datastore.Store, source inventory.Source) *world {
 	core, err := kubernetes.NewForConfig(labtest.RESTConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w := &world{t: t, store: store, source: source, core: core, ipam: ipam.NewClient(store, time.Now)}
 	w.wipe()
 	t.Cleanup(w.wipe)
@@ -97,20 +92,14 @@ func newWorld(t *testing.T, store datastore.Store, source inventory.Source) *wor
 func (w *world) wipe() {
 	ctx := context.Background()
 	for _, list := range []api.ResourceList{&api.IPPoolList{}, &api.IPAMBlockList{}, &api.IPAMHandleList{}, &api.BlockAffinityList{}, &api.List[api.ClusterInformation, *api.ClusterInformation]{}} {
-		if err := w.store.List(ctx, list, datastore.ListOptions{}); err != nil {
-			w.t.Fatal(err)
-		}
+		errtest.Must(w.t, w.store.List(ctx, list, datastore.ListOptions{}))
 		for _, obj := range items(list) {
-			if err := w.store.Delete(ctx, obj); err != nil {
-				w.t.Fatal(err)
-			}
+			errtest.Must(w.t, w.store.Delete(ctx, obj))
 		}
 	}
 	now := int64(0)
 	pods, err := w.core.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	for _, p := range pods.Items {
 		_ = w.core.CoreV1().Pods(namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
 	}
@@ -150,9 +139,7 @@ func items(list api.ResourceList) []api.Resource {
 
 func (w *world) create(obj api.Resource) {
 	w.t.Helper()
-	if err := w.store.Create(w.t.Context(), obj); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.store.Create(w.t.Context(), obj))
 }
 
 func (w *world) assign(handle, node string, attrs map[string]string, wanted ...netip.Addr) netip.Addr {
@@ -160,9 +147,7 @@ func (w *world) assign(handle, node string, attrs map[string]string, wanted ...n
 	got, err := w.ipam.Assign(w.t.Context(), ipam.Request{
 		Owner: ipam.Owner{Handle: handle, Attrs: attrs}, Host: node, V4: true, Use: api.UseWorkload, Addresses: wanted,
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	return got[0].Address
 }
 
@@ -174,9 +159,7 @@ func (w *world) pod(name, node string, wanted ...netip.Addr) netip.Addr {
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	a := w.assign("net."+name, node, podAttrs(name, node), wanted...)
 	p.Status.PodIP, p.Status.PodIPs = a.String(), []corev1.PodIP{{IP: a.String()}}
 	if _, err := pods.UpdateStatus(w.t.Context(), p, metav1.UpdateOptions{}); err != nil {
@@ -193,9 +176,7 @@ func podAttrs(name, node string) map[string]string {
 func (w *world) kill(name string) {
 	w.t.Helper()
 	now := int64(0)
-	if err := w.core.CoreV1().Pods(namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.core.CoreV1().Pods(namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 }
 
 // run runs the tool, which must end with the exit code.
@@ -233,9 +214,7 @@ func (w *world) kinds(want int, args ...string) []string {
 func (w *world) held(handle string) []netip.Addr {
 	w.t.Helper()
 	addrs, err := w.ipam.Addresses(w.t.Context(), handle)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	return addrs
 }
 
@@ -245,8 +224,8 @@ func (w *world) damage() {
 	w.assign("net.a-2-old", "a", podAttrs("a-2", "a"))
 	w.assign(names.TunnelHandle("c"), "a", map[string]string{"node": "c", "type": inventory.TypeIPIP})
 	h := &api.IPAMHandle{Meta: api.Meta{Name: "net.b-1"}, Spec: api.IPAMHandleSpec{HandleID: "net.b-1"}}
-	w.must(w.store.Get(w.t.Context(), h))
-	w.must(w.store.Delete(w.t.Context(), h))
+	errtest.Must(w.t, w.store.Get(w.t.Context(), h))
+	errtest.Must(w.t, w.store.Delete(w.t.Context(), h))
 	w.create(claim("c", "10.0.0.112/28", api.AffinityPending))
 }
 
@@ -275,19 +254,12 @@ func claim(node, cidr string, state api.AffinityState) *api.BlockAffinity {
 	}
 }
 
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // revisions are those of all of IPAM's objects.
 func (w *world) revisions() string {
 	w.t.Helper()
 	var all []string
 	for _, list := range []api.ResourceList{&api.IPAMBlockList{}, &api.IPAMHandleList{}, &api.BlockAffinityList{}} {
-		w.must(w.store.List(w.t.Context(), list, datastore.ListOptions{}))
+		errtest.Must(w.t, w.store.List(w.t.Context(), list, datastore.ListOptions{}))
 		for _, obj := range items(list) {
 			all = append(all, obj.GetMeta().Name+"="+obj.GetMeta().ResourceVersion)
 		}
@@ -395,18 +367,18 @@ func TestMends(t *testing.T) {
 		w.assign("net.x", "a", map[string]string{"node": "a", "note": "x"})
 		block := w.blockOf("a")
 		a := claim("a", block.Spec.CIDR, api.AffinityConfirmed)
-		w.must(w.store.Get(t.Context(), a))
-		w.must(w.store.Delete(t.Context(), a))
+		errtest.Must(w.t, w.store.Get(t.Context(), a))
+		errtest.Must(w.t, w.store.Delete(t.Context(), a))
 		for i := range block.Spec.Attributes {
 			if *block.Spec.Attributes[i].HandleID == "net.x" {
 				block.Spec.Attributes[i].HandleID = nil
 			}
 		}
-		w.must(w.store.Update(t.Context(), block))
+		errtest.Must(w.t, w.store.Update(t.Context(), block))
 		h := &api.IPAMHandle{Meta: api.Meta{Name: "net.b-1"}, Spec: api.IPAMHandleSpec{HandleID: "net.b-1"}}
-		w.must(w.store.Get(t.Context(), h))
+		errtest.Must(w.t, w.store.Get(t.Context(), h))
 		h.Spec.Block["10.0.0.112/28"] = 3
-		w.must(w.store.Update(t.Context(), h))
+		errtest.Must(w.t, w.store.Update(t.Context(), h))
 		w.run(3, "check", "-again", "10ms")
 		w.run(3, "check", "-again", "10ms", "-fix", "-yes") // what is left is the handle of the address that has none any more
 		if got := w.kinds(3); !slices.Equal(got, []string{"handle-empty"}) {
@@ -418,7 +390,7 @@ func TestMends(t *testing.T) {
 func (w *world) blockOf(node string) *api.IPAMBlock {
 	w.t.Helper()
 	var list api.IPAMBlockList
-	w.must(w.store.List(w.t.Context(), &list, datastore.ListOptions{}))
+	errtest.Must(w.t, w.store.List(w.t.Context(), &list, datastore.ListOptions{}))
 	for i := range list.Items {
 		if a := list.Items[i].Spec.Affinity; a != nil && *a == names.HostAffinity(node) {
 			return &list.Items[i]

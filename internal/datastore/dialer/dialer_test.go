@@ -28,20 +28,12 @@ const shortTimeout = 300 * time.Millisecond
 func deaf(t *testing.T) string {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { syscall.Close(fd) })
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	errtest.Must(t, syscall.Listen(fd, 0))
 	sa, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	addr := fmt.Sprintf("127.0.0.1:%d", sa.(*syscall.SockaddrInet4).Port)
 	for { // until the queue is full
 		c, err := net.DialTimeout("tcp", addr, 100*time.Millisecond)
@@ -56,9 +48,7 @@ func deaf(t *testing.T) string {
 func mute(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l.Addr().String()
 }
@@ -113,9 +103,7 @@ func TestAbsenceIsRemembered(t *testing.T) {
 func TestRefusalIsNotRemembered(t *testing.T) {
 	addr := mute(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	refusing := l.Addr().String()
 	l.Close()
 	d := newDialer(nil)
@@ -174,14 +162,10 @@ func TestPlainHTTP2(t *testing.T) {
 // Of several servers the first that answers is taken: a refusal is passed over at once, silence after a moment.
 func TestRace(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer l.Close()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	gone.Close()
 	good, refusing, silent := l.Addr().String(), gone.Addr().String(), deaf(t)
 	for _, c := range []struct {
@@ -219,9 +203,7 @@ func TestRace(t *testing.T) {
 // Memory is short, as servers come back, and of one server only.
 func TestMemoryEnds(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer l.Close()
 	d := newDialer(nil)
 	addr := l.Addr().String()
@@ -232,8 +214,6 @@ func TestMemoryEnds(t *testing.T) {
 	}
 	time.Sleep(150 * time.Millisecond)
 	conn, err := d.plain(t.Context(), "tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	conn.Close()
 }

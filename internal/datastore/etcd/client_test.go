@@ -123,7 +123,7 @@ func TestNextMember(t *testing.T) {
 	bad, good := newFaulty(t, refuse(14, "etcdserver: no leader")), newFaulty(t, one)
 	s := open(t, Config{Endpoints: []string{bad.URL, good.URL}})
 	for range 3 {
-		must(t, get(t.Context(), s))
+		errtest.Must(t, get(t.Context(), s))
 	}
 	if len(bad.Requests()) != 1 || len(good.Requests()) != 3 {
 		t.Errorf("%d requests to the bad member, want 1; %d to the good one, want 3", len(bad.Requests()), len(good.Requests()))
@@ -138,7 +138,7 @@ func TestSilentMemberIsLeft(t *testing.T) {
 	s := open(t, Config{Endpoints: []string{silent.URL, good.URL}})
 	s.client.timeout = 200 * time.Millisecond
 	for range 3 {
-		must(t, get(t.Context(), s))
+		errtest.Must(t, get(t.Context(), s))
 	}
 	if len(silent.Requests()) != 1 || len(good.Requests()) != 3 {
 		t.Errorf("%d requests to the silent member, want 1; %d to the good one, want 3", len(silent.Requests()), len(good.Requests()))
@@ -153,7 +153,7 @@ func TestTokens(t *testing.T) {
 		refuse(3, "etcdserver: revision of auth store is old"), token("three"), committed)
 	s := open(t, Config{Endpoints: []string{f.URL}, Username: "calico", Password: password})
 	for range 3 {
-		must(t, update(t.Context(), s))
+		errtest.Must(t, update(t.Context(), s))
 	}
 	want := []string{"Authenticate", "Txn one", "Txn one", "Authenticate", "Txn two", "Txn two", "Authenticate", "Txn three"}
 	if d := cmp.Diff(want, f.Requests()); d != "" {

@@ -124,9 +124,7 @@ func TestCalicosForm(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := newLike(c.want)
-			if err := decode(got, keyValue{key: c.key, value: []byte(c.value), revision: 12}); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, decode(got, keyValue{key: c.key, value: []byte(c.value), revision: 12}))
 			c.want.GetMeta().ResourceVersion = "12"
 			if d := cmp.Diff(c.want, got); d != "" {
 				t.Errorf("object (-want +got):\n%s", d)
@@ -135,9 +133,7 @@ func TestCalicosForm(t *testing.T) {
 				t.Errorf("key %s, %v, want %s", key, err, c.key)
 			}
 			text, err := encode(got)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if d := cmp.Diff(c.value, string(text)); d != "" {
 				t.Errorf("value (-want +got):\n%s", d)
 			}
@@ -226,9 +222,7 @@ func FuzzDecode(f *testing.F) {
 func prefixFor(t *testing.T, obj api.Resource) string {
 	t.Helper()
 	prefix, err := listPrefix(obj.ResourceType(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return prefix
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -25,9 +26,7 @@ func TestCalicoNodes(t *testing.T) {
 	if n.Name != "one" || n.Kubernetes != "kube-one" || n.Labels["mine"] != "1" {
 		t.Errorf("%+v", n)
 	}
-	if err := s.Relabel(t.Context(), n, map[string]string{"zone": "a"}, map[string]string{"note": "x"}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Relabel(t.Context(), n, map[string]string{"zone": "a"}, map[string]string{"note": "x"}))
 	if err := s.Relabel(t.Context(), n, nil, nil); !errors.Is(err, datastore.ErrConflict) {
 		t.Errorf("a write over somebody else's: %v", err)
 	}
@@ -42,9 +41,7 @@ func TestCalicoNodes(t *testing.T) {
 	if err := json.Unmarshal(n.value, &obj); err != nil || obj.Metadata.UID != "u" || obj.Spec.BGP.IPv4Address != "10.0.0.1/24" || n.Labels["zone"] != "a" || n.Annotations["note"] != "x" {
 		t.Errorf("%s, %v", n.value, err)
 	}
-	if err := s.DeleteNode(t.Context(), n); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.DeleteNode(t.Context(), n))
 	if nodes, err := s.CalicoNodes(t.Context()); err != nil || len(nodes) > 0 {
 		t.Errorf("%+v, %v", nodes, err)
 	}
@@ -61,9 +58,7 @@ func TestCompact(t *testing.T) {
 		t.Fatalf("revision %d, %v", revision, err)
 	}
 	for range 2 {
-		if err := s.Compact(t.Context(), revision); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, s.Compact(t.Context(), revision))
 	}
 	kv, err := s.read(t.Context(), "/some/key")
 	if err != nil || string(kv.value) != "3" {

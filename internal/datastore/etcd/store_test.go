@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -26,9 +27,7 @@ const password = "s3cr3t-password"
 func open(t *testing.T, cfg Config) *Store {
 	t.Helper()
 	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return s
 }
 
@@ -50,9 +49,7 @@ func TestStorePassesTheCases(t *testing.T) {
 func raw(t *testing.T, s *Store, method string, msg message) []byte {
 	t.Helper()
 	data, err := s.client.call(t.Context(), rpc{method: method, msg: msg, what: method})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return data
 }
 
@@ -64,9 +61,7 @@ func put(t *testing.T, s *Store, key, value string) {
 func value(t *testing.T, s *Store, key string) string {
 	t.Helper()
 	kv, err := s.read(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return string(kv.value)
 }
 
@@ -111,12 +106,12 @@ func TestPasswords(t *testing.T) {
 	// A member that restarts has forgotten all tokens.
 	s := as("calico", password)
 	h := handle()
-	must(t, s.Create(t.Context(), h))
-	must(t, e.Kill())
-	must(t, e.Start())
+	errtest.Must(t, s.Create(t.Context(), h))
+	errtest.Must(t, e.Kill())
+	errtest.Must(t, e.Start())
 	h.Spec.Block["10.0.0.0/26"] = 2
-	must(t, s.Update(t.Context(), h))
-	must(t, s.Get(t.Context(), h))
+	errtest.Must(t, s.Update(t.Context(), h))
+	errtest.Must(t, s.Get(t.Context(), h))
 }
 
 // A password for a cluster that wants none is not sent twice, and hurts nobody.
@@ -124,16 +119,9 @@ func TestPasswordWithoutAuthentication(t *testing.T) {
 	cfg := config(labtest.NewEtcd(t, false))
 	cfg.Username, cfg.Password = "calico", password
 	s := open(t, cfg)
-	must(t, s.Create(t.Context(), handle()))
+	errtest.Must(t, s.Create(t.Context(), handle()))
 	if !s.client.noAuth {
 		t.Error("it would ask for a token again")
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -149,8 +137,8 @@ func TestKilledEtcd(t *testing.T) {
 	e := labtest.NewEtcd(t, true)
 	s := open(t, config(e))
 	h := handle()
-	must(t, s.Create(t.Context(), h))
-	must(t, e.Kill())
+	errtest.Must(t, s.Create(t.Context(), h))
+	errtest.Must(t, e.Kill())
 	began := time.Now()
 	for verb, err := range map[string]error{"get": s.Get(t.Context(), handle()), "update": s.Update(t.Context(), h)} {
 		if !errors.Is(err, datastore.ErrUnavailable) || !strings.Contains(err.Error(), e.Endpoint) {
@@ -160,25 +148,25 @@ func TestKilledEtcd(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("two requests took %v", took)
 	}
-	must(t, e.Start())
-	must(t, s.Update(t.Context(), h))
+	errtest.Must(t, e.Start())
+	errtest.Must(t, s.Update(t.Context(), h))
 }
 
 // Members that refuse or say nothing are passed over.
 func TestOneMemberOfThreeIsEnough(t *testing.T) {
 	e := labtest.NewEtcd(t, true)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
-	must(t, err)
+	errtest.Must(t, err)
 	defer silent.Close()
 	refusing, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	errtest.Must(t, err)
 	refusing.Close()
 	cfg := config(e)
 	cfg.Endpoints = []string{"https://" + refusing.Addr().String(), "https://" + silent.Addr().String(), e.Endpoint}
 	began := time.Now()
 	s := open(t, cfg)
-	must(t, s.Create(t.Context(), handle()))
-	must(t, s.Get(t.Context(), handle()))
+	errtest.Must(t, s.Create(t.Context(), handle()))
+	errtest.Must(t, s.Get(t.Context(), handle()))
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("two requests took %v", took)
 	}
@@ -211,10 +199,10 @@ func TestUnknownFieldsStay(t *testing.T) {
 	put(t, s, key, `{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"pool","uid":"u","creationTimestamp":"2026-11-20T16:03:57Z",`+
 		`"finalizers":["f"],"labels":{"a":"1","b":"2"}},"spec":{"cidr":"10.0.0.0/16","blockSize":26,"disabled":true,"nodeSelector":"all()","future":{"x":[1]}}}`)
 	p := &api.IPPool{Meta: api.Meta{Name: "pool"}}
-	must(t, s.Get(t.Context(), p))
+	errtest.Must(t, s.Get(t.Context(), p))
 	delete(p.Labels, "b")
 	p.Spec.Disabled, p.Spec.NodeSelector = false, "has(x)"
-	must(t, s.Update(t.Context(), p))
+	errtest.Must(t, s.Update(t.Context(), p))
 	want := `{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"pool","uid":"u","creationTimestamp":"2026-11-20T16:03:57Z",` +
 		`"finalizers":["f"],"labels":{"a":"1"}},"spec":{"cidr":"10.0.0.0/16","blockSize":26,"nodeSelector":"has(x)","future":{"x":[1]}}}`
 	if d := cmp.Diff(tree(t, want), tree(t, value(t, s, key))); d != "" {
@@ -224,7 +212,7 @@ func TestUnknownFieldsStay(t *testing.T) {
 
 func tree(t *testing.T, text string) (v any) {
 	t.Helper()
-	must(t, json.Unmarshal([]byte(text), &v))
+	errtest.Must(t, json.Unmarshal([]byte(text), &v))
 	return v
 }
 
@@ -240,21 +228,21 @@ func TestListsPassOverWhatIsOfAnotherKind(t *testing.T) {
 	}
 	cidr := netip.MustParsePrefix("fd00:10:244::40/122")
 	for _, host := range []string{"node", "node-a"} {
-		must(t, s.Create(t.Context(), &api.BlockAffinity{
+		errtest.Must(t, s.Create(t.Context(), &api.BlockAffinity{
 			Meta: api.Meta{Name: names.Affinity(host, cidr)},
 			Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: host, CIDR: cidr.String()},
 		}))
 	}
 	var mine, all api.BlockAffinityList
-	must(t, s.List(t.Context(), &mine, datastore.ListOptions{Host: "node", Stale: true}))
-	must(t, s.List(t.Context(), &all, datastore.ListOptions{}))
+	errtest.Must(t, s.List(t.Context(), &mine, datastore.ListOptions{Host: "node", Stale: true}))
+	errtest.Must(t, s.List(t.Context(), &all, datastore.ListOptions{}))
 	if len(mine.Items) != 1 || len(all.Items) != 3 {
 		t.Errorf("%d affinities of node, want 1; %d in all, want 3: %+v", len(mine.Items), len(all.Items), all.Items)
 	}
 	for _, list := range []api.ResourceList{&api.IPAMBlockList{}, &api.IPAMHandleList{}, &api.IPPoolList{}} {
-		must(t, s.List(t.Context(), list, datastore.ListOptions{}))
+		errtest.Must(t, s.List(t.Context(), list, datastore.ListOptions{}))
 		text, err := json.Marshal(list)
-		must(t, err)
+		errtest.Must(t, err)
 		if !strings.Contains(string(text), `"items":null`) {
 			t.Errorf("%s: %s, want none", list.ItemType().Kind, text)
 		}
@@ -299,7 +287,7 @@ func TestManyClients(t *testing.T) {
 		}
 	}
 	var list api.IPAMHandleList
-	must(t, open(t, cfg).List(t.Context(), &list, datastore.ListOptions{}))
+	errtest.Must(t, open(t, cfg).List(t.Context(), &list, datastore.ListOptions{}))
 	if len(list.Items) != n {
 		t.Errorf("%d handles, want %d", len(list.Items), n)
 	}

@@ -56,9 +56,7 @@ func (f *faulty) config() Config {
 func open(t *testing.T, cfg Config) *Store {
 	t.Helper()
 	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return s
 }
 
@@ -147,9 +145,7 @@ func TestRetryAfterIsWaitedForAndBounded(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, status(429, "Retry-After", "1"), ok)
 	began := time.Now()
-	if err := get(t.Context(), open(t, f.config())); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, get(t.Context(), open(t, f.config())))
 	if took := time.Since(began); took < 500*time.Millisecond {
 		t.Errorf("tried again after %v, want half a second at least", took)
 	}
@@ -206,9 +202,7 @@ func TestSilentServerIsUnavailableInBoundedTime(t *testing.T) {
 func TestUnreachableServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	url := "https://" + l.Addr().String()
 	l.Close()
 	began := time.Now()
@@ -226,9 +220,7 @@ func TestWriteIsSentOnceTheServerIsBack(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, ok)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	addr := l.Addr().String()
 	l.Close()
 	cfg := f.config()
@@ -244,9 +236,7 @@ func TestWriteIsSentOnceTheServerIsBack(t *testing.T) {
 		}
 	}()
 	err = update(t.Context(), open(t, cfg))
-	if err := <-back; err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, <-back)
 	if err != nil || len(f.Requests()) != 1 {
 		t.Errorf("error %v, %d requests, want one", err, len(f.Requests()))
 	}
@@ -256,9 +246,7 @@ func TestWriteIsSentOnceTheServerIsBack(t *testing.T) {
 func TestDeadServerIsNoticedOnce(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer l.Close()
 	s := open(t, Config{Server: "https://" + l.Addr().String(), Token: secret})
 	began := time.Now()
@@ -306,14 +294,10 @@ func TestWrongServer(t *testing.T) {
 func otherCA(t *testing.T) []byte {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(nil, template, template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
@@ -348,12 +332,8 @@ func TestRequestHeaders(t *testing.T) {
 		t.Errorf("without the file: error %v", err)
 	}
 	for _, text := range []string{"one\n", "two"} {
-		if err := os.WriteFile(token, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := update(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(token, []byte(text), 0o600))
+		errtest.Must(t, update(t.Context(), s))
 	}
 	want := []string{
 		"Bearer one|tortie-cni/v0|application/json|" + acceptMeta,
@@ -418,9 +398,7 @@ func TestDeadConnectionIsReplaced(t *testing.T) {
 		t.Errorf("a dead connection is found after %v + %v, a request waits %v", c.SendPingTimeout, c.PingTimeout, requestTimeout)
 	}
 	tr.HTTP2 = &http.HTTP2Config{SendPingTimeout: 200 * time.Millisecond, PingTimeout: 200 * time.Millisecond}
-	if err := get(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, get(t.Context(), s))
 	link.cut()
 	began := time.Now()
 	if err := get(t.Context(), s); err != nil {
@@ -453,9 +431,7 @@ func (g *gate) Read(p []byte) (int, error) {
 func newLink(t *testing.T, to string) *link {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	k := &link{Listener: l}
 	t.Cleanup(func() { l.Close() })
 	go forward(l, to, func(in net.Conn) net.Conn {

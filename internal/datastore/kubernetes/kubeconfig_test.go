@@ -27,9 +27,7 @@ func writeConfig(t *testing.T, cluster, user string) string {
 func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -62,9 +60,7 @@ func TestLoadKubeconfig(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := LoadKubeconfig(writeConfig(t, c.cluster, c.user))
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if d := cmp.Diff(c.want, got); d != "" {
 				t.Errorf("config (-want +got):\n%s", d)
 			}
@@ -76,16 +72,10 @@ func TestLoadKubeconfig(t *testing.T) {
 func TestLoadKubeconfigReadsFilesBesideIt(t *testing.T) {
 	path := writeConfig(t, "server: https://a\ncertificate-authority: pki/ca.crt", "tokenFile: token")
 	dir := filepath.Dir(path)
-	if err := os.Mkdir(filepath.Join(dir, "pki"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "pki", "ca.crt"), []byte("CA"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(filepath.Join(dir, "pki"), 0o755))
+	errtest.Must(t, os.WriteFile(filepath.Join(dir, "pki", "ca.crt"), []byte("CA"), 0o600))
 	got, err := LoadKubeconfig(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := Config{Server: "https://a", CAData: []byte("CA"), TokenFile: filepath.Join(dir, "token")}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("config (-want +got):\n%s", d)
@@ -190,9 +180,7 @@ func TestLoadKubeconfigOverridden(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := LoadKubeconfigOverridden(c.path, c.o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("config (-want +got):\n%s", diff)
 			}

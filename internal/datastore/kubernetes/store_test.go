@@ -22,6 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -29,13 +30,9 @@ import (
 func realStore(t *testing.T) *Store {
 	t.Helper()
 	cfg, err := LoadKubeconfig(labtest.API(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return s
 }
 
@@ -48,9 +45,7 @@ func TestStorePassesTheCases(t *testing.T) {
 func admin(t *testing.T) dynamic.Interface {
 	t.Helper()
 	c, err := dynamic.NewForConfig(labtest.RESTConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return c
 }
 
@@ -74,25 +69,17 @@ func TestCalicosObjectsSurviveTheServer(t *testing.T) {
 			golden := readGolden(t, file)
 			kind := admin(t).Resource(resourceOf(obj.ResourceType()))
 			want, err := kind.Create(t.Context(), golden, metav1.CreateOptions{FieldValidation: "Strict"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			t.Cleanup(func() {
 				if err := kind.Delete(context.Background(), golden.GetName(), metav1.DeleteOptions{}); err != nil {
 					t.Error(err)
 				}
 			})
 			obj.GetMeta().Name = golden.GetName()
-			if err := s.Get(t.Context(), obj); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Update(t.Context(), obj); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, s.Get(t.Context(), obj))
+			errtest.Must(t, s.Update(t.Context(), obj))
 			got, err := kind.Get(t.Context(), golden.GetName(), metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			for _, o := range []*unstructured.Unstructured{want, got} {
 				o.SetManagedFields(nil)
 				o.SetResourceVersion("")
@@ -108,13 +95,9 @@ func TestCalicosObjectsSurviveTheServer(t *testing.T) {
 func readGolden(t *testing.T, file string) *unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "ipam", "testdata", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	obj := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(text, &obj.Object); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.Unmarshal(text, &obj.Object))
 	obj.SetResourceVersion("")
 	return obj
 }
@@ -127,9 +110,7 @@ func resourceOf(t api.Type) schema.GroupVersionResource {
 func TestLongListsAreComplete(t *testing.T) {
 	proxy := labtest.NewProxy(t)
 	cfg, err := LoadKubeconfig(proxy.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	s := open(t, cfg)
 	const n = 520
 	g, ctx := errgroup.WithContext(t.Context())
@@ -146,9 +127,7 @@ func TestLongListsAreComplete(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, g.Wait())
 	for _, c := range []struct {
 		opts  datastore.ListOptions
 		pages int
@@ -157,9 +136,7 @@ func TestLongListsAreComplete(t *testing.T) {
 		for deadline := time.Now().Add(10 * time.Second); ; {
 			proxy.Reset()
 			var list api.IPAMHandleList
-			if err := s.List(t.Context(), &list, c.opts); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, s.List(t.Context(), &list, c.opts))
 			if pages := proxy.Requests()["list ipamhandles"]; pages != c.pages {
 				t.Errorf("stale=%v: %d requests, want %d", c.opts.Stale, pages, c.pages)
 			}
@@ -189,16 +166,12 @@ func TestPatchStatus(t *testing.T) {
 	s := realStore(t)
 	createPod(t, "patched")
 	read := &api.Pod{Meta: api.Meta{Name: "patched", Namespace: "default"}}
-	if err := s.Get(t.Context(), read); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Get(t.Context(), read))
 	old := *read
 	patch := func(ip string) Patch {
 		return Patch{Metadata: PatchMeta{Annotations: map[string]*string{api.AnnotationPodIP: &ip}}}
 	}
-	if err := s.PatchStatus(t.Context(), read, patch("10.0.0.1/32"), true); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.PatchStatus(t.Context(), read, patch("10.0.0.1/32"), true))
 	if read.Annotations[api.AnnotationPodIP] != "10.0.0.1/32" || read.Annotations["kept"] != "yes" || read.ResourceVersion == old.ResourceVersion {
 		t.Errorf("after the patch: %+v", read.Meta)
 	}
@@ -212,9 +185,7 @@ func TestPatchStatus(t *testing.T) {
 		t.Errorf("annotation %q, there %v, want an empty one: that is how a release is told", ip, there)
 	}
 	remove := Patch{Metadata: PatchMeta{Annotations: map[string]*string{api.AnnotationPodIP: nil}}}
-	if err := s.PatchStatus(t.Context(), &old, remove, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.PatchStatus(t.Context(), &old, remove, false))
 	if _, there := old.Annotations[api.AnnotationPodIP]; there {
 		t.Error("the removed annotation is there, or was merged into what was read before")
 	}
@@ -223,9 +194,7 @@ func TestPatchStatus(t *testing.T) {
 		t.Errorf("patch of a pod that is gone: error %v, want %v", err, datastore.ErrNotFound)
 	}
 	// A pod of the same name that is another one, as a StatefulSet makes it.
-	if err := admin(t).Resource(pods).Namespace("default").Delete(t.Context(), "patched", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, admin(t).Resource(pods).Namespace("default").Delete(t.Context(), "patched", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	createPod(t, "patched")
 	if err := s.PatchStatus(t.Context(), read, patch("10.0.0.1/32"), true); !errors.Is(err, datastore.ErrConflict) {
 		t.Errorf("guarded patch of a pod's successor: error %v, want %v", err, datastore.ErrConflict)
@@ -250,9 +219,7 @@ func TestListPodsOfHost(t *testing.T) {
 		})
 	}
 	var list api.List[api.Pod, *api.Pod]
-	if err := s.List(t.Context(), &list, datastore.ListOptions{Host: "host-a"}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.List(t.Context(), &list, datastore.ListOptions{Host: "host-a"}))
 	if len(list.Items) != 1 || list.Items[0].Name != "hosted-a" {
 		t.Errorf("pods of host-a: %+v", list.Items)
 	}
@@ -280,29 +247,19 @@ func TestPatchTested(t *testing.T) {
 	wantConflict("a pod that was never annotated", clear("one"))
 	id := "two"
 	err := s.PatchStatus(t.Context(), pod, Patch{Metadata: PatchMeta{Annotations: map[string]*string{key: &id}}}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Get(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, s.Get(t.Context(), pod))
 	before := *pod
 	wantConflict("a pod with another sandbox", clear("one"))
-	if err := s.Get(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Get(t.Context(), pod))
 	if d := cmp.Diff(before, *pod); d != "" {
 		t.Errorf("a refused patch changed the pod (-before +after):\n%s", d)
 	}
-	if err := s.PatchTested(t.Context(), pod, clear("two")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.PatchTested(t.Context(), pod, clear("two")))
 	if d := cmp.Diff(before, *pod); d != "" {
 		t.Errorf("the patch filled in the object (-before +after):\n%s", d)
 	}
-	if err := s.Get(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Get(t.Context(), pod))
 	if d := cmp.Diff(map[string]string{"kept": "yes", api.AnnotationPodIP: ""}, pod.Annotations); d != "" {
 		t.Errorf("annotations (-want +got):\n%s", d)
 	}
@@ -339,9 +296,7 @@ func createPod(t *testing.T, name string) {
 // The server's two refusals, of a token that it does not know and of an account that may not, are the same to callers.
 func TestRefusedCredentials(t *testing.T) {
 	cfg, err := LoadKubeconfig(labtest.API(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for name, token := range map[string]string{"unknown token": secret, "account without rights": accountToken(t)} {
 		cfg.Token = token
 		s := open(t, cfg)
@@ -377,9 +332,7 @@ func accountToken(t *testing.T) string {
 		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": map[string]any{"name": "without-rights"},
 	}}
 	got, err := kind.Create(t.Context(), request, metav1.CreateOptions{}, "token")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	token, _, err := unstructured.NestedString(got.Object, "status", "token")
 	if err != nil || token == "" {
 		t.Fatalf("no token in %v: %v", got.Object, err)

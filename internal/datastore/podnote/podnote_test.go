@@ -9,6 +9,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -20,9 +21,7 @@ func TestWriteAndClear(t *testing.T) {
 	check := func(what string, want map[string]string) {
 		t.Helper()
 		p := pod()
-		if err := store.Get(t.Context(), p); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Get(t.Context(), p))
 		if d := cmp.Diff(want, p.Annotations); d != "" {
 			t.Errorf("%s (-want +got):\n%s", what, d)
 		}
@@ -31,9 +30,7 @@ func TestWriteAndClear(t *testing.T) {
 		t.Errorf("clear a pod that names no container: %v", err)
 	}
 	addrs := []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("fd00::5")}
-	if err := Write(t.Context(), store, pod(), "one", addrs); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Write(t.Context(), store, pod(), "one", addrs))
 	full := map[string]string{
 		api.AnnotationPodIP: "10.0.0.5/32", api.AnnotationPodIPs: "10.0.0.5/32,fd00::5/128", api.AnnotationContainerID: "one",
 	}
@@ -44,9 +41,7 @@ func TestWriteAndClear(t *testing.T) {
 	check("after another container's", full)
 	cleared := map[string]string{api.AnnotationPodIP: "", api.AnnotationPodIPs: "", api.AnnotationContainerID: "one"}
 	for range 2 {
-		if err := Clear(t.Context(), store, pod(), "one"); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, Clear(t.Context(), store, pod(), "one"))
 		check("cleared", cleared)
 	}
 	if err := Clear(t.Context(), store, &api.Pod{Meta: api.Meta{Namespace: "default", Name: "noted-never"}}, "one"); err != nil {

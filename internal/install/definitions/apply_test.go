@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/install/definitions"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -36,23 +37,17 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", labtest.NewBareServer(t).Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	cfg.QPS, cfg.Burst = 100, 200
 	client, err := dynamic.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return &cluster{cfg: cfg, client: client}
 }
 
 func read(t *testing.T, dir string) []*unstructured.Unstructured {
 	t.Helper()
 	all, err := definitions.Read(os.DirFS(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return all
 }
 
@@ -67,14 +62,10 @@ func (c *cluster) apply(t *testing.T, all []*unstructured.Unstructured) string {
 		defer c.mu.Unlock()
 		c.told = append(c.told, line)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := a.Apply(ctx, all); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.Apply(ctx, all))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return strings.Join(c.told, "\n")
@@ -91,13 +82,9 @@ func (c *cluster) create(t *testing.T, plural, text string) *unstructured.Unstru
 	if err == nil {
 		err = obj.UnmarshalJSON(json)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	made, err := c.kind(plural).Create(t.Context(), obj, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return made
 }
 
@@ -108,9 +95,7 @@ func (c *cluster) definitions() dynamic.ResourceInterface {
 func (c *cluster) definition(t *testing.T, plural string) *unstructured.Unstructured {
 	t.Helper()
 	d, err := c.definitions().Get(t.Context(), plural+".crd.projectcalico.org", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return d
 }
 
@@ -138,9 +123,7 @@ func TestUpgrade(t *testing.T) {
 	stop()
 	for plural := range objects {
 		after, err := c.kind(plural).Get(t.Context(), before[plural].GetName(), metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if diff := cmp.Diff(before[plural].Object, after.Object); diff != "" {
 			t.Errorf("%s has changed:\n%s", plural, diff)
 		}
@@ -253,9 +236,7 @@ func TestCalicosStay(t *testing.T) {
 	c.create(t, "ipreservations", "{kind: IPReservation, metadata: {name: both}, spec: {reservedCIDRs: [10.1.0.1/32], theirOwn: abc}}")
 	c.deleted(t, all)
 	both, err := c.kind("ipreservations").Get(t.Context(), "both", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := map[string]any{"reservedCIDRs": []any{"10.1.0.1/32"}, "theirOwn": "abc"}
 	if diff := cmp.Diff(want, both.Object["spec"]); diff != "" {
 		t.Errorf("an object of both (-want +got):\n%s", diff)
@@ -269,19 +250,13 @@ func (c *cluster) deleted(t *testing.T, all []*unstructured.Unstructured) {
 	finalizers := func(names string) {
 		t.Helper()
 		_, err := c.definitions().Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":[`+names+`]}}`), metav1.PatchOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 	finalizers(`"example.org/slow"`)
 	before := c.definition(t, "bgpfilters").GetUID()
-	if err := c.definitions().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.definitions().Delete(t.Context(), name, metav1.DeleteOptions{}))
 	a, err := definitions.NewApplier(c.cfg, func(string) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := a.Apply(ctx, all); err == nil || !strings.Contains(err.Error(), name+": context deadline exceeded: it is being deleted") {
@@ -297,16 +272,12 @@ func (c *cluster) deleted(t *testing.T, all []*unstructured.Unstructured) {
 func change(t *testing.T, d *unstructured.Unstructured, f func(version map[string]any)) {
 	t.Helper()
 	versions, _, err := unstructured.NestedSlice(d.Object, "spec", "versions")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	f(versions[0].(map[string]any))
 	set(t, d.Object, versions, "spec", "versions")
 }
 
 func set(t *testing.T, obj map[string]any, value any, path ...string) {
 	t.Helper()
-	if err := unstructured.SetNestedField(obj, value, path...); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unstructured.SetNestedField(obj, value, path...))
 }

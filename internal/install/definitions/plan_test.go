@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // definition returns one of the given schema, for version v1, which is stored.
@@ -22,9 +24,7 @@ versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: ` +
 	if err == nil {
 		err = d.UnmarshalJSON(json)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return d
 }
 
@@ -60,9 +60,7 @@ func TestDecide(t *testing.T) {
 			have, want := definition(t, c.label, c.have), definition(t, ours, c.want)
 			before := have.DeepCopy()
 			got, err := Decide(have, want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if diff := cmp.Diff(before.Object, have.Object); diff != "" {
 				t.Errorf("Decide changed its argument:\n%s", diff)
 			}
@@ -84,9 +82,7 @@ func TestDecideOnVersions(t *testing.T) {
 	versions, _, _ := unstructured.NestedSlice(have.Object, "spec", "versions")
 	old := map[string]any{"name": "v1beta1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}}}
 	versions[0].(map[string]any)["storage"] = false
-	if err := unstructured.SetNestedSlice(have.Object, append(versions, old), "spec", "versions"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unstructured.SetNestedSlice(have.Object, append(versions, old), "spec", "versions"))
 	got, err := Decide(have, want)
 	if err != nil || got.Action != Replace {
 		t.Fatalf("%s, %v: want a replacement", got.Action, err)
@@ -104,9 +100,7 @@ func TestDecideOnVersions(t *testing.T) {
 
 func TestDecideRefuses(t *testing.T) {
 	have, want := definition(t, theirs, "{type: object}"), definition(t, ours, "{type: object}")
-	if err := unstructured.SetNestedField(have.Object, "Namespaced", "spec", "scope"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unstructured.SetNestedField(have.Object, "Namespaced", "spec", "scope"))
 	_, err := Decide(have, want)
 	for _, part := range []string{"pools.example.org", `"Namespaced"`, `"Cluster"`, "kubectl"} {
 		if err == nil || !strings.Contains(err.Error(), part) {

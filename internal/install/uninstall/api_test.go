@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -31,9 +32,7 @@ func newWorld(t *testing.T, timeout time.Duration, nodes ...string) *world {
 	t.Helper()
 	cfg := labtest.RESTConfig(t)
 	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w := &world{t: t, client: client}
 	for _, name := range nodes {
 		w.addNode(name)
@@ -45,9 +44,7 @@ func newWorld(t *testing.T, timeout time.Duration, nodes ...string) *world {
 		defer w.mu.Unlock()
 		w.told = append(w.told, line)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return w
 }
 
@@ -60,9 +57,7 @@ func (w *world) addNode(name string) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux"},
 		Annotations: map[string]string{api.AnnotationIPv4Address: "10.0.0.1/24", "other": "stays"}}}
 	n, err := w.client.CoreV1().Nodes().Create(w.t.Context(), n, metav1.CreateOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status},
 		{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Message: "Tortie is running on this node"}}
 	if _, err := w.client.CoreV1().Nodes().UpdateStatus(w.t.Context(), n, metav1.UpdateOptions{}); err != nil {
@@ -101,9 +96,7 @@ func (w *world) kubelet(node string, status corev1.PodStatus) {
 func (w *world) marks(name string) (left []string) {
 	w.t.Helper()
 	n, err := w.client.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	if n.Annotations["other"] != "stays" || !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady }) {
 		w.t.Errorf("Node %s lost what is not the agent's: %v, %v", name, n.Annotations, n.Status.Conditions)
 	}

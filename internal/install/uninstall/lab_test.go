@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -95,9 +96,7 @@ func TestLifeOfARelease(t *testing.T) {
 	}
 	before := c.hosts()
 	file := filepath.Join(t.TempDir(), "theirs.yaml")
-	if err := os.WriteFile(file, []byte(theirPools), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(file, []byte(theirPools), 0o600))
 	c.Kubectl(c.t, "apply", "-f", file)
 	c.Kubectl(c.t, "wait", "--for=condition=Established", "--timeout=60s", "crd/ippools.crd.projectcalico.org")
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func set(names ...string) map[string]bool {
@@ -128,13 +129,9 @@ func TestUndo(t *testing.T) {
 		t.Error("a node with an agent is not ours, or does not answer")
 	}
 	text, err := undo(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var got map[string]any
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(text, &got))
 	want := map[string]any{
 		"metadata": map[string]any{"annotations": map[string]any{api.AnnotationIPv4Address: nil, api.AnnotationReflection: nil}},
 		"status":   map[string]any{"conditions": []any{map[string]any{"$patch": "delete", "type": "NetworkUnavailable"}}},

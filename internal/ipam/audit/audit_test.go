@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -47,9 +48,7 @@ func healthy(t *testing.T) *world {
 
 func (w *world) create(obj api.Resource) {
 	w.t.Helper()
-	if err := w.Create(context.Background(), obj); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.Create(context.Background(), obj))
 }
 
 func (w *world) pool(name, cidr string, blockSize int) {
@@ -62,9 +61,7 @@ func (w *world) assign(handle, node string, attrs map[string]string, wanted ...n
 	got, err := w.ipam.Assign(context.Background(), ipam.Request{
 		Owner: ipam.Owner{Handle: handle, Attrs: attrs}, Host: node, V4: true, Use: api.UseWorkload, Addresses: wanted,
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	return got[0].Address
 }
 
@@ -105,32 +102,22 @@ func edit[T any, P interface {
 	if pod, ok := any(obj).(*api.Pod); ok {
 		pod.Namespace = "default"
 	}
-	if err := w.Get(context.Background(), obj); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.Get(context.Background(), obj))
 	change(obj)
-	if err := w.Update(context.Background(), obj); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.Update(context.Background(), obj))
 }
 
 // remove deletes a stored object.
 func (w *world) remove(obj api.Resource) {
 	w.t.Helper()
-	if err := w.Get(context.Background(), obj); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := w.Delete(context.Background(), obj); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.Get(context.Background(), obj))
+	errtest.Must(w.t, w.Delete(context.Background(), obj))
 }
 
 func (w *world) view() *inventory.View {
 	w.t.Helper()
 	v, err := inventory.Read(context.Background(), inventory.Source{IPAM: w.Fake, Cluster: w.Fake}, func() time.Time { return start })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	return &v
 }
 
@@ -510,9 +497,7 @@ func TestUsages(t *testing.T) {
 // The lists of the kinds in docs/ipam-tool.md, one for each grade, are complete and say the same.
 func TestDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/ipam-tool.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, k := range audit.Kinds {
 		_, list, _ := strings.Cut(string(text), fmt.Sprintf("\nGrade %s:\n", k.Grade()))
 		list, _, _ = strings.Cut(list, "\nGrade ")

@@ -11,6 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 )
 
@@ -39,9 +40,7 @@ func TestForeignTunnelHandles(t *testing.T) {
 					obj.Annotations[names.AnnotationNode] = c.node
 				}
 				labstore.Forget(t, store, &api.IPAMHandle{Meta: api.Meta{Name: obj.Name}})
-				if err := store.Create(t.Context(), obj); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, store.Create(t.Context(), obj))
 				seen := inventory.NewHandle(obj)
 				if named {
 					seen.ID, seen.Named = "", true
@@ -70,9 +69,7 @@ func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
 	block := &api.IPAMBlock{Meta: api.Meta{Name: "10-83-0-0-26"}}
 	labstore.Forget(t, store, &api.IPAMBlock{Meta: block.Meta})
 	block.Spec = api.IPAMBlockSpec{CIDR: cidr, Allocations: make([]*int, 3), Unallocated: []int{0, 1, 77}, Attributes: []api.AllocationAttribute{}, SequenceNumberForAllocation: map[string]uint64{}}
-	if err := store.Create(t.Context(), block); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), block))
 	handles := map[string]struct {
 		blocks map[string]int
 		goes   bool
@@ -87,9 +84,7 @@ func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
 	for id, c := range handles {
 		labstore.Forget(t, store, &api.IPAMHandle{Meta: api.Meta{Name: id}})
 		obj := &api.IPAMHandle{Meta: api.Meta{Name: id}, Spec: api.IPAMHandleSpec{HandleID: id, Block: c.blocks}}
-		if err := store.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Create(t.Context(), obj))
 		seen := inventory.NewHandle(obj)
 		v.Handles = append(v.Handles, inventory.Handle{Meta: seen.Meta, Named: true}) // as the watches show it
 	}

@@ -14,17 +14,14 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func readYAML(t *testing.T, path string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, into); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, yaml.Unmarshal(text, into))
 }
 
 // A block that a real Calico wrote.
@@ -106,9 +103,7 @@ func TestPodsAddresses(t *testing.T) {
 		{`{"metadata":{"annotations":{"k8s.v1.cni.cncf.io/network-status":"odd"}},"status":{"podIP":"odd"}}`, nil, false},
 	} {
 		var p Pod
-		if err := json.Unmarshal([]byte(tc.pod), &p); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, json.Unmarshal([]byte(tc.pod), &p))
 		var got []string
 		for _, a := range p.Addresses {
 			got = append(got, a.String())

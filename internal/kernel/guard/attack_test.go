@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -94,9 +95,7 @@ func (c *cell) datagram(t *testing.T, src, dst netip.AddrPort, text string) {
 // next returns the text and the source of the next datagram, empty after the wait.
 func next(t *testing.T, conn *net.UDPConn, wait time.Duration) (string, netip.Addr) {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, conn.SetReadDeadline(time.Now().Add(wait)))
 	buf := make([]byte, 100)
 	n, from, err := conn.ReadFromUDPAddrPort(buf)
 	if err != nil {
@@ -310,9 +309,7 @@ func TestBGP(t *testing.T) {
 				t.Errorf("from another node: %v", err)
 			}
 			listen(t, c.attacker, at(is.pod, 80))
-			if err := dial(t, c.known, at(is.known, 17900), at(is.pod, 80), surely); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, dial(t, c.known, at(is.known, 17900), at(is.pod, 80), surely))
 			c.shut(t, func(g *guard.Config) { g.BGPPorts = []uint16{1790, 17901} })
 			if err := dial(t, c.known, at(is.known, 17901), at(is.pod, 80), surely); err != nil {
 				t.Errorf("a client at a BGP port: %v", err)
@@ -683,9 +680,7 @@ func TestPathMTU(t *testing.T) {
 				}
 				return nil
 			})
-			if err := c.guard.Remove(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, c.guard.Remove(t.Context()))
 			for deadline := time.Now().Add(surely); len(believed()) < 2 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 				attack()
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -26,14 +27,10 @@ func BenchmarkSync(b *testing.B) {
 				b.StopTimer()
 				c := config(i)
 				if fromEmpty {
-					if err := g.Remove(b.Context()); err != nil {
-						b.Fatal(err)
-					}
+					errtest.Must(b, g.Remove(b.Context()))
 				}
 				b.StartTimer()
-				if err := g.Sync(b.Context(), c); err != nil {
-					b.Fatal(err)
-				}
+				errtest.Must(b, g.Sync(b.Context(), c))
 			}
 		})
 	}

@@ -38,9 +38,7 @@ func newGuard(ns *netnstest.NS) *guard.Syncer { return guard.New(nft.New(ns.Name
 
 func sync(t *testing.T, g *guard.Syncer, c guard.Config) {
 	t.Helper()
-	if err := g.Sync(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, g.Sync(t.Context(), c))
 }
 
 func TestText(t *testing.T) {
@@ -74,9 +72,7 @@ func TestText(t *testing.T) {
 			if again := ns.Run(t, "nft", "-a", "list", "ruleset"); again != handles {
 				t.Errorf("what was right is written again:\n%s\nbefore:\n%s", again, handles)
 			}
-			if err := newGuard(ns).Remove(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, newGuard(ns).Remove(t.Context()))
 			if left := ns.Run(t, "nft", "list", "ruleset"); left != "" {
 				t.Errorf("left after Remove:\n%s", left)
 			}
@@ -164,9 +160,7 @@ func listenIPIP(t *testing.T, ns *netnstest.NS) func() string {
 		return err
 	})
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20}))
 	return func() string {
 		t.Helper()
 		buf := make([]byte, 1000)
@@ -284,9 +278,7 @@ func TestPods(t *testing.T) {
 func (h *host) count(t *testing.T, reason string) uint64 {
 	t.Helper()
 	got, err := h.guard.Counters(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return got[reason].Packets
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -49,9 +50,7 @@ func pair(t *testing.T, routerMTU int) (a, b *node) {
 		n.Route(t, "0.0.0.0/0", fmt.Sprintf("172.30.%d.1", i+1), "eth0")
 		forward(t, n.NS)
 	}
-	if err := router.Conn.SetMTU(router.Link(t, "side2").Index, routerMTU); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, router.Conn.SetMTU(router.Link(t, "side2").Index, routerMTU))
 	a.program(t, b)
 	b.program(t, a)
 	return a, b
@@ -69,9 +68,7 @@ func (n *node) program(t *testing.T, other *node) {
 		{Dst: netip.MustParsePrefix(n.block), Type: netlinkx.Unreachable},
 		routes.To(netip.MustParsePrefix(other.block), routes.Hop{Via: addr(other.addr), Dev: ipip.Device, Onlink: true}),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	n.Within(t, func() error {
 		_, err := podnet.Setup(t.Context(), podnet.Config{
 			Netns: n.pod.Path(), IfName: "eth0", HostVeth: "cali0", Addresses: []netip.Addr{n.podAddr()}, MTU: tunnelMTU,
@@ -136,12 +133,8 @@ func TestTTL(t *testing.T) {
 	to := netip.AddrPortFrom(b.podAddr(), 7000)
 	server := b.pod.ListenUDP(t, to.String())
 	raw, err := server.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVTTL, 1) }); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVTTL, 1) }))
 	client := a.pod.ListenUDP(t, "0.0.0.0:0")
 	buf, oob := make([]byte, 100), make([]byte, 100)
 	for range 50 {
@@ -215,16 +208,12 @@ func TestVanishedPod(t *testing.T) {
 func setPMTUDiscover(t *testing.T, conn *net.UDPConn, mode int) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var setErr error
 	err = raw.Control(func(fd uintptr) {
 		setErr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, mode)
 	})
-	if err := errors.Join(err, setErr); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(err, setErr))
 }
 
 // header is what the tests look at in an IPv4 packet.
@@ -260,9 +249,7 @@ func capture(t *testing.T, ns *netnstest.NS, link string) func(src, dst string) 
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: ns.Link(t, link).Index}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return func(src, dst string) (outer, inner header) {
 		t.Helper()
 		buf := make([]byte, 65536)

@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -36,9 +37,7 @@ func keep(t *testing.T) *kept {
 	netnstest.Cable(t, k.NS, "eth0", k.NS, "far")
 	k.Addr(t, "eth0", "172.30.0.1/24")
 	events, err := k.Conn.SubscribeToOthers(t.Context(), netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, routes.DefaultProtocol)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -118,39 +117,33 @@ func TestDeviceByHand(t *testing.T) {
 	k := keep(t)
 	k.await("from nothing", 1480)
 	device := func() int { return k.Link(t, ipip.Device).Index }
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	other, err := netlinkx.OpenAt(k.Namespace)
-	must(err)
+	errtest.Must(t, err)
 	defer other.Close()
-	must(other.SetDown(device()))
+	errtest.Must(t, other.SetDown(device()))
 	k.await("taken down", 1480)
-	must(other.SetMTU(device(), 1300))
+	errtest.Must(t, other.SetMTU(device(), 1300))
 	k.await("other MTU", 1480)
-	must(other.SetMTU(k.Link(t, "eth0").Index, 1400))
+	errtest.Must(t, other.SetMTU(k.Link(t, "eth0").Index, 1400))
 	k.await("smaller MTU of the node's link", 1380)
-	must(other.SetMTU(k.Link(t, "eth0").Index, 9000))
+	errtest.Must(t, other.SetMTU(k.Link(t, "eth0").Index, 9000))
 	k.await("larger MTU of the node's link", 8980)
-	must(other.DeleteAddr(device(), netip.MustParsePrefix("10.244.1.0/32")))
+	errtest.Must(t, other.DeleteAddr(device(), netip.MustParsePrefix("10.244.1.0/32")))
 	k.await("address taken away", 8980)
-	must(other.AddAddr(device(), netip.MustParsePrefix("10.244.9.9/32")))
+	errtest.Must(t, other.AddAddr(device(), netip.MustParsePrefix("10.244.9.9/32")))
 	k.await("another address", 8980)
 	routes, err := other.Routes(netlinkx.RouteFilter{Protocol: routes.DefaultProtocol})
-	must(err)
+	errtest.Must(t, err)
 	for _, err := range other.DeleteRoutes(routes) {
-		must(err)
+		errtest.Must(t, err)
 	}
 	k.await("routes deleted", 8980)
 	// What BIRD left on the device goes with the next pass, which nothing of BIRD's wakes.
-	must(other.AddRoute(netlinkx.Route{
+	errtest.Must(t, other.AddRoute(netlinkx.Route{
 		Dst: netip.MustParsePrefix("10.244.7.0/26"), Via: addr("172.30.0.7"), Dev: device(), Onlink: true, Protocol: netlinkx.ProtocolBIRD, Metric: 1024,
 	}))
-	must(other.SetDown(k.Link(t, "far").Index))
-	must(other.SetUp(k.Link(t, "far").Index))
+	errtest.Must(t, other.SetDown(k.Link(t, "far").Index))
+	errtest.Must(t, other.SetUp(k.Link(t, "far").Index))
 	k.await("routes of a predecessor", 8980)
 }
 
@@ -160,13 +153,9 @@ const fallback = "/proc/sys/net/core/fb_tunnels_only_for_init_net"
 
 func TestWithoutKernelsOwnDevice(t *testing.T) {
 	before, err := os.ReadFile(fallback)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	set := func(value []byte) {
-		if err := os.WriteFile(fallback, value, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(fallback, value, 0o644))
 	}
 	set([]byte("1"))
 	t.Cleanup(func() { set(before) })
@@ -179,17 +168,13 @@ func TestWithoutKernelsOwnDevice(t *testing.T) {
 	k.await("made", 1480)
 	for range 3 {
 		old := k.Link(t, ipip.Device)
-		if err := k.Conn.DeleteLink(old.Index); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, k.Conn.DeleteLink(old.Index))
 		k.await("deleted", 1480)
 		if link := k.Link(t, ipip.Device); link.Index == old.Index {
 			t.Errorf("the device was not deleted: %+v", link)
 		}
 	}
-	if err := k.Conn.SetTunnelPMTUDisc(k.Link(t, ipip.Device), false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, k.Conn.SetTunnelPMTUDisc(k.Link(t, ipip.Device), false))
 	k.pass(t.Context()) // no event tells of it
 	k.await("path MTU discovery switched off", 1480)
 }

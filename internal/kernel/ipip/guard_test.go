@@ -11,6 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -76,9 +77,7 @@ func TestGuard(t *testing.T) {
 
 	packets := guard.New(nft.New(b.Namespace))
 	config := guard.Config{Nodes: []netip.Addr{addr(a.addr), addr(b.addr)}, PodLinks: podnet.DefaultVethPrefix, IPIP: true}
-	if err := packets.Sync(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, packets.Sync(t.Context(), config))
 	for arrives(200*time.Millisecond) != "" { // what was on its way
 	}
 	for range 3 {
@@ -87,9 +86,7 @@ func TestGuard(t *testing.T) {
 	dropped := uint64(0)
 	for deadline := time.Now().Add(20 * time.Second); dropped < 3 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		counters, err := packets.Counters(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		dropped = counters[guard.IPIPFromStranger].Packets
 	}
 	if got := arrives(200 * time.Millisecond); got != "" || dropped != 3 {

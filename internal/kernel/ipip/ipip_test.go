@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -57,9 +58,7 @@ func wantDevice(t *testing.T, ns *netnstest.NS, want ipip.Tunnel) {
 		t.Errorf("tunl0 (-want +got):\n%s", diff)
 	}
 	got, err := ns.Conn.Addrs(link.Index, netlinkx.FamilyAll)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	wantAddrs := []netlinkx.Addr{{Prefix: netip.PrefixFrom(want.Addr, 32), Link: link.Index}}
 	if diff := cmp.Diff(wantAddrs, got, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 		t.Errorf("addresses of tunl0 (-want +got):\n%s", diff)
@@ -68,9 +67,7 @@ func wantDevice(t *testing.T, ns *netnstest.NS, want ipip.Tunnel) {
 
 func sync(t *testing.T, ns *netnstest.NS, tunnel ipip.Tunnel) {
 	t.Helper()
-	if err := ipip.New(ns.Conn).Sync(t.Context(), tunnel); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, ipip.New(ns.Conn).Sync(t.Context(), tunnel))
 }
 
 func TestFromKernelsOwnDevice(t *testing.T) {
@@ -113,9 +110,7 @@ func TestDriftIsRepaired(t *testing.T) {
 			ns := newNS(t)
 			want := ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")}
 			sync(t, ns, want)
-			if err := spoil(ns.Conn, ns.Link(t, ipip.Device)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, spoil(ns.Conn, ns.Link(t, ipip.Device)))
 			sync(t, ns, want)
 			wantDevice(t, ns, want)
 		})
@@ -147,9 +142,7 @@ func TestRightAddressStays(t *testing.T) {
 	}()
 	for i := range 50 {
 		want.MTU = 1400 + i
-		if err := ns.Conn.AddAddr(link.Index, netip.MustParsePrefix("10.244.9.0/32")); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ns.Conn.AddAddr(link.Index, netip.MustParsePrefix("10.244.9.0/32")))
 		sync(t, ns, want)
 	}
 	close(stop)
@@ -173,9 +166,7 @@ func TestRemove(t *testing.T) {
 	for range 2 {
 		sync(t, ns, ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")})
 		for range 2 {
-			if err := s.Remove(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, s.Remove(t.Context()))
 			link := ns.Link(t, ipip.Device)
 			addrs, err := ns.Conn.Addrs(link.Index, netlinkx.IPv4)
 			if err != nil || len(addrs) != 0 || link.Up {
@@ -203,9 +194,7 @@ func TestNameTaken(t *testing.T) {
 	tunnel := ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")}
 	sync(t, ns, tunnel)
 	link := ns.Link(t, ipip.Device)
-	if err := errors.Join(ns.Conn.SetDown(link.Index), ns.Conn.SetName(link.Index, "mine")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(ns.Conn.SetDown(link.Index), ns.Conn.SetName(link.Index, "mine")))
 	s := ipip.New(ns.Conn)
 	if err := s.Sync(t.Context(), tunnel); err == nil || !strings.Contains(err.Error(), "ip link set mine down name tunl0") {
 		t.Errorf("with the device renamed: %v", err)
@@ -226,9 +215,7 @@ func TestTunnelWithoutAddress(t *testing.T) {
 	ns := newNS(t)
 	s := ipip.New(ns.Conn)
 	for _, tunnel := range []ipip.Tunnel{{MTU: 1480, Addr: addr("10.244.0.1")}, {MTU: 1480}} {
-		if err := s.Sync(t.Context(), tunnel); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, s.Sync(t.Context(), tunnel))
 	}
 	link := ns.Link(t, ipip.Device)
 	have, err := ns.Conn.Addrs(link.Index, netlinkx.IPv4)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -70,9 +71,7 @@ func listenSCTP(t *testing.T, ns *netnstest.NS) bool {
 			t.Log("the kernel has no SCTP")
 			return false
 		}
-		if err := errors.Join(err, unix.Bind(fd, &unix.SockaddrInet4{Port: port}), unix.Listen(fd, 8)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errors.Join(err, unix.Bind(fd, &unix.SockaddrInet4{Port: port}), unix.Listen(fd, 8)))
 	}
 	return true
 }

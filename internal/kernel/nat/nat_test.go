@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
 )
@@ -38,9 +39,7 @@ func syncer(ns *netnstest.NS) *nat.Syncer { return nat.New(nft.New(ns.Namespace)
 
 func sync(t testing.TB, ns *netnstest.NS, pools ...string) {
 	t.Helper()
-	if err := syncer(ns).Sync(t.Context(), config(pools...)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, syncer(ns).Sync(t.Context(), config(pools...)))
 }
 
 func ruleset(t testing.TB, ns *netnstest.NS) string { return ns.Run(t, "nft", "list", "ruleset") }
@@ -175,9 +174,7 @@ func TestSameTextByNft(t *testing.T) {
 	ns, other := netnstest.New(t), netnstest.New(t)
 	sync(t, ns, pools...)
 	file := filepath.Join(t.TempDir(), "ruleset")
-	if err := os.WriteFile(file, []byte(ruleset(t, ns)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(file, []byte(ruleset(t, ns)), 0o644))
 	other.Run(t, "nft", "-f", file)
 	before := nfttest.Generation(t, other)
 	sync(t, other, pools...)

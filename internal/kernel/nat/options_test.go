@@ -20,9 +20,7 @@ var addr = netip.MustParseAddr
 
 func syncConfig(t testing.TB, ns *netnstest.NS, c nat.Config) {
 	t.Helper()
-	if err := syncer(ns).Sync(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, syncer(ns).Sync(t.Context(), c))
 }
 
 // options are configurations beyond pools.
@@ -330,14 +328,10 @@ func BenchmarkSync(b *testing.B) {
 				b.StopTimer()
 				c := config(i)
 				if reset {
-					if err := nat.New(table).Sync(b.Context(), nat.Config{}); err != nil {
-						b.Fatal(err)
-					}
+					errtest.Must(b, nat.New(table).Sync(b.Context(), nat.Config{}))
 				}
 				b.StartTimer()
-				if err := nat.New(table).Sync(b.Context(), c); err != nil {
-					b.Fatal(err)
-				}
+				errtest.Must(b, nat.New(table).Sync(b.Context(), c))
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // TestRoutesInBatches changes more routes than one system call carries; some of them can't be had, and only those fail.
@@ -41,9 +42,7 @@ func TestRoutesInBatches(t *testing.T) {
 		}
 	}
 	got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	byDst := cmpopts.SortSlices(func(x, y netlinkx.Route) bool { return x.Dst.String() < y.Dst.String() })
 	if diff := cmp.Diff(want, got, netipEqual, byDst); diff != "" {
 		t.Errorf("own routes (-want +got):\n%s", diff)

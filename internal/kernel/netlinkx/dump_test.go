@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -130,15 +131,11 @@ func TestRoutesFilterMany(t *testing.T) {
 	const n = 5000
 	foreign, own := manyRoutes(n, 99, a.Index, 12), manyRoutes(n/10, 100, a.Index, 84)
 	for _, err := range ns.Conn.AddRoutes(append(slices.Clone(foreign), own...)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 	for protocol, want := range map[netlinkx.Protocol][]netlinkx.Route{12: foreign, 84: own} {
 		got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: protocol})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if diff := gocmp.Diff(want, got, netipEqual); diff != "" {
 			t.Errorf("protocol %s (-want +got):\n%s", protocol, diff)
 		}
@@ -147,9 +144,7 @@ func TestRoutesFilterMany(t *testing.T) {
 		own[i].Via = own[i].Via.Next()
 	}
 	for _, err := range ns.Conn.ReplaceRoutes(own) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 	got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
 	if diff := gocmp.Diff(own, got, netipEqual); err != nil || diff != "" {
@@ -174,14 +169,10 @@ func TestRoutesWhileTheyChange(t *testing.T) {
 	steady := manyRoutes(3000, 100, a.Index, 84)
 	churn := manyRoutes(200, 101, a.Index, 84)
 	for _, err := range ns.Conn.AddRoutes(steady) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 	}
 	other, err := netlinkx.OpenAt(ns.Namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer other.Close()
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -240,9 +231,7 @@ func BenchmarkTenThousand(b *testing.B) {
 	routes := manyRoutes(10_000, 100, ns.Link(b, "a").Index, 84)
 	must := func(errs []error) {
 		for _, err := range errs {
-			if err != nil {
-				b.Fatal(err)
-			}
+			errtest.Must(b, err)
 		}
 	}
 	b.Run("add and delete", func(b *testing.B) {

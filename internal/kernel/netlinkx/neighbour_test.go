@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -16,9 +17,7 @@ func vxlanLink(t *testing.T) (*netnstest.NS, netlinkx.Link) {
 	netnstest.Cable(t, ns, "eth0", ns, "far")
 	ns.Addr(t, "eth0", "172.30.0.1/24")
 	v := netlinkx.VXLAN{ID: 7, Port: 4790, Local: netip.MustParseAddr("172.30.0.1"), Parent: ns.Link(t, "eth0").Index}
-	if err := ns.Conn.AddVXLAN("vx0", [6]byte{0x66, 1, 2, 3, 4, 5}, 1400, v); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, ns.Conn.AddVXLAN("vx0", [6]byte{0x66, 1, 2, 3, 4, 5}, 1400, v))
 	link := ns.Up(t, "vx0")
 	if link.VXLAN != v || link.MTU != 1400 || link.Kind != "vxlan" {
 		t.Fatalf("the link is %+v, want %+v", link, v)
@@ -50,13 +49,9 @@ func TestNeighbours(t *testing.T) {
 	}
 	list := func(family netlinkx.Family) (found []netlinkx.Neighbour) {
 		neighbours, err := ns.Conn.Neighbours(link.Index, family)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		forwarding, err := ns.Conn.Forwarding(link.Index)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return append(neighbours, forwarding...)
 	}
 	have := map[netlinkx.Neighbour]bool{}
@@ -101,9 +96,7 @@ func TestNeighbours(t *testing.T) {
 func TestSubscribeToNeighbours(t *testing.T) {
 	ns, link := vxlanLink(t)
 	wake, err := ns.Conn.SubscribeToNeighbours(t.Context(), []int{999, link.Index})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, tt := range []struct {
 		wakes   bool
 		command string

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -37,9 +38,7 @@ func TestVethInOneMessage(t *testing.T) {
 		Name: "cali.0", HardwareAddr: macA, MTU: 1480, Queues: 2, TxQueueLen: 0,
 		PeerName: "eth0", PeerNamespace: pod.Namespace, PeerHardwareAddr: macB, PeerTxQueueLen: 1000,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	near, far := host.Link(t, "cali.0"), pod.Link(t, "eth0")
 	want := netlinkx.Link{
 		Index: near.Index, Name: "cali.0", Kind: "veth", MTU: 1480, Down: true, HardwareAddr: macA, TxQueues: 2, RxQueues: 2,
@@ -54,9 +53,7 @@ func TestVethInOneMessage(t *testing.T) {
 	}
 
 	links, err := host.Conn.Links()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var names []string
 	for _, l := range links {
 		names = append(names, l.Name)
@@ -72,9 +69,7 @@ func TestVethInOneMessage(t *testing.T) {
 	if !netlinkx.IsExist(err) {
 		t.Errorf("second veth of that name: %v, want IsExist", err)
 	}
-	if err := host.Conn.DeleteLink(near.Index); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, host.Conn.DeleteLink(near.Index))
 	if _, err := pod.Conn.LinkByName("eth0"); !netlinkx.IsNotExist(err) {
 		t.Errorf("far end after deletion: %v, want IsNotExist", err)
 	}
@@ -94,14 +89,10 @@ func TestChangeLink(t *testing.T) {
 		func() error { return ns.Conn.SetAlias(a.Index, "tortie") },
 	}
 	for _, step := range steps {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, step())
 	}
 	got, err := ns.Conn.LinkByIndex(a.Index)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got.Up || got.MTU != 1400 || got.HardwareAddr.String() != macB.String() || got.Alias != "tortie" {
 		t.Errorf("after the changes: %+v", got)
 	}
@@ -141,27 +132,19 @@ func TestAddresses(t *testing.T) {
 		{Prefix: netip.MustParsePrefix("10.9.9.9/24"), Link: a.Index},
 	}
 	for _, w := range want {
-		if err := ns.Conn.AddAddr(a.Index, w.Prefix); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ns.Conn.AddAddr(a.Index, w.Prefix))
 		if err := ns.Conn.AddAddr(a.Index, w.Prefix); !netlinkx.IsExist(err) {
 			t.Errorf("second add of %s: %v, want IsExist", w.Prefix, err)
 		}
 	}
 	got, err := ns.Conn.Addrs(a.Index, netlinkx.IPv4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if diff := cmp.Diff(want, got, netipEqual); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
-	if err := ns.Conn.DeleteAddr(a.Index, want[0].Prefix); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, ns.Conn.DeleteAddr(a.Index, want[0].Prefix))
 	all, err := ns.Conn.Addrs(0, netlinkx.FamilyAll)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var text []string
 	for _, a := range all {
 		text = append(text, a.Prefix.String())
@@ -201,17 +184,13 @@ func TestRoutesRoundTrip(t *testing.T) {
 	}
 	for i := range want {
 		want[i].Protocol, want[i].Table = own, main
-		if err := ns.Conn.AddRoute(want[i]); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ns.Conn.AddRoute(want[i]))
 		if err := ns.Conn.AddRoute(want[i]); !netlinkx.IsExist(err) {
 			t.Errorf("second add of %s: %v, want IsExist", want[i], err)
 		}
 	}
 	got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: own})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	byDst := cmpopts.SortSlices(func(x, y netlinkx.Route) bool { return x.Dst.String() < y.Dst.String() })
 	if diff := cmp.Diff(want, got, netipEqual, byDst); diff != "" {
 		t.Errorf("own routes (-want +got):\n%s", diff)
@@ -236,9 +215,7 @@ func TestRouteFilters(t *testing.T) {
 		{Dst: pfx("10.5.0.0/26"), Protocol: 84, Type: netlinkx.Unreachable},
 	}
 	for _, r := range add {
-		if err := ns.Conn.AddRoute(r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ns.Conn.AddRoute(r))
 	}
 	for _, tt := range []struct {
 		name   string
@@ -268,14 +245,10 @@ func TestRouteFilters(t *testing.T) {
 
 func TestRoutesOfUntouchedNamespace(t *testing.T) {
 	ns, err := netnstest.NewNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer ns.Close()
 	c, err := netlinkx.OpenAt(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer c.Close()
 	// Not even lo is up: the kernel has not made the main table yet.
 	if got, err := c.Routes(netlinkx.RouteFilter{}); err != nil || len(got) != 0 {
@@ -291,13 +264,9 @@ func TestReplaceRoute(t *testing.T) {
 	}
 	for _, via := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.3"} {
 		r.Via = netip.MustParseAddr(via)
-		if err := ns.Conn.ReplaceRoute(r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ns.Conn.ReplaceRoute(r))
 		got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if diff := cmp.Diff([]netlinkx.Route{r}, got, netipEqual); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
@@ -318,16 +287,12 @@ func TestSeveralNextHops(t *testing.T) {
 	}
 	for i := range want {
 		want[i].Protocol, want[i].Table, want[i].Type = 84, netlinkx.TableMain, netlinkx.Unicast
-		if err := ns.Conn.AddRoute(want[i]); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ns.Conn.AddRoute(want[i]))
 	}
 	listed := func(want ...netlinkx.Route) {
 		t.Helper()
 		got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if diff := cmp.Diff(want, got, netipEqual, cmpopts.SortSlices(func(x, y netlinkx.Hop) bool { return x.Via.Less(y.Via) })); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
@@ -364,9 +329,7 @@ func TestListsUnderChurn(t *testing.T) {
 	const fixed = 2000
 	for i := range fixed {
 		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, byte(i >> 8), byte(i)}), 32)
-		if err := ns.Conn.AddRoute(netlinkx.Route{Dst: dst, Protocol: 84, Dev: a.Index, Scope: netlinkx.ScopeLink}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ns.Conn.AddRoute(netlinkx.Route{Dst: dst, Protocol: 84, Dev: a.Index, Scope: netlinkx.ScopeLink}))
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -407,9 +370,7 @@ func TestSubscribe(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	wake, err := ns.Conn.Subscribe(ctx, netlinkx.RouteEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	quiet := func(when string) {
 		t.Helper()
 		select {
@@ -419,15 +380,11 @@ func TestSubscribe(t *testing.T) {
 		}
 	}
 	quiet("before any change")
-	if err := ns.Conn.SetAlias(a.Index, "not a route"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, ns.Conn.SetAlias(a.Index, "not a route"))
 	quiet("after a change of another kind")
 	for i := range 100 {
 		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, 0, byte(i)}), 32)
-		if err := ns.Conn.AddRoute(netlinkx.Route{Dst: dst, Dev: a.Index, Scope: netlinkx.ScopeLink}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ns.Conn.AddRoute(netlinkx.Route{Dst: dst, Dev: a.Index, Scope: netlinkx.ScopeLink}))
 	}
 	time.Sleep(50 * time.Millisecond)
 	select {
@@ -473,9 +430,7 @@ func TestPeerOfDyingNamespace(t *testing.T) {
 		if netlinkx.IsNotExist(err) {
 			continue // cleaned up before it could be looked at
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		alive, err := host.Conn.PeerAlive(link)
 		if err != nil || alive {
 			t.Fatalf("peer alive %v, %v; want dead", alive, err)
@@ -488,9 +443,7 @@ func TestPeerOfDyingNamespace(t *testing.T) {
 func TestOpenNamespace(t *testing.T) {
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain")
-	if err := os.WriteFile(plain, nil, 0o444); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(plain, nil, 0o444))
 	for _, tt := range []struct {
 		path string
 		want error
@@ -505,9 +458,7 @@ func TestOpenNamespace(t *testing.T) {
 	}
 	ns := netnstest.New(t)
 	again, err := netlinkx.OpenNamespace(ns.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer again.Close()
 	if same, err := again.Same(ns.Namespace); err != nil || !same {
 		t.Errorf("namespace opened by its path: same %v, %v", same, err)
@@ -516,9 +467,7 @@ func TestOpenNamespace(t *testing.T) {
 
 func TestDoLeavesThreadsWhereTheyWere(t *testing.T) {
 	home, err := netlinkx.CurrentNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer home.Close()
 	ns := netnstest.New(t)
 	boom := errors.New("boom")
@@ -559,17 +508,11 @@ func TestDoLeavesThreadsWhereTheyWere(t *testing.T) {
 
 func TestConnOutlivesItsNamespaceReference(t *testing.T) {
 	ns, err := netnstest.NewNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c, err := netlinkx.OpenAt(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer c.Close()
-	if err := ns.Close(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, ns.Close())
 	if _, err := c.LinkByName("lo"); err != nil {
 		t.Error(err)
 	}
@@ -621,17 +564,13 @@ func workWithNetAdmin(t *testing.T) {
 		t.Fatalf("NewNamespace: %v, want EPERM: the test still has CAP_SYS_ADMIN", err)
 	}
 	c, err := netlinkx.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer c.Close()
 	if _, err := c.Subscribe(t.Context(), netlinkx.LinkEvents); err != nil {
 		t.Error(err)
 	}
 	l, err := c.LinkByName("a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, err := c.PeerAlive(l); err != nil {
 		t.Error(err)
 	}
@@ -667,9 +606,7 @@ func TestNetkit(t *testing.T) {
 		}
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	near, far := host.Link(t, "cali0"), pod.Link(t, "eth0")
 	if near.Kind != "netkit" || far.Kind != "netkit" || near.PeerIndex != far.Index || far.MTU != 1480 {
 		t.Errorf("ends %+v and %+v", near, far)
@@ -681,14 +618,10 @@ func TestSetUpWithAlias(t *testing.T) {
 	err := host.Conn.AddVeth(netlinkx.Veth{
 		Name: "cali0", HardwareAddr: macA, TxQueueLen: 7, MTU: 1480, PeerName: "eth0", PeerNamespace: pod.Namespace,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	want := host.Link(t, "cali0")
 	alias := strings.Repeat("x", netlinkx.MaxAlias)
-	if err := host.Conn.SetUpWithAlias(want, alias); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, host.Conn.SetUpWithAlias(want, alias))
 	want.Up, want.Alias = true, alias
 	if diff := cmp.Diff(want, host.Link(t, "cali0"), cmpopts.IgnoreUnexported(netlinkx.Link{}), netipEqual); diff != "" {
 		t.Errorf("link (-want +got):\n%s", diff)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -14,18 +15,14 @@ import (
 func others(t *testing.T, ns *netnstest.NS) <-chan struct{} {
 	t.Helper()
 	wake, err := ns.Conn.SubscribeToOthers(t.Context(), netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, 84, netlinkx.ProtocolBoot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return wake
 }
 
 func anotherConn(t *testing.T, ns *netnstest.NS) *netlinkx.Conn {
 	t.Helper()
 	c, err := netlinkx.OpenAt(ns.Namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -87,9 +84,7 @@ func TestOwnBatchesWakeNobody(t *testing.T) {
 	routes := manyRoutes(300, 100, a.Index, 84)
 	for _, change := range []func([]netlinkx.Route) []error{ns.Conn.AddRoutes, ns.Conn.ReplaceRoutes, ns.Conn.DeleteRoutes} {
 		for _, err := range change(routes) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 		}
 	}
 	if within(wake, 300*time.Millisecond) {
@@ -107,9 +102,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	for name, subscribe := range map[string]func() <-chan struct{}{
 		"to all": func() <-chan struct{} {
 			wake, err := ns.Conn.Subscribe(t.Context(), netlinkx.RouteEvents)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			return wake
 		},
 		"to others": func() <-chan struct{} { return others(t, ns) },
@@ -164,9 +157,7 @@ func TestSubscriptionEnds(t *testing.T) {
 	ns, _ := scratchRoutes(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	wake, err := ns.Conn.SubscribeToOthers(ctx, netlinkx.RuleEvents|netlinkx.LinkEvents, 84)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ns.Run(t, "ip", "rule", "add", "pref", "99", "table", "100")
 	if !within(wake, 10*time.Second) {
 		t.Error("a rule does not wake")

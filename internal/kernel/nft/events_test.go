@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -34,17 +35,13 @@ func TestEvents(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	wake, err := table.Events(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	quiet := func(after string) {
 		t.Helper()
 		// A mark behind what must not wake: once it is seen, so would the rest have been.
 		other := nft.New(ns.Namespace)
 		marked, err := other.Events(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		ns.Run(t, "nft", "add table inet marker; delete table inet marker")
 		select {
 		case <-marked:
@@ -91,18 +88,14 @@ func TestEventsAreCoalesced(t *testing.T) {
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)
 	wake, err := table.Events(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var script strings.Builder
 	script.WriteString("add table inet tortie\nadd set inet tortie many { type ipv4_addr; }\n")
 	for i := range 5000 {
 		fmt.Fprintf(&script, "add element inet tortie many { 10.0.%d.%d }\n", i/256, i%256)
 	}
 	file := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(file, []byte(script.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(file, []byte(script.String()), 0o644))
 	for range 3 {
 		ns.Run(t, "nft", "-f", file)
 		ns.Run(t, "nft", "delete table inet tortie")

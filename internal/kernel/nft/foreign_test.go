@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
 )
@@ -62,9 +63,7 @@ func withFelix(t *testing.T) (*netnstest.NS, *nft.Table) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "felix.nft")
-	if err := os.WriteFile(file, []byte(felixTables), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(file, []byte(felixTables), 0o600))
 	ns.Run(t, "nft", "-f", file)
 	return ns, nft.New(ns.Namespace)
 }
@@ -74,9 +73,7 @@ func TestForeign(t *testing.T) {
 	part := nft.Part{Prefixes: []string{"nat-"}, Chains: []nft.Chain{{Name: "nat-x", Rules: []nft.Rule{nft.NewRule("", nft.IPv4.Is(), nft.Do(nft.Accept))}}}}
 	syncPart(t, table, part)
 	found, err := table.Find(t.Context(), felix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got, want := found.String(), "table ip calico, table ip6 calico, 2 chains in table ip filter, 1 chains in table ip nat, 2 chains in table ip6 filter, 1 chains in table ip6 nat"; got != want {
 		t.Errorf("found %s, want %s", got, want)
 	}

@@ -30,9 +30,7 @@ func ruleset(t testing.TB, ns *netnstest.NS) string {
 func syncPart(t testing.TB, table *nft.Table, p nft.Part) (written bool) {
 	t.Helper()
 	written, err := table.Sync(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return written
 }
 
@@ -274,9 +272,7 @@ func TestCounters(t *testing.T) {
 	want := func(want map[string]uint64) {
 		t.Helper()
 		counters, err := table.Counters(t.Context(), "count-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		got := map[string]uint64{}
 		for comment, c := range counters {
 			got[comment] = c.Packets

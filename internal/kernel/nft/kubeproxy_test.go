@@ -23,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
@@ -50,31 +51,21 @@ func request(t *testing.T, method, path, kind string, body any) map[string]any {
 	t.Helper()
 	cfg := labtest.RESTConfig(t)
 	client, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	text, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	req, err := http.NewRequestWithContext(t.Context(), method, cfg.Host+path, bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	req.Header.Set("Content-Type", kind)
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode >= 300 {
 		t.Fatalf("%s %s: %s, %v: %s", method, path, resp.Status, err, answer)
 	}
 	var object map[string]any
-	if err := json.Unmarshal(answer, &object); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(answer, &object))
 	return object
 }
 
@@ -128,9 +119,7 @@ func (p *proxied) configure(t *testing.T, mode, name string) {
 	dir := t.TempDir()
 	kubeconfig := labtest.WriteKubeconfig(t, dir, labtest.Inside(t, p.node, labtest.RESTConfig(t)))
 	p.config = filepath.Join(dir, "proxy.yaml")
-	if err := os.WriteFile(p.config, fmt.Appendf(nil, proxyConfig, mode, name, kubeconfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(p.config, fmt.Appendf(nil, proxyConfig, mode, name, kubeconfig), 0o600))
 	p.hyperkube = labtest.Program(t, "hyperkube")
 }
 
@@ -242,12 +231,8 @@ func TestBesideKubeProxy(t *testing.T) {
 				t.Helper()
 				pools := nat.Config{Pools: []nat.Pool{{CIDR: netip.MustParsePrefix("10.244.0.0/16"), NATOutgoing: true}}}
 				tunnels := guard.Config{Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, PodLinks: "cali", IPIP: true, VXLAN: true}
-				if err := masquerade.Sync(t.Context(), pools); err != nil {
-					t.Fatal(err)
-				}
-				if err := packets.Sync(t.Context(), tunnels); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, masquerade.Sync(t.Context(), pools))
+				errtest.Must(t, packets.Sync(t.Context(), tunnels))
 			}
 			syncBoth()
 			same("after our first Sync")
@@ -271,9 +256,7 @@ func TestBesideKubeProxy(t *testing.T) {
 			p.wantSource(t, p.client, "192.0.2.9:7000", "192.0.2.1")
 
 			before = p.theirs(t)
-			if err := masquerade.Sync(t.Context(), nat.Config{}); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, masquerade.Sync(t.Context(), nat.Config{}))
 			if _, err := table.Sync(t.Context(), nft.Part{Prefixes: []string{"guard-"}}); err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -49,9 +50,7 @@ func TestCheck(t *testing.T) {
 	c.MakeChain(chain)
 	c.AddRules(chain)
 	for range 2 {
-		if err := table.Check(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, table.Check(t.Context(), c))
 		if text := ns.Run(t, "nft", "list", "ruleset"); text != "" {
 			t.Errorf("it was done: %s", text)
 		}
@@ -76,9 +75,7 @@ func TestOwnedEvents(t *testing.T) {
 		t.Helper()
 		c := table.Change()
 		of(c)
-		if err := table.Commit(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, table.Commit(t.Context(), c))
 	}
 	touched("at first", true)
 	commit(func(c *Change) { c.MakeTable(true) })

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -33,15 +34,11 @@ func TestOnlyOurTableIsAsked(t *testing.T) {
 		ns.Run(t, "nft", "add table "+family+" other; add chain "+family+" other own-chain; add rule "+family+" other own-chain counter; add set "+family+" other own-set { type ipv4_addr; }")
 	}
 	s, err := dial(t.Context(), ns.Namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer s.Close()
 	r := &recorder{conn: s.conn}
 	have, err := socket{r, TableName}.read(part)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(have.chains) != 1 || len(have.chains["own-chain"].rules) != 1 || len(have.sets) != 1 || len(have.sets["own-set"].elements) != 1 {
 		t.Errorf("read %+v, want the one chain with its rule, and the set with its element", have)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -68,14 +69,10 @@ func TestLinks(t *testing.T) {
 	// The name is a newer container's by now.
 	again := c
 	again.Alias = podnet.Alias("net.c2", "eth0")
-	if err := host.Conn.SetUpWithAlias(host.Link(t, c.HostVeth), again.Alias); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, host.Conn.SetUpWithAlias(host.Link(t, c.HostVeth), again.Alias))
 	remove()
 	host.Within(t, func() error { return podnet.Check(again) })
-	if err := host.Conn.SetUpWithAlias(host.Link(t, c.HostVeth), c.Alias); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, host.Conn.SetUpWithAlias(host.Link(t, c.HostVeth), c.Alias))
 	for range 2 {
 		remove()
 		wantNothing(t, host, mine, c)

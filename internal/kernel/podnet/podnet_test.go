@@ -34,9 +34,7 @@ func node(t *testing.T) *netnstest.NS {
 	err := host.Conn.AddVeth(netlinkx.Veth{
 		Name: "eth0", TxQueueLen: 1000, PeerName: "node", PeerNamespace: underlay.Namespace, PeerTxQueueLen: 1000, Queues: 2,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	host.Up(t, "eth0")
 	underlay.Up(t, "node")
 	host.Addr(t, "eth0", "10.250.9.9/16")
@@ -212,9 +210,7 @@ func TestDualStack(t *testing.T) {
 
 	index := p.Link(t, "eth0").Index
 	addrs, err := p.Conn.Addrs(index, netlinkx.FamilyAll)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, want := range []string{"10.65.0.2/32", "fd00:65::2/128"} {
 		if !slices.Contains(addrs, netlinkx.Addr{Prefix: netip.MustParsePrefix(want), Link: index}) {
 			t.Errorf("pod's addresses %v lack %s, ready to use", addrs, want)
@@ -301,9 +297,7 @@ func TestRouteThatIsThereAlready(t *testing.T) {
 	c := config(p, "web-1", "10.65.0.2")
 	veth := make(chan error, 1)
 	wake, err := host.Conn.Subscribe(t.Context(), netlinkx.LinkEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	// Felix, which also programs pods' routes, may be faster: add the route as soon as the link is there and up.
 	go func() {
 		for range wake {
@@ -353,9 +347,7 @@ func TestRouteOfAnotherKind(t *testing.T) {
 		if r.Via.IsValid() {
 			r.Dev = host.Link(t, "eth0").Index
 		}
-		if err := host.Conn.AddRoute(r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, host.Conn.AddRoute(r))
 		c := config(p, "new", "10.65.0.2")
 		if err := setupErr(t, host, c); err == nil || !strings.Contains(err.Error(), "10.65.0.2") {
 			t.Errorf("%s: %v, want an error that names the address", name, err)
@@ -412,9 +404,7 @@ func TestTeardown(t *testing.T) {
 	teardown(t, host, c) // no interface
 
 	plain := filepath.Join(t.TempDir(), "unmounted")
-	if err := os.WriteFile(plain, nil, 0o444); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(plain, nil, 0o444))
 	setup(t, host, c)
 	for _, path := range []string{"", "/var/run/netns/no-such-namespace", plain} {
 		c := c
@@ -612,12 +602,8 @@ func BenchmarkSetup(b *testing.B) {
 					return err
 				})
 				b.StopTimer()
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := host.Conn.DeleteLink(host.Link(b, c.HostVeth).Index); err != nil {
-					b.Fatal(err)
-				}
+				errtest.Must(b, err)
+				errtest.Must(b, host.Conn.DeleteLink(host.Link(b, c.HostVeth).Index))
 				b.StartTimer()
 			}
 		})

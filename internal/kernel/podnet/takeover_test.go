@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -75,9 +76,7 @@ func TestTakeOver(t *testing.T) {
 			c.Netns, c.Alias, c.Addresses = p.Path(), mine, []netip.Addr{netip.MustParseAddr("10.65.0.3")}
 			err := setupErr(t, host, c)
 			if tt.want == nil {
-				if err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, err)
 				host.Within(t, func() error { return podnet.Check(c) })
 				if after := host.Link(t, c.HostVeth); after.Index == before.Index {
 					t.Error("the old link was kept")

@@ -105,9 +105,7 @@ func table(t testing.TB, ns *netnstest.NS, proto string) string {
 func sync(t testing.TB, tb *routes.Table, want routes.Stats, desired ...string) {
 	t.Helper()
 	got, err := tb.Sync(t.Context(), parsed(t, desired...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if got != want {
 		t.Errorf("Sync did %+v, want %+v", got, want)
 	}
@@ -492,9 +490,7 @@ func TestUnfinished(t *testing.T) {
 			t.Fatalf("Sync = %v, want the context's error once", err)
 		}
 		rest, err := tb.Sync(t.Context(), after)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if sum := (routes.Stats{
 			Added: part.Added + rest.Added, Replaced: part.Replaced + rest.Replaced, Deleted: part.Deleted + rest.Deleted,
 		}); sum != (routes.Stats{Added: 2000, Replaced: 4000, Deleted: 2000}) {
@@ -528,9 +524,7 @@ func TestManyErrors(t *testing.T) {
 func keeper(t *testing.T, ns *netnstest.NS, desired []routes.Route) (passes func() int) {
 	t.Helper()
 	wake, err := ns.Conn.SubscribeToOthers(t.Context(), netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, routes.DefaultProtocol, netlinkx.ProtocolBoot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	tb := routes.New(ns.Conn, routes.Options{})
 	if _, err := tb.Sync(t.Context(), desired); err != nil {
 		t.Fatal(err)
@@ -598,9 +592,7 @@ func TestNoPassForNothing(t *testing.T) {
 	ns.Quiet(t, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents)
 	passes := keeper(t, ns, append(tenThousand(), parsed(t, aNode...)...))
 	daemon, err := netlinkx.OpenAt(ns.Namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer daemon.Close()
 	foreign := make([]netlinkx.Route, 2000)
 	for i := range foreign {

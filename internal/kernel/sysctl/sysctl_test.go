@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // tree makes a directory that stands for /proc/sys, with one file for each key.
@@ -22,12 +23,8 @@ func tree(t *testing.T, values map[string]string) sysctl.Root {
 	root := t.TempDir()
 	for key, value := range values {
 		path := filepath.Join(root, filepath.FromSlash(key))
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(value+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		errtest.Must(t, os.WriteFile(path, []byte(value+"\n"), 0o644))
 	}
 	return sysctl.Root(root)
 }
@@ -42,9 +39,7 @@ func TestSetWritesOnlyWhatDiffers(t *testing.T) {
 		value   string
 		written bool
 	}{{"1", true}, {"1", false}, {"0", true}, {"0", false}} {
-		if err := os.Chtimes(file, past, past); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.Chtimes(file, past, past))
 		if err := root.Set(key, want.value); err != nil {
 			t.Fatalf("step %d: %v", i, err)
 		}
@@ -53,9 +48,7 @@ func TestSetWritesOnlyWhatDiffers(t *testing.T) {
 			t.Fatalf("step %d: Get = %q, %v; want %q", i, got, err, want.value)
 		}
 		info, err := os.Stat(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if written := !info.ModTime().Equal(past); written != want.written {
 			t.Errorf("step %d: Set(%q) wrote the file: %v, want %v", i, want.value, written, want.written)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -50,9 +51,7 @@ func felix(t testing.TB, ns *netnstest.NS) {
 	}
 }
 `
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	ns.Run(t, "nft", "-f", file)
 }
 
@@ -85,9 +84,7 @@ func (h heir) pass(t testing.TB, now time.Time) routes.Stats {
 	t.Helper()
 	h.fib.Inherit(h.Estate(now, pools))
 	stats, err := h.fib.Sync(t.Context(), desired)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	h.Took(now, h.fib.Taken())
 	h.Look(t.Context(), now, true)
 	return stats
@@ -235,9 +232,7 @@ func TestHandoverOfAll(t *testing.T) {
 	dry := all
 	dry.DryRun = true
 	would, err := dry.Run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	did, err := all.Run(t.Context())
 	if err != nil || len(did) != 7 || !slices.Equal(would, did) {
 		t.Errorf("%v, %v, and without doing it %v", did, err, would)

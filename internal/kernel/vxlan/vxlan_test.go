@@ -55,9 +55,7 @@ func syncTunnel(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) error {
 
 func sync(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
 	t.Helper()
-	if err := syncTunnel(t, ns, tun); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, syncTunnel(t, ns, tun))
 }
 
 // entries are what ip and bridge show of a device, in order.
@@ -112,9 +110,7 @@ func TestDevice(t *testing.T) {
 		wantAddress(t, ns, v6, tun.Addr)
 		wantEntries(t, ns, tun)
 
-		if err := vxlan.New(ns.Conn).Remove(t.Context(), v6); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, vxlan.New(ns.Conn).Remove(t.Context(), v6))
 		if _, err := ns.Conn.LinkByName(vxlan.Device(v6)); !netlinkx.IsNotExist(err) {
 			t.Errorf("the device is still there: %v", err)
 		}
@@ -127,9 +123,7 @@ func TestDevice(t *testing.T) {
 func wantAddress(t testing.TB, ns *netnstest.NS, v6 bool, want ...netip.Addr) {
 	t.Helper()
 	have, err := ns.Conn.Addrs(ns.Link(t, vxlan.Device(v6)).Index, netlinkx.FamilyAll)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var got []netip.Addr
 	for _, a := range have {
 		if !a.Prefix.Addr().IsLinkLocalUnicast() {
@@ -166,14 +160,10 @@ func watched(t *testing.T, ns *netnstest.NS, v6 bool) (quiet func()) {
 	t.Helper()
 	links := ns.Quiet(t, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents)
 	other, err := netlinkx.OpenAt(ns.Namespace) // whose own changes are not left out
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(other.Close)
 	neighbours, err := other.SubscribeToNeighbours(t.Context(), []int{ns.Link(t, vxlan.Device(v6)).Index})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return func() {
 		t.Helper()
 		select {
@@ -278,13 +268,9 @@ func TestPruneIsLast(t *testing.T) {
 	less := tun
 	less.Peers = tun.Peers[:1]
 	m, err := vxlan.New(ns.Conn).Merge(t.Context(), less)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	wantEntries(t, ns, tun)
-	if err := m.Prune(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.Prune())
 	wantEntries(t, ns, less)
 	if err := m.Prune(); err != nil {
 		t.Errorf("what is gone is gone: %v", err)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestAge(t *testing.T) {
@@ -15,15 +17,11 @@ func TestAge(t *testing.T) {
 	if _, err := Age(path, now); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("age of no file: %v, want fs.ErrNotExist", err)
 	}
-	if err := Write(path, Facts{Node: "n", Written: now.Add(-time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Write(path, Facts{Node: "n", Written: now.Add(-time.Hour)}))
 	if age, err := Age(path, now); err != nil || age.Round(time.Second) != time.Hour {
 		t.Errorf("age %v, %v; want an hour", age, err)
 	}
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(path, []byte("{"), 0o600))
 	if age, err := Age(path, now); err == nil {
 		t.Errorf("age of a damaged file: %v", age)
 	}

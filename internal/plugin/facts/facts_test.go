@@ -42,13 +42,9 @@ func sample() Facts {
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "made/by/write/facts.json")
-	if err := Write(path, sample()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Write(path, sample()))
 	got, err := Read(path, "node-1", noon.Add(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if d := cmp.Diff(sample(), *got, cmpopts.IgnoreUnexported(Facts{}), cmpopts.IgnoreFields(Facts{}, "Format", "Namespaces")); d != "" {
 		t.Errorf("(-written +read):\n%s", d)
 	}
@@ -79,9 +75,7 @@ func TestNoPolicies(t *testing.T) {
 	}{"said": {true, "node-1", true}, "not said": {false, "node-1", false}, "of another node": {true, "node-2", false}} {
 		f := sample()
 		f.Written, f.NoPolicies = noon.Add(-time.Hour), tt.said
-		if err := Write(path, f); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, Write(path, f))
 		if got := NoPolicies(path, tt.node); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -114,17 +108,11 @@ func TestUnusableFiles(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "facts.json")
-			if err := Write(path, sample()); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, Write(path, sample()))
 			if tt.edit != nil {
 				content, err := os.ReadFile(path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(tt.edit(string(content))), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, err)
+				errtest.Must(t, os.WriteFile(path, []byte(tt.edit(string(content))), 0o600))
 			}
 			node := "node-1"
 			if tt.node != "" {
@@ -159,21 +147,15 @@ func TestSizeIsBounded(t *testing.T) {
 				many.Namespaces[fmt.Sprintf("namespace-%05d", i)] = ns
 			}
 			path := filepath.Join(t.TempDir(), "facts.json")
-			if err := Write(path, many); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, Write(path, many))
 			small, err := Encode(few)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			info, err := os.Stat(path)
 			if err != nil || info.Size() > int64(len(small))+maxNamespaces+1024 {
 				t.Errorf("%d bytes, %v", info.Size(), err)
 			}
 			got, err := Read(path, "node-1", noon)
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			if _, ok := got.Namespace("namespace-00000"); !ok {
 				t.Error("the first is not known")
 			}
@@ -187,9 +169,7 @@ func TestSizeIsBounded(t *testing.T) {
 // What does not change is told from what does by its bytes.
 func TestEncodeIsDeterministic(t *testing.T) {
 	first, err := Encode(sample())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for range 20 {
 		if again, err := Encode(sample()); err != nil || string(again) != string(first) {
 			t.Fatalf("%v\n%s\n%s", err, first, again)
@@ -205,9 +185,7 @@ func BenchmarkRead(b *testing.B) {
 				f.Namespaces[fmt.Sprintf("team-namespace-%d", i)] = Namespace{}
 			}
 			path := filepath.Join(b.TempDir(), "facts.json")
-			if err := Write(path, f); err != nil {
-				b.Fatal(err)
-			}
+			errtest.Must(b, Write(path, f))
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := Read(path, "node-1", noon); err != nil {
@@ -221,17 +199,13 @@ func BenchmarkRead(b *testing.B) {
 // Whatever is in the file, a plugin gets facts of its node and of now, or none.
 func FuzzRead(f *testing.F) {
 	good, err := Encode(sample())
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 	for _, seed := range []string{string(good), "null", "[]", `{"format":1,"node":"node-1","written":"2026-11-21T12:00:00Z","affinities":[null]}`, `{"format":1e0,"Namespaces":null}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		path := filepath.Join(t.TempDir(), "facts.json")
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(path, content, 0o600))
 		got, err := Read(path, "node-1", noon)
 		if (got == nil) != errors.Is(err, ErrUnusable) || (got == nil) == (err == nil) {
 			t.Fatalf("facts %v, error %v", got, err)

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func entry(handle string) Entry {
@@ -29,9 +31,7 @@ func entry(handle string) Entry {
 func add(t *testing.T, d Dir, entries ...Entry) {
 	t.Helper()
 	for _, e := range entries {
-		if err := d.Add(t.Context(), e); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, d.Add(t.Context(), e))
 	}
 }
 
@@ -39,18 +39,14 @@ func add(t *testing.T, d Dir, entries ...Entry) {
 func drain(t *testing.T, d Dir) []string {
 	t.Helper()
 	var handles []string
-	if err := d.Each(t.Context(), func(e Entry) error { handles = append(handles, e.Handle); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Each(t.Context(), func(e Entry) error { handles = append(handles, e.Handle); return nil }))
 	return handles
 }
 
 func files(t *testing.T, d Dir) []string {
 	t.Helper()
 	all, err := os.ReadDir(string(d))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var names []string
 	for _, f := range all {
 		names = append(names, f.Name())
@@ -70,9 +66,7 @@ func TestEntrySurvivesTheDisk(t *testing.T) {
 		t.Errorf("mode %v, %v: others may not read or add entries", info.Mode(), err)
 	}
 	var got Entry
-	if err := d.Each(t.Context(), func(e Entry) error { got = e; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Each(t.Context(), func(e Entry) error { got = e; return nil }))
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-added +read):\n%s", d)
 	}
@@ -156,17 +150,13 @@ func TestFullJournalRefusesNewHandles(t *testing.T) {
 	d := Dir(t.TempDir())
 	add(t, d, entry("known"))
 	for i := range MaxEntries - 1 {
-		if err := os.WriteFile(filepath.Join(string(d), fmt.Sprintf("%d.json", i)), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(filepath.Join(string(d), fmt.Sprintf("%d.json", i)), nil, 0o600))
 	}
 	if err := d.Add(t.Context(), entry("one-more")); !errors.Is(err, ErrFull) {
 		t.Errorf("one more: %v", err)
 	}
 	add(t, d, entry("known")) // takes no more room
-	if err := d.Withdraw(t.Context(), "known"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Withdraw(t.Context(), "known"))
 	add(t, d, entry("one-more"))
 }
 
@@ -245,16 +235,10 @@ func TestDamagedEntriesAreSetAside(t *testing.T) {
 		"other-format.json": `[1,2,3]`,
 	}
 	for name, content := range bad {
-		if err := os.WriteFile(filepath.Join(string(d), name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(filepath.Join(string(d), name), []byte(content), 0o600))
 	}
-	if err := os.Mkdir(filepath.Join(string(d), "directory.json"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(filepath.Join(string(d), "pipe.json"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(filepath.Join(string(d), "directory.json"), 0o700))
+	errtest.Must(t, syscall.Mkfifo(filepath.Join(string(d), "pipe.json"), 0o600))
 	var handles []string
 	err := d.Each(t.Context(), func(e Entry) error { handles = append(handles, e.Handle); return nil })
 	if diff := cmp.Diff([]string{"good"}, handles); diff != "" {
@@ -280,12 +264,8 @@ func TestDamagedEntriesAreSetAside(t *testing.T) {
 func TestLinksAreNotFollowed(t *testing.T) {
 	d := Dir(t.TempDir())
 	outside := filepath.Join(t.TempDir(), "outside.json")
-	if err := os.WriteFile(outside, []byte(`{"handle":"linked"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(outside, filepath.Join(string(d), "linked.json")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(outside, []byte(`{"handle":"linked"}`), 0o600))
+	errtest.Must(t, os.Symlink(outside, filepath.Join(string(d), "linked.json")))
 	err := d.Each(t.Context(), func(e Entry) error { t.Errorf("read %+v through a link", e); return nil })
 	if err == nil || !strings.Contains(err.Error(), "linked.json") {
 		t.Errorf("error %v", err)
@@ -341,9 +321,7 @@ func TestEntryReplacedMeanwhileStays(t *testing.T) {
 	add(t, d, entry("a"))
 	newer := entry("a")
 	newer.IfName = "net1"
-	if err := d.Each(t.Context(), func(Entry) error { return d.Add(t.Context(), newer) }); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Each(t.Context(), func(Entry) error { return d.Add(t.Context(), newer) }))
 	if got := drain(t, d); len(got) != 1 {
 		t.Errorf("left %v", got)
 	}
@@ -414,9 +392,7 @@ func TestHolder(t *testing.T) {
 		_, err := io.Copy(io.Discard, os.Stdin) // an empty select would be a deadlock, which ends a process
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 func TestLocksEndWithTheirHolder(t *testing.T) {
@@ -425,26 +401,18 @@ func TestLocksEndWithTheirHolder(t *testing.T) {
 	holder := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHolder$")
 	holder.Env = append(os.Environ(), "JOURNAL_TEST_DIR="+string(d))
 	out, err := holder.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	in, err := holder.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer in.Close()
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, holder.Start())
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "holding\n" {
 		t.Fatalf("the holder said %q, %v", line, err)
 	}
 	if got := drain(t, d); got != nil {
 		t.Errorf("finished %v, which another process holds", got)
 	}
-	if err := holder.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, holder.Process.Kill())
 	_ = holder.Wait() // it was killed
 	if d := cmp.Diff([]string{"a"}, drain(t, d)); d != "" {
 		t.Errorf("after its death (-want +got):\n%s", d)
@@ -454,17 +422,13 @@ func TestLocksEndWithTheirHolder(t *testing.T) {
 // Whatever is in a file, it hurts nobody: it is finished under its own name, or set aside.
 func FuzzStoredFile(f *testing.F) {
 	good, err := encode(entry("fuzzed"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	errtest.Must(f, err)
 	for _, seed := range []string{string(good), "", "{}", `{"handle":"other"}`, `{"handle":"fuzzed","time":"yesterday"}`, "\x00", "[[[["} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		d := Dir(t.TempDir())
-		if err := os.WriteFile(filepath.Join(string(d), "fuzzed.json"), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(filepath.Join(string(d), "fuzzed.json"), content, 0o600))
 		add(t, d, entry("good"))
 		var got []string
 		err := d.Each(t.Context(), func(e Entry) error { got = append(got, e.Handle); return nil })
@@ -491,9 +455,7 @@ func FuzzHandle(f *testing.F) {
 		if n, _ := d.Len(); n != 1 {
 			t.Fatalf("%d entries", n)
 		}
-		if err := d.Withdraw(t.Context(), handle); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, d.Withdraw(t.Context(), handle))
 		if n, _ := d.Len(); n != 0 {
 			t.Fatalf("%d entries after the withdrawal", n)
 		}

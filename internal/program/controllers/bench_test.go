@@ -17,6 +17,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -147,38 +148,28 @@ func many(b *testing.B, do func(ctx context.Context, n int, node string) error) 
 	for n := range benchNodes {
 		g.Go(func() error { return do(ctx, n, fmt.Sprintf("node-%04d", n)) })
 	}
-	if err := g.Wait(); err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, g.Wait())
 }
 
 // usage returns the process's peak size in megabytes and its processor time in seconds.
 func (p *process) usage(b *testing.B) (size, seconds float64) {
 	b.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	for line := range strings.SplitSeq(string(status), "\n") {
 		if text, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(text), " kB"), 64)
-			if err != nil {
-				b.Fatal(err)
-			}
+			errtest.Must(b, err)
 			size = kilobytes * 1024 / 1e6
 		}
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		b.Fatal(err)
-	}
+	errtest.Must(b, err)
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	fields := strings.Fields(rest) // from the third on
 	for _, i := range []int{11, 12} {
 		ticks, err := strconv.ParseFloat(fields[i], 64)
-		if err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, err)
 		seconds += ticks / 100
 	}
 	return size, seconds

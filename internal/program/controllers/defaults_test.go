@@ -9,15 +9,14 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // ranges are those of the pools that there are.
 func (w *world) ranges() []string {
 	w.t.Helper()
 	var pools api.IPPoolList
-	if err := w.store.List(w.t.Context(), &pools, datastore.ListOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.store.List(w.t.Context(), &pools, datastore.ListOptions{}))
 	var all []string
 	for _, p := range pools.Items {
 		all = append(all, p.Name+" "+p.Spec.CIDR)
@@ -29,13 +28,9 @@ func (w *world) ranges() []string {
 func (w *world) removePools() {
 	w.t.Helper()
 	var pools api.IPPoolList
-	if err := w.store.List(w.t.Context(), &pools, datastore.ListOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.store.List(w.t.Context(), &pools, datastore.ListOptions{}))
 	for i := range pools.Items {
-		if err := w.store.Delete(w.t.Context(), &pools.Items[i]); err != nil {
-			w.t.Fatal(err)
-		}
+		errtest.Must(w.t, w.store.Delete(w.t.Context(), &pools.Items[i]))
 	}
 }
 
@@ -48,14 +43,10 @@ func TestDefaultPools(t *testing.T) {
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 	locked := func(is bool) {
 		t.Helper()
-		if err := w.store.Get(t.Context(), info); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, w.store.Get(t.Context(), info))
 		ready := !is
 		info.Spec.DatastoreReady = &ready
-		if err := w.store.Update(t.Context(), info); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, w.store.Update(t.Context(), info))
 	}
 	has := func(want ...string) func() error {
 		return func() error {
@@ -68,9 +59,7 @@ func TestDefaultPools(t *testing.T) {
 	w.node("lan")
 	lan := &api.Node{Meta: api.Meta{Name: "lan"}}
 	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: "192.168.1.5"}}}}
-	if err := w.store.PatchStatus(t.Context(), lan, patch, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.store.PatchStatus(t.Context(), lan, patch, false))
 	locked(true)
 	p := w.start("one", "", "CALICO_IPV6POOL_CIDR=none")
 	leads(t, p)

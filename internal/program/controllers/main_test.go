@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/etcd"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -109,16 +110,12 @@ func affinity(node, cidr string, state api.AffinityState) *api.BlockAffinity {
 func (w *world) checkOrder(p *process) {
 	w.t.Helper()
 	pool := &api.IPPool{Meta: api.Meta{Name: "v4"}}
-	if err := w.store.Get(w.t.Context(), pool); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.store.Get(w.t.Context(), pool))
 	if pool.Status == nil || len(pool.Status.Conditions) != 1 || pool.Status.Conditions[0].Status != "True" || pool.Status.Conditions[0].Reason != "OK" {
 		w.t.Errorf("pool's status: %+v", pool.Status)
 	}
 	settings := &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}}
-	if err := w.store.Get(w.t.Context(), settings); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.store.Get(w.t.Context(), settings))
 	if settings.Spec.Controllers.Node == nil || settings.Spec.Controllers.Node.LeakGracePeriod != "15m0s" {
 		w.t.Errorf("KubeControllersConfiguration: %+v", settings.Spec)
 	}
@@ -126,9 +123,7 @@ func (w *world) checkOrder(p *process) {
 		w.t.Errorf("its status: %+v", s)
 	}
 	metrics, err := p.get("/metrics")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	for _, want := range []string{
 		`ipam_ippool_size{ippool="v4"} 65536`, `ipam_allocations_in_use{ippool="v4",node="a"} 4`, `ipam_blocks{ippool="v6",node="a"} 1`,
 		"ipam_allocations_gc_reclamations 11", "tortie_controllers_leading 1", `tortie_ipam_gc_freed_total{node="b"} 3`, "ipam_allocations_per_node",
@@ -150,12 +145,8 @@ func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 	w := newWorld(t, audited(t))
 	w.node("a")
 	old := &api.IPPool{Meta: api.Meta{Name: "v4"}}
-	if err := w.store.Get(t.Context(), old); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.store.Delete(t.Context(), old); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.store.Get(t.Context(), old))
+	errtest.Must(t, w.store.Delete(t.Context(), old))
 	w.create(&api.IPPool{Meta: api.Meta{Name: "small"}, Spec: api.IPPoolSpec{CIDR: "10.45.0.0/28", BlockSize: 28}})
 	w.create(&api.IPPool{Meta: api.Meta{Name: "twin"}, Spec: api.IPPoolSpec{CIDR: "10.45.0.0/27", Disabled: true}})
 	for i := range 15 {
@@ -257,9 +248,7 @@ func TestTheAPIServerIsAway(t *testing.T) {
 	p := w.start("one", "", "TORTIE_LEAK_GRACE_PERIOD=8s")
 	leads(t, p)
 	time.Sleep(3 * time.Second)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, server.Kill())
 	time.Sleep(8 * time.Second)
 	if _, err := p.get("/livez"); err != nil {
 		t.Errorf("without an API server: %v", err)
@@ -267,9 +256,7 @@ func TestTheAPIServerIsAway(t *testing.T) {
 	if s, err := p.status(); err != nil || s.Freed != 0 {
 		t.Errorf("status without an API server: %+v, %v", s, err)
 	}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, server.Start())
 	eventually(t, func() error {
 		v := w.view()
 		if _, taken := held(&v)[lost[0]]; taken {
@@ -295,9 +282,7 @@ func TestRequests(t *testing.T) {
 	time.Sleep(5 * time.Second)
 	proxy.Reset()
 	before, err := p.status()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	time.Sleep(12 * time.Second)
 	after, err := p.status()
 	if err != nil || after.Passes < before.Passes+3 {
@@ -351,9 +336,7 @@ func TestAddressesInEtcd(t *testing.T) {
 	t.Parallel()
 	e := labtest.NewEtcd(t, false)
 	store, err := etcd.New(etcd.Config{Endpoints: []string{e.Endpoint}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w := newWorld(t, audited(t))
 	w.ipam = ipam.NewClient(store, time.Now)
 	yes := true
@@ -361,9 +344,7 @@ func TestAddressesInEtcd(t *testing.T) {
 		&api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &yes}},
 		&api.IPPool{Meta: api.Meta{Name: "v4"}, Spec: api.IPPoolSpec{CIDR: "10.44.0.0/16"}}, &api.IPPool{Meta: api.Meta{Name: "v6"}, Spec: api.IPPoolSpec{CIDR: "fd44::/48"}},
 	} {
-		if err := store.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Create(t.Context(), obj))
 	}
 	w.create(&api.Node{Meta: api.Meta{Name: "a", Labels: map[string]string{"zone": "z"}}})
 	w.node("b")
@@ -377,9 +358,7 @@ func TestAddressesInEtcd(t *testing.T) {
 	p := w.start("one", "", "DATASTORE_TYPE=etcdv3", "ETCD_ENDPOINTS="+e.Endpoint, "COMPACTION_PERIOD=2s", "RECONCILER_PERIOD=1s")
 	read := func() inventory.View {
 		v, err := inventory.Read(t.Context(), inventory.Source{IPAM: store, Cluster: w.store}, time.Now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return v
 	}
 	eventually(t, func() error {
@@ -408,13 +387,9 @@ func calicoNode(t *testing.T, e *labtest.Etcd, name string) {
 	value := fmt.Sprintf(`{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":%q,"uid":%[1]q,"labels":{"mine":"1"}},`+
 		`"spec":{"orchRefs":[{"nodeName":%[1]q,"orchestrator":"k8s"}]},"status":{}}`, name)
 	body, err := json.Marshal(map[string][]byte{"key": []byte("/calico/resources/v3/projectcalico.org/nodes/" + name), "value": []byte(value)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	resp, err := http.Post(e.Endpoint+"/v3/kv/put", "application/json", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("write Calico's Node %s: %s", name, resp.Status)
@@ -429,9 +404,7 @@ func TestALockedDatastore(t *testing.T) {
 	lost := w.assign("lost", "a", "lost")
 	lock := func(ready bool) {
 		info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-		if err := w.store.Get(t.Context(), info); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, w.store.Get(t.Context(), info))
 		info.Spec.DatastoreReady = &ready
 		if err := w.store.Update(t.Context(), info); err != nil && !datastore.Contended(err) {
 			t.Fatal(err)

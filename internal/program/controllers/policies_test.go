@@ -10,6 +10,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // policy creates a NetworkPolicy that is to keep everything out, and returns its UID.
@@ -23,9 +25,7 @@ func (w *world) apply(namespace, name string, spec networkingv1.NetworkPolicySpe
 	w.t.Helper()
 	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 	p, err := w.core.NetworkingV1().NetworkPolicies(namespace).Create(w.t.Context(), p, metav1.CreateOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	return string(p.UID)
 }
 
@@ -75,9 +75,7 @@ func TestPoliciesAreToldOf(t *testing.T) {
 	leads(t, two)
 	third := w.policy("default", "late")
 	w.toldOf(3, third)
-	if err := w.core.NetworkingV1().NetworkPolicies("default").Delete(t.Context(), "deny", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.core.NetworkingV1().NetworkPolicies("default").Delete(t.Context(), "deny", metav1.DeleteOptions{}))
 	anew := w.policy("default", "deny")
 	found := w.toldOf(4, anew)
 	for uid, by := range map[string]string{first: "one", second: "one", third: "two", anew: "two"} {

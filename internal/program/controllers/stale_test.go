@@ -10,6 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/gc"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // A cache that went back in time, and says that it is of now: pods that live by now are not there yet, a node is gone that exists, an
@@ -34,9 +35,7 @@ func TestACacheThatWentBackInTimeFreesNothing(t *testing.T) {
 		Owner: ipam.Owner{Handle: "k8s-pod-network.earlier", Attrs: map[string]string{"node": "a", "pod": "earlier", "namespace": "default"}},
 		Host:  "a", Addresses: heldBy(&v, "k8s-pod-network.earlier"), Use: api.UseWorkload,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 
 	st, d := gc.State{}, gc.Decision{}
 	for range 3 {

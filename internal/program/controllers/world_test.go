@@ -27,6 +27,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -62,9 +63,7 @@ type world struct {
 func newWorld(t testing.TB, server *labtest.Server) *world {
 	t.Helper()
 	admin, err := cluster.Connect(server.Kubeconfig(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	admin.QPS, admin.Burst = 1000, 1000
 	w := &world{t: t, admin: admin, core: clientset.NewForConfigOrDie(admin)}
 	if w.store, err = cluster.OpenStore(admin); err != nil {
@@ -81,9 +80,7 @@ func newWorld(t testing.TB, server *labtest.Server) *world {
 func (w *world) create(objects ...api.Resource) {
 	w.t.Helper()
 	for _, obj := range objects {
-		if err := w.store.Create(w.t.Context(), obj); err != nil {
-			w.t.Fatal(err)
-		}
+		errtest.Must(w.t, w.store.Create(w.t.Context(), obj))
 	}
 }
 
@@ -95,9 +92,7 @@ func (w *world) node(names ...string) {
 
 func (w *world) deleteNode(name string) {
 	w.t.Helper()
-	if err := w.core.CoreV1().Nodes().Delete(w.t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, w.core.CoreV1().Nodes().Delete(w.t.Context(), name, metav1.DeleteOptions{}))
 }
 
 // pod creates a pod without an owner, and says what the kubelet would of it, if there is anything to say.
@@ -111,9 +106,7 @@ func (w *world) pod(name, node string, phase corev1.PodPhase, addresses ...strin
 		},
 	}
 	p, err := w.core.CoreV1().Pods("default").Create(w.t.Context(), p, metav1.CreateOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	if phase == "" {
 		return
 	}
@@ -139,9 +132,7 @@ func (w *world) give(handle, node string, attrs map[string]string, use api.Allow
 	got, err := w.ipam.Assign(w.t.Context(), ipam.Request{
 		Owner: ipam.Owner{Handle: handle, Attrs: attrs}, Host: node, V4: true, V6: use == api.UseWorkload, Use: use,
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	var out []netip.Addr
 	for _, a := range got {
 		out = append(out, a.Address)
@@ -168,9 +159,7 @@ func (w *world) run(name, node string) []netip.Addr {
 func (w *world) view() inventory.View {
 	w.t.Helper()
 	v, err := inventory.Read(w.t.Context(), inventory.Source{IPAM: w.store, Cluster: w.store}, time.Now)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	return v
 }
 
@@ -212,9 +201,7 @@ func (w *world) start(name, kubeconfig string, env ...string) *process {
 		kubeconfig = labtest.WriteKubeconfig(w.t, w.t.TempDir(), labtest.AsOn(w.t, w.admin, account))
 	}
 	l, err := new(net.ListenConfig).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	p := &process{t: w.t, name: name, address: l.Addr().String()}
 	l.Close()
 	p.cmd = exec.CommandContext(context.WithoutCancel(w.t.Context()), os.Args[0])
@@ -223,9 +210,7 @@ func (w *world) start(name, kubeconfig string, env ...string) *process {
 		"TORTIE_LEAK_GRACE_PERIOD=4s", "TORTIE_NODE_GRACE_PERIOD=1s",
 	}, env...)...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
-	if err := p.cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, p.cmd.Start())
 	w.t.Cleanup(func() {
 		p.kill()
 		if w.t.Failed() {

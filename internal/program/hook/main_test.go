@@ -26,9 +26,7 @@ func TestWrongArguments(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	for _, c := range []struct {
@@ -70,9 +68,7 @@ func TestProbe(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	text, err := os.ReadFile(result)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var results []traffic.Result
 	if err := json.Unmarshal(text, &results); err != nil || len(results) != 2 || len(text) > 4096 {
 		t.Errorf("%v in %d bytes: %s", err, len(text), text)

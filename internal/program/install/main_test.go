@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
@@ -47,13 +48,9 @@ func pod(t *testing.T, api *rest.Config) map[string]string {
 	t.Helper()
 	root := t.TempDir()
 	server, err := url.Parse(api.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, dir := range []string{"net.d", "bin", "image", "account", "lib", "run"} {
-		if err := os.Mkdir(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.Mkdir(filepath.Join(root, dir), 0o755))
 	}
 	ca := api.CAData
 	if len(ca) == 0 {
@@ -66,9 +63,7 @@ func pod(t *testing.T, api *rest.Config) map[string]string {
 		"account/namespace": "kube-system", "account/token": "not a valid token",
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(filepath.Join(root, name), []byte(text), 0o600))
 	}
 	return map[string]string{
 		"HOST_CNI_NET_DIR": root + "/net.d", "HOST_CNI_BIN_DIR": root + "/bin", "CNI_BIN_SOURCE_DIR": root + "/image",
@@ -111,14 +106,10 @@ func TestBinary(t *testing.T) {
 		env := pod(t, api)
 		env["KUBERNETES_SERVICE_PORT"] = "1"
 		cmd, stderr := command(binary, env)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, cmd.Start())
 		// It tries again, for longer than a test should wait; a signal ends it early, and that is a failure.
 		<-time.After(1500 * time.Millisecond)
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 		if exit := exitCode(t, cmd.Wait()); exit != 1 || !strings.Contains(stderr.String(), "connection refused") {
 			t.Errorf("exit code %d:\n%s", exit, stderr)
 		}
@@ -129,28 +120,20 @@ func TestBinary(t *testing.T) {
 	t.Run("refused token", func(t *testing.T) {
 		// The API server does not know the pod's token. That can pass (a restarted API server), so it is tried again.
 		cmd, stderr := command(binary, pod(t, api))
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, cmd.Start())
 		<-time.After(1500 * time.Millisecond)
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 		if exit := exitCode(t, cmd.Wait()); exit != 1 || !strings.Contains(stderr.String(), "Unauthorized") {
 			t.Errorf("exit code %d:\n%s", exit, stderr)
 		}
 	})
 	t.Run("sidecar", func(t *testing.T) {
 		env := pod(t, api)
-		if err := os.WriteFile(env["SERVICE_ACCOUNT_DIR"]+"/token", []byte(api.BearerToken), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(env["SERVICE_ACCOUNT_DIR"]+"/token", []byte(api.BearerToken), 0o600))
 		createNode(t, api, "node1")
 		env["TORTIE_INSTALL_METRICS"] = "127.0.0.1:" + freePort(t)
 		cmd, stderr := command(binary, env)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, cmd.Start())
 		conflist := env["HOST_CNI_NET_DIR"] + "/10-calico.conflist"
 		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
 			if _, err := os.Stat(conflist); err == nil {
@@ -160,9 +143,7 @@ func TestBinary(t *testing.T) {
 		if got := scrape(t, env["TORTIE_INSTALL_METRICS"]); !strings.Contains(got, `tortie_install_token_renewals_total{result="ok"} 1`) {
 			t.Errorf("metrics: %s\n%s", got, stderr)
 		}
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("after SIGTERM: %v\n%s", err, stderr)
 		}
@@ -181,22 +162,16 @@ func TestAFailureIsAnEvent(t *testing.T) {
 		env["SERVICE_ACCOUNT_DIR"] + "/token": api.BearerToken,
 		env["CNI_BIN_SOURCE_DIR"] + "/calico": "no program",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	cmd, stderr := command(build(t), env)
 	if exit := exitCode(t, cmd.Run()); exit != 1 || !strings.Contains(stderr.String(), "exec format error") {
 		t.Errorf("exit code %d:\n%s", exit, stderr)
 	}
 	client, err := kubernetes.NewForConfig(api)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	found, err := client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=install-event"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if len(found.Items) != 1 || found.Items[0].Reason != "InstallFailed" || !strings.Contains(found.Items[0].Message, "exec format error") {
 		t.Errorf("events: %+v\n%s", found.Items, stderr)
 	}
@@ -206,16 +181,12 @@ func TestAFailureIsAnEvent(t *testing.T) {
 func TestCommands(t *testing.T) {
 	binary, api := build(t), labtest.RESTConfig(t)
 	env := pod(t, api)
-	if err := os.WriteFile(env["SERVICE_ACCOUNT_DIR"]+"/token", []byte(api.BearerToken), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(env["SERVICE_ACCOUNT_DIR"]+"/token", []byte(api.BearerToken), 0o600))
 	env["KUBERNETES_NODE_NAME"] = "install-commands"
 	createNode(t, api, "install-commands")
 	conflist := env["HOST_CNI_NET_DIR"] + "/10-calico.conflist"
 	const before = `{"name":"before","plugins":[{"type":"calico"}]}`
-	if err := os.WriteFile(conflist, []byte(before), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(conflist, []byte(before), 0o600))
 	succeeds := func(args ...string) {
 		t.Helper()
 		cmd, stderr := command(binary, env, args...)
@@ -267,9 +238,7 @@ func exitCode(t *testing.T, err error) int {
 func createNode(t *testing.T, api *rest.Config, name string) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(api)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -280,14 +249,10 @@ func createNode(t *testing.T, api *rest.Config, name string) {
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return port
 }
 
@@ -300,8 +265,6 @@ func scrape(t *testing.T, addr string) string {
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return string(text)
 }

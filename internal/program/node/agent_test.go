@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -48,12 +49,8 @@ func newMachine(t *testing.T, name, address string) *machine {
 	t.Helper()
 	m := &machine{NS: netnstest.New(t)}
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "net/ipv4"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "net/ipv4/ip_forward"), []byte("0\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(filepath.Join(dir, "net/ipv4"), 0o755))
+	errtest.Must(t, os.WriteFile(filepath.Join(dir, "net/ipv4/ip_forward"), []byte("0\n"), 0o644))
 	m.env = []string{
 		asProgram, "NODENAME=" + name, "IP=" + address, "KUBECONFIG=" + labtest.WriteKubeconfig(t, dir, labtest.Inside(t, m.NS, labtest.As(t, "tortie-node"))), "NO_DEFAULT_POOLS=true",
 		"TORTIE_SYSCTL_ROOT=" + dir, "TORTIE_STATE_DIR=" + dir, "TORTIE_RUN_DIR=" + dir, os.Args[0],
@@ -70,9 +67,7 @@ func (m *machine) node(t *testing.T, args ...string) string {
 func create(t *testing.T, store *kubernetes.Store, objects ...api.Resource) {
 	t.Helper()
 	for _, obj := range objects {
-		if err := store.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, store.Create(t.Context(), obj))
 	}
 }
 
@@ -194,9 +189,7 @@ func waitForEvent(t *testing.T, reason, kind, name, text string, from ...string)
 	t.Helper()
 	admin := labtest.RESTConfig(t)
 	client, err := rest.HTTPClientFor(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	eventually(t, func() error {
 		response, err := client.Get(admin.Host + "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D" + name)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -21,12 +22,8 @@ func router(t *testing.T, name, address string, env ...string) *machine {
 	dir := t.TempDir()
 	for _, file := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		path := filepath.Join(dir, file)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte("0\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		errtest.Must(t, os.WriteFile(path, []byte("0\n"), 0o644))
 	}
 	program := m.env[len(m.env)-1]
 	m.env = append(append(m.env[:len(m.env)-1:len(m.env)-1], "TORTIE_SYSCTL_ROOT="+dir), append(env, program)...)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func execute(t *testing.T, env map[string]string, args ...string) (stdout, stderr string, err error) {
@@ -32,9 +33,7 @@ func TestCommandsFindTheAgent(t *testing.T) {
 	server := httptest.NewServer(agent.NewStatus("node1", time.Now(), nil).Handler())
 	defer server.Close()
 	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	env := map[string]string{"FELIX_HEALTHHOST": host, "FELIX_HEALTHPORT": port}
 	for _, command := range []string{"status", "peers", "routes"} {
 		if out, _, err := execute(t, env, command); err != nil || out == "" {
@@ -59,9 +58,7 @@ func TestCommandsFindTheAgent(t *testing.T) {
 
 func TestErrorsNameTheRemedy(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	free.Close()
 	_, port, _ := net.SplitHostPort(free.Addr().String())
 	for _, c := range []struct {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/policyview"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -78,9 +79,7 @@ func TestPolicyOnARealNode(t *testing.T) {
 		t.Errorf("before the agent:\n%s", out)
 	}
 	file := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(file, []byte(wider), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(file, []byte(wider), 0o600))
 	out := m.node(t, "policy", "diff", "-f", file)
 	for _, want := range []string{"NetworkPolicy shop/web: changed", "denied   shop/client (+1)  shop/web:80/TCP  ingress NetworkPolicy shop/web", "allowed  shop/far-other   "} {
 		if !strings.Contains(out, want) {
@@ -97,9 +96,7 @@ func TestPolicyOnARealNode(t *testing.T) {
 	})
 	for to, want := range map[string]string{"shop/client": "allowed", "shop/far-client": "allowed", "shop/far-other": "denied", "192.0.2.1": "denied"} {
 		var x policyview.Explained
-		if err := json.Unmarshal([]byte(m.node(t, "policy", "explain", "-o", "json", to, "shop/web:80/TCP")), &x); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, json.Unmarshal([]byte(m.node(t, "policy", "explain", "-o", "json", to, "shop/web:80/TCP")), &x))
 		if x.Allowed != (want == "allowed") || x.Ingress == nil || x.Ingress.Policy != "NetworkPolicy shop/web" || x.Ingress.Kernel != "agrees" {
 			t.Errorf("%s: want %s: %+v %+v", to, want, x, x.Ingress)
 		}

@@ -13,6 +13,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
@@ -171,9 +172,7 @@ func (b *bird) names(family string) birdNames {
 	n := birdNames{config: file("conf"), socket: filepath.Join(b.dir, cmp.Or(socket, "bird.ctl")), pid: file("pid"), daemon: "/usr/sbin/bird", client: "/usr/sbin/birdc"}
 	if b.kind == BIRD1 {
 		cache, err := os.UserCacheDir()
-		if err != nil {
-			b.T.Fatal(err)
-		}
+		errtest.Must(b.T, err)
 		suffix := strings.TrimPrefix(strings.TrimPrefix(family, "ipv4"), "ipv")
 		n.daemon = filepath.Join(cache, "tortie/bird-1.6/usr/sbin/bird"+suffix)
 		n.client = filepath.Join(cache, "tortie/bird-1.6/usr/sbin/birdc"+suffix)
@@ -191,9 +190,7 @@ func (p *birdProcess) configure() {
 	if text == "" {
 		text = p.b.BirdText(p.b.kind, p.b.config, p.family)
 	}
-	if err := os.WriteFile(p.names.config, []byte(text), 0o600); err != nil {
-		p.b.T.Fatal(err)
-	}
+	errtest.Must(p.b.T, os.WriteFile(p.names.config, []byte(text), 0o600))
 }
 
 // BirdText returns the configuration of a BIRD on the host, for family ipv4, ipv6 or both, for tests that start it themselves.
@@ -234,9 +231,7 @@ func (h *Host) BirdText(kind Kind, config Config, family string) string {
 		v.Channels = append(v.Channels, c)
 	}
 	var text strings.Builder
-	if err := birdTemplate.Execute(&text, v); err != nil {
-		h.T.Fatal(err)
-	}
+	errtest.Must(h.T, birdTemplate.Execute(&text, v))
 	return text.String()
 }
 
@@ -276,9 +271,7 @@ func (p *birdProcess) ask(args ...string) (string, error) {
 func (b *bird) ask(peer netip.Addr, args ...string) string {
 	b.T.Helper()
 	out, err := b.part(peer).ask(args...)
-	if err != nil {
-		b.T.Fatal(err)
-	}
+	errtest.Must(b.T, err)
 	return out
 }
 

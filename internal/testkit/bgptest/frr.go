@@ -15,6 +15,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
@@ -155,9 +156,7 @@ func (f *frr) makeDir() {
 		f.T.Fatal(err)
 	}
 	f.T.Cleanup(func() { _ = os.RemoveAll(f.dir) })
-	if err := os.Chown(f.dir, uid, gid); err != nil {
-		f.T.Fatal(err)
-	}
+	errtest.Must(f.T, os.Chown(f.dir, uid, gid))
 }
 
 func (f *frr) file(name string) string { return filepath.Join(f.dir, name) }
@@ -174,18 +173,14 @@ func (f *frr) configure() {
 		Config: f.config, Host: f.Host, Seconds: int(f.config.RestartTime / time.Second),
 		Families: map[string]bool{"ipv4": true, "ipv6": false},
 	})
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	errtest.Must(f.T, err)
 	f.write("bgpd.conf", text.String())
 	f.write("zebra.conf", "log stdout informational\n")
 }
 
 func (f *frr) write(name, text string) {
 	f.T.Helper()
-	if err := os.WriteFile(f.file(name), []byte(text), 0o644); err != nil {
-		f.T.Fatal(err)
-	}
+	errtest.Must(f.T, os.WriteFile(f.file(name), []byte(text), 0o644))
 }
 
 func (f *frr) start(program string) *process {
@@ -228,9 +223,7 @@ func (f *frr) try(commands ...string) (string, error) {
 func (f *frr) ask(commands ...string) string {
 	f.T.Helper()
 	out, err := f.try(commands...)
-	if err != nil {
-		f.T.Fatal(err)
-	}
+	errtest.Must(f.T, err)
 	return out
 }
 

@@ -14,6 +14,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
@@ -113,12 +114,8 @@ func (g *gobgpd) configure() {
 	}
 	// Replaced by a rename: the daemon may still be about to read the file after an earlier signal.
 	next := g.file + ".next"
-	if err := os.WriteFile(next, []byte(text.String()), 0o600); err != nil {
-		g.T.Fatal(err)
-	}
-	if err := os.Rename(next, g.file); err != nil {
-		g.T.Fatal(err)
-	}
+	errtest.Must(g.T, os.WriteFile(next, []byte(text.String()), 0o600))
+	errtest.Must(g.T, os.Rename(next, g.file))
 }
 
 func (g *gobgpd) seconds() int {
@@ -158,9 +155,7 @@ func (g *gobgpd) try(args ...string) (out string, err error) {
 func (g *gobgpd) ask(args ...string) string {
 	g.T.Helper()
 	out, err := g.try(args...)
-	if err != nil {
-		g.T.Fatal(err)
-	}
+	errtest.Must(g.T, err)
 	return out
 }
 

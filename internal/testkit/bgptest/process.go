@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
@@ -35,14 +36,10 @@ func (h *Host) launch(log *logtest.Buffer, args ...string) *process {
 	p.guard = exec.Command("sh", append([]string{"-c", guardScript, "guard"}, args...)...)
 	p.guard.Stderr = log
 	in, err := p.guard.StdinPipe()
-	if err != nil {
-		h.T.Fatal(err)
-	}
+	errtest.Must(h.T, err)
 	p.input = in
 	out, err := p.guard.StdoutPipe()
-	if err != nil {
-		h.T.Fatal(err)
-	}
+	errtest.Must(h.T, err)
 	h.Within(h.T, p.guard.Start)
 	h.T.Cleanup(p.end)
 	line, err := bufio.NewReader(out).ReadString('\n')

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Message types of RFC 4271.
@@ -74,9 +76,7 @@ func (h *Host) Accept(l net.Listener) *Raw {
 	h.T.Helper()
 	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(Patience))
 	conn, err := l.Accept()
-	if err != nil {
-		h.T.Fatal(err)
-	}
+	errtest.Must(h.T, err)
 	h.T.Cleanup(func() { _ = conn.Close() })
 	return &Raw{Conn: conn, host: h}
 }

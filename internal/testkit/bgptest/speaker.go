@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
@@ -155,18 +156,14 @@ const callTimeout = 20 * time.Second
 func (h *Host) Speaker() *Speaker {
 	h.T.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		h.T.Fatal(err)
-	}
+	errtest.Must(h.T, err)
 	s := &Speaker{Host: h, cmd: exec.Command(self, childArg), log: &logtest.Buffer{}}
 	s.cmd.Stderr = s.log
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		h.T.Fatal(err)
 	}
 	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		h.T.Fatal(err)
-	}
+	errtest.Must(h.T, err)
 	h.Within(h.T, s.cmd.Start)
 	s.calls, s.replies = json.NewEncoder(s.in), json.NewDecoder(out)
 	h.T.Cleanup(func() {
@@ -347,18 +344,14 @@ func containsAll(text string, words []string) bool {
 func (s *Speaker) RSS() int {
 	s.T.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	errtest.Must(s.T, err)
 	_, rest, _ := strings.Cut(string(text), "VmRSS:")
 	fields := strings.Fields(rest)
 	if len(fields) == 0 {
 		s.T.Fatalf("no VmRSS in the status of the speaker on %s", s.V4)
 	}
 	kib, err := strconv.Atoi(fields[0])
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	errtest.Must(s.T, err)
 	return kib << 10
 }
 
@@ -366,17 +359,13 @@ func (s *Speaker) RSS() int {
 func (s *Speaker) CPU() time.Duration {
 	s.T.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	errtest.Must(s.T, err)
 	_, rest, _ := strings.Cut(string(text), ") ") // the name may contain spaces
 	fields := strings.Fields(rest)
 	var ticks int
 	for _, field := range fields[11:13] { // utime and stime
 		n, err := strconv.Atoi(field)
-		if err != nil {
-			s.T.Fatal(err)
-		}
+		errtest.Must(s.T, err)
 		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 wherever Go runs on Linux

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // probe prints its clock, and for how long it has slept by that clock.
@@ -34,48 +36,30 @@ func main() {
 func TestStepClock(t *testing.T) {
 	dir := t.TempDir()
 	list, err := overlay(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	source, program, clock := filepath.Join(dir, "main.go"), filepath.Join(dir, "probe"), filepath.Join(dir, "clock")
-	if err := os.WriteFile(source, []byte(probe), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(source, []byte(probe), 0o600))
 	if out, err := exec.Command("go", "build", "-overlay="+list, "-o", program, source).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if err := StepClock(clock, -10*time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, StepClock(clock, -10*time.Minute))
 	cmd := exec.Command(program)
 	cmd.Env = []string{ClockSetting(clock)}
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	start := time.Now()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, cmd.Start())
 	lines := bufio.NewScanner(stdout)
 	lines.Scan()
 	behind := lines.Text()
-	if err := StepClock(clock, 2*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, StepClock(clock, 2*time.Hour))
 	stdin.Close()
 	lines.Scan()
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, cmd.Wait())
 	first, err := time.ParseDuration(behind + "s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if off := first - time.Duration(start.Unix())*time.Second; off > -9*time.Minute || off < -11*time.Minute {
 		t.Errorf("ten minutes behind: %v", off)
 	}

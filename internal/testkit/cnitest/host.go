@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/thread"
 )
@@ -98,9 +99,7 @@ func (h *Host) Try(fn func() error) error {
 // On runs fn on the node; the test fails with fn's error.
 func (h *Host) On(t testing.TB, fn func() error) {
 	t.Helper()
-	if err := h.Try(fn); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.Try(fn))
 }
 
 // Write writes a file of the node, and creates its directory.

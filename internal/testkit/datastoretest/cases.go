@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Run runs the conformance cases of a datastore. open returns a store for one case; stores may share their content, as each case uses names of
@@ -94,9 +95,7 @@ func (e *env) pool() *api.IPPool {
 // create stores an object and deletes it, in any state, when the test ends.
 func (e *env) create(t *testing.T, obj api.Resource) {
 	t.Helper()
-	if err := e.store.Create(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Create(t.Context(), obj))
 	e.cleanUp(t, obj)
 }
 
@@ -131,9 +130,7 @@ func keyed(obj api.Resource) api.Resource {
 func (e *env) read(t *testing.T, obj api.Resource) api.Resource {
 	t.Helper()
 	have := keyed(obj)
-	if err := e.store.Get(t.Context(), have); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Get(t.Context(), have))
 	return have
 }
 
@@ -141,9 +138,7 @@ func (e *env) read(t *testing.T, obj api.Resource) api.Resource {
 func (e *env) mark(t *testing.T, obj api.Deletable) {
 	t.Helper()
 	obj.MarkDeleted()
-	if err := e.store.Update(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Update(t.Context(), obj))
 }
 
 func wantError(t *testing.T, what string, err, want error) {
@@ -208,9 +203,7 @@ func testGetReplaces(t *testing.T, e *env) {
 	got := e.handle("")
 	got.Labels = map[string]string{"old": "label"}
 	got.Spec.Block["10.0.0.4/30"] = 7
-	if err := e.store.Get(t.Context(), got); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Get(t.Context(), got))
 	if d := diff(stored, got); d != "" {
 		t.Errorf("object (-stored +got):\n%s", d)
 	}
@@ -229,9 +222,7 @@ func testUpdate(t *testing.T, e *env) {
 	e.create(t, h)
 	before := h.Meta
 	h.Spec.Block = map[string]int{"10.0.0.4/30": 2}
-	if err := e.store.Update(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Update(t.Context(), h))
 	if h.ResourceVersion == before.ResourceVersion || h.UID != before.UID {
 		t.Errorf("revision %s -> %s, UID %s -> %s: want a new revision of the same object",
 			before.ResourceVersion, h.ResourceVersion, before.UID, h.UID)
@@ -246,9 +237,7 @@ func testUpdateOld(t *testing.T, e *env) {
 	e.create(t, h)
 	old := *h
 	h.Spec.Block = map[string]int{"10.0.0.4/30": 2}
-	if err := e.store.Update(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Update(t.Context(), h))
 	wantError(t, "update", e.store.Update(t.Context(), &old), datastore.ErrConflict)
 	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
 		t.Errorf("object (-want +got):\n%s", d)
@@ -259,9 +248,7 @@ func testUpdateGone(t *testing.T, e *env) {
 	h := e.handle("")
 	e.create(t, h)
 	old := *h
-	if err := e.store.Delete(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Delete(t.Context(), h))
 	wantError(t, "update", e.store.Update(t.Context(), &old), datastore.ErrConflict)
 }
 
@@ -269,9 +256,7 @@ func testUpdateRecreated(t *testing.T, e *env) {
 	h := e.handle("")
 	e.create(t, h)
 	old := *h
-	if err := e.store.Delete(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Delete(t.Context(), h))
 	e.create(t, e.handle(""))
 	wantError(t, "update", e.store.Update(t.Context(), &old), datastore.ErrConflict)
 }
@@ -293,9 +278,7 @@ func testUpdateBlind(t *testing.T, e *env) {
 func testDelete(t *testing.T, e *env) {
 	h := e.handle("")
 	e.create(t, h)
-	if err := e.store.Delete(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Delete(t.Context(), h))
 	wantError(t, "get", e.store.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
 	e.create(t, e.handle("")) // the name can be reused
 }
@@ -305,9 +288,7 @@ func testDeleteOld(t *testing.T, e *env) {
 	e.create(t, h)
 	old := *h
 	h.Spec.Block = map[string]int{"10.0.0.4/30": 2}
-	if err := e.store.Update(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Update(t.Context(), h))
 	wantError(t, "delete", e.store.Delete(t.Context(), &old), datastore.ErrConflict)
 	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
 		t.Errorf("object (-want +got):\n%s", d)
@@ -318,9 +299,7 @@ func testDeleteGone(t *testing.T, e *env) {
 	h := e.handle("")
 	e.create(t, h)
 	old := *h
-	if err := e.store.Delete(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Delete(t.Context(), h))
 	if err := e.store.Delete(t.Context(), &old); err != nil {
 		t.Errorf("second deletion: %v", err)
 	}
@@ -330,9 +309,7 @@ func testDeleteRecreated(t *testing.T, e *env) {
 	h := e.handle("")
 	e.create(t, h)
 	old := *h
-	if err := e.store.Delete(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Delete(t.Context(), h))
 	again := e.handle("")
 	e.create(t, again)
 	wantError(t, "delete", e.store.Delete(t.Context(), &old), datastore.ErrConflict)
@@ -358,9 +335,7 @@ func testDeleteUnmarked(t *testing.T, e *env) {
 		old := newLike(obj)
 		assign(old, obj)
 		change(obj)
-		if err := e.store.Update(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, e.store.Update(t.Context(), obj))
 		wantError(t, "delete", e.store.Delete(t.Context(), old), datastore.ErrConflict)
 		if markedDeleted(old) || markedDeleted(e.read(t, obj)) {
 			t.Errorf("%s is marked deleted", obj.GetMeta().Name)
@@ -405,9 +380,7 @@ func testListMarked(t *testing.T, e *env) {
 	e.mark(t, marked)
 	for _, opts := range []datastore.ListOptions{{}, {Stale: true}} {
 		var list api.IPAMHandleList
-		if err := e.store.List(t.Context(), &list, opts); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, e.store.List(t.Context(), &list, opts))
 		for _, h := range list.Items {
 			if h.Spec.Deleted {
 				t.Errorf("stale=%v: the list has %s, which is marked deleted", opts.Stale, h.Name)
@@ -423,9 +396,7 @@ func testListHost(t *testing.T, e *env) {
 	for _, want := range []*api.BlockAffinity{a, b} {
 		var list api.BlockAffinityList
 		opts := datastore.ListOptions{Host: want.Spec.Node}
-		if err := e.store.List(t.Context(), &list, opts); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, e.store.List(t.Context(), &list, opts))
 		if d := diff([]api.BlockAffinity{*want}, list.Items); d != "" {
 			t.Errorf("list (-want +got):\n%s", d)
 		}
@@ -437,14 +408,10 @@ func testListStale(t *testing.T, e *env) {
 	e.create(t, a)
 	created := *a
 	a.Spec.State = api.AffinityConfirmed
-	if err := e.store.Update(t.Context(), a); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.Update(t.Context(), a))
 	var list api.BlockAffinityList
 	opts := datastore.ListOptions{Stale: true, Host: a.Spec.Node}
-	if err := e.store.List(t.Context(), &list, opts); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.List(t.Context(), &list, opts))
 	if len(list.Items) == 0 {
 		return // the state before the creation
 	}
@@ -459,9 +426,7 @@ func testListNames(t *testing.T, e *env) {
 	e.create(t, marked)
 	e.mark(t, marked)
 	var list api.IPAMHandleList
-	if err := e.store.List(t.Context(), &list, datastore.ListOptions{NamesOnly: true}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.List(t.Context(), &list, datastore.ListOptions{NamesOnly: true}))
 	revisions := map[string]string{}
 	for _, h := range list.Items {
 		revisions[h.Name] = h.ResourceVersion
@@ -475,9 +440,7 @@ func testListNames(t *testing.T, e *env) {
 		}
 	}
 	var stale api.IPAMHandleList
-	if err := e.store.List(t.Context(), &stale, datastore.ListOptions{NamesOnly: true, Stale: true}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.List(t.Context(), &stale, datastore.ListOptions{NamesOnly: true, Stale: true}))
 	for _, h := range stale.Items {
 		if h.Name == "" || diff(h.Spec, api.IPAMHandleSpec{}) != "" {
 			t.Errorf("%q has content or no name in a stale list: %+v", h.Name, h.Spec)
@@ -491,9 +454,7 @@ func testListNamesHost(t *testing.T, e *env) {
 	e.create(t, b)
 	opts := datastore.ListOptions{NamesOnly: true, Host: a.Spec.Node}
 	var list api.BlockAffinityList
-	if err := e.store.List(t.Context(), &list, opts); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.List(t.Context(), &list, opts))
 	if len(list.Items) != 1 || list.Items[0].Name != a.Name {
 		t.Errorf("names %+v, want %s alone", list.Items, a.Name)
 	}

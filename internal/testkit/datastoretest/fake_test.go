@@ -9,6 +9,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestFakePassesTheCases(t *testing.T) {
@@ -76,17 +77,13 @@ func TestHookSeesEveryRequest(t *testing.T) {
 	e := &env{store: s, id: "x"}
 	h := e.handle("")
 	e.create(t, h)
-	if err := s.Delete(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Delete(t.Context(), h))
 	h = e.handle("")
 	e.create(t, h)
 	e.mark(t, h)
 	wantError(t, "get", s.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
 	var list api.IPAMHandleList
-	if err := s.List(t.Context(), &list, datastore.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.List(t.Context(), &list, datastore.ListOptions{}))
 	const name = "IPAMHandle conformance.x"
 	want := []string{
 		"POST " + name, "DELETE " + name,
@@ -109,9 +106,7 @@ func TestLateWriteConflicts(t *testing.T) {
 	late.Spec.Block = map[string]int{"10.0.0.0/30": 9}
 	wantError(t, "update", s.Update(t.Context(), &late), datastore.ErrUnavailable)
 	h.Spec.Block = map[string]int{"10.0.0.0/30": 2}
-	if err := f.Update(t.Context(), h); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, f.Update(t.Context(), h))
 	f.LandLate()
 	if d := cmp.Diff(api.Resource(h), e.read(t, h)); d != "" {
 		t.Errorf("object (-want +got):\n%s", d)
@@ -128,12 +123,8 @@ func TestStaleListsLag(t *testing.T) {
 	for want, missed := range []int{2, 1, 0} {
 		lag = missed
 		var stale, sure api.IPAMHandleList
-		if err := f.List(t.Context(), &stale, datastore.ListOptions{Stale: true}); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.List(t.Context(), &sure, datastore.ListOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, f.List(t.Context(), &stale, datastore.ListOptions{Stale: true}))
+		errtest.Must(t, f.List(t.Context(), &sure, datastore.ListOptions{}))
 		if len(stale.Items) != want || len(sure.Items) != 2 {
 			t.Errorf("lag %d: %d items in the stale list, want %d; %d in the current one, want 2", missed, len(stale.Items), want, len(sure.Items))
 		}

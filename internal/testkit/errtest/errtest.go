@@ -1,10 +1,19 @@
-// Package errtest compares errors by the data that they name, so that their sentences can change.
+// Package errtest ends tests on errors, and compares errors by the data that they name, so that their sentences can change.
 package errtest
 
 import (
 	"regexp"
 	"strings"
+	"testing"
 )
+
+// Must fails the test at once if err is not nil.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // Names returns whether err is an error whose text names each of the words, which are separated by spaces: fields, values and
 // identifiers, in any order. A word is found only as a whole: 0 is not in 10.0.0.0, spec.cidr[0] or -0.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -21,13 +22,9 @@ func Store(t testing.TB) *kubernetes.Store {
 func At(t testing.TB, kubeconfig string) *kubernetes.Store {
 	t.Helper()
 	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	store, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return store
 }
 

@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // chartNamespace is the namespace of the chart's service accounts in tests.
@@ -61,9 +63,7 @@ func asOn(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	core, err := kubernetes.NewForConfig(admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if key := admin.BearerToken + account; !granted[key] {
 		if err := grant(ctx, admin, core, account, chartRights(t, account)); err != nil {
 			t.Fatalf("grant %s the chart's roles: %v", account, err)
@@ -77,9 +77,7 @@ func asOn(t testing.TB, admin *rest.Config, account, node string) *rest.Config {
 		}
 	}
 	answer, err := core.CoreV1().ServiceAccounts(chartNamespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	cfg := rest.AnonymousClientConfig(admin)
 	cfg.BearerToken = answer.Status.Token
 	return cfg
@@ -119,9 +117,7 @@ func GrantAll(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructur
 	rights := slices.DeleteFunc(slices.Clone(chart), func(o *unstructured.Unstructured) bool {
 		return o.GroupVersionKind().Group != rbacv1.GroupName
 	})
-	if err := apply(ctx, admin, rights...); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, apply(ctx, admin, rights...))
 }
 
 // grant creates the account and its RBAC objects, and waits until the authorizer has observed them.
@@ -194,9 +190,7 @@ func chartRights(t testing.TB, account string) []right {
 		if !slices.Contains([]string{"ClusterRoleBinding", "RoleBinding"}, obj.GetKind()) {
 			continue
 		}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &binding); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &binding))
 		bound := slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool { return s.Kind == "ServiceAccount" && s.Name == account })
 		if bound {
 			rights = append(rights, right{binding: obj, role: chartRole(t, obj, binding.RoleRef)})
@@ -207,9 +201,7 @@ func chartRights(t testing.TB, account string) []right {
 	}
 	for i, r := range rights {
 		var role rbacv1.Role
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(r.role.Object, &role); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, runtime.DefaultUnstructuredConverter.FromUnstructured(r.role.Object, &role))
 		rights[i].rule = role.Rules[0]
 	}
 	return rights

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // NewAuditedServer is NewServer with an audit log of the chart's accounts.
@@ -39,9 +41,7 @@ type auditEvent struct {
 func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.kubeconfig), "audit.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var all []AuditedRequest
 	for line := range strings.Lines(string(text)) {
 		var e auditEvent

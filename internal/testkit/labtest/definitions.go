@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -40,9 +42,7 @@ func (s *Server) DefineClusterNetworkPolicy(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := applyDefinitions(ctx, s.kubeconfig, ClusterNetworkPolicyDefinition(t)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, applyDefinitions(ctx, s.kubeconfig, ClusterNetworkPolicyDefinition(t)))
 }
 
 // applyDefinitions creates every definition of the files that match a pattern, and returns when the API server serves them.

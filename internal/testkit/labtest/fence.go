@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Chart renders the chart as a release in the namespace of As, with arguments of `helm template`, and returns its objects.
@@ -46,9 +48,7 @@ func Chart(t testing.TB, args ...string) []*unstructured.Unstructured {
 func Manifest(t testing.TB) []*unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(Root(), "manifests", "tortie.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return decode(t, string(text))
 }
 
@@ -113,9 +113,7 @@ func FenceWith(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructu
 	fences := slices.DeleteFunc(slices.Clone(chart), func(o *unstructured.Unstructured) bool {
 		return !strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy")
 	})
-	if err := apply(ctx, admin, fences...); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, apply(ctx, admin, fences...))
 	if err := awaitFence(ctx, admin); err != nil {
 		t.Fatalf("the API server does not enforce the chart's admission policies: %v", err)
 	}

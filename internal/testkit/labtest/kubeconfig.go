@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -28,13 +29,9 @@ func WriteKubeconfig(t testing.TB, dir string, cfg *rest.Config) string {
 			"server": cfg.Host, "certificate-authority-data": cfg.CAData, "certificate-authority": cfg.CAFile,
 		}),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	path := filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -88,9 +89,7 @@ func (l *Lab) run(t testing.TB, input []byte, command string, args ...string) st
 	ctx, cancel := context.WithTimeout(t.Context(), labPatience)
 	defer cancel()
 	out, err := l.do(ctx, input, command, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return strings.TrimSpace(out)
 }
 
@@ -112,14 +111,10 @@ func (l *Lab) RESTConfig(t testing.TB) *rest.Config {
 		t.Fatalf("read the lab's kubeconfig: %v", err)
 	}
 	server, err := url.Parse(cfg.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	ns := openNamespace(t, l.namespace("cp"))
 	door, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { door.Close() })
 	go forward(door, func() (conn net.Conn, err error) {
 		err = ns.Do(func() error {
@@ -163,9 +158,7 @@ func (l *Lab) StartPod(t testing.TB, name, node string) {
 func (l *Lab) Pod(t testing.TB, uid string) *netnstest.NS {
 	t.Helper()
 	path, err := l.podNamespace(uid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return &netnstest.NS{Namespace: openNamespace(t, path)}
 }
 
@@ -183,9 +176,7 @@ func (l *Lab) namespace(node string) string {
 func openNamespace(t testing.TB, path string) *netlinkx.Namespace {
 	t.Helper()
 	ns, err := netlinkx.OpenNamespace(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() { ns.Close() })
 	return ns
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func TestNamedLabIsMissing(t *testing.T) {
@@ -36,20 +37,14 @@ func TestLabIsBuilt(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	write("lab/go.mod", "module example.net/lab\n\ngo 1.26\n")
 	for _, word := range []string{"one", "two"} {
 		write("lab/cmd/lab/main.go", "package main\n\nfunc main() { print(\""+word+"\") }\n")
 		program, err := findProgram(func(string) (string, bool) { return "", false }, root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		if out, err := exec.Command(program).CombinedOutput(); err != nil || string(out) != word {
 			t.Errorf("the program printed %q, %v, want %q", out, err, word)
 		}
@@ -62,9 +57,7 @@ func TestLabIsBuilt(t *testing.T) {
 
 func TestLabThatDiesShowsItsError(t *testing.T) {
 	lab := filepath.Join(t.TempDir(), "lab")
-	if err := os.WriteFile(lab, []byte("#!/bin/sh\necho port 2379 is taken >&2; exit 3\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(lab, []byte("#!/bin/sh\necho port 2379 is taken >&2; exit 3\n"), 0o755))
 	_, err := start(lab)
 	if err == nil || !strings.Contains(err.Error(), "port 2379 is taken") {
 		t.Errorf("error %v does not contain the lab's message", err)
@@ -79,9 +72,7 @@ var plurals = map[string]string{
 // Objects of a real Calico must pass the definitions unchanged: a rejected field breaks Calico's writes, a pruned one is lost.
 func TestDefinitionsAcceptCalicosObjects(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	files, err := filepath.Glob("testdata/calico/*.yaml")
 	if err != nil || len(files) < 6 {
 		t.Fatalf("golden objects: %v, %v", files, err)
@@ -112,9 +103,7 @@ func TestDefinitionsAcceptCalicosObjects(t *testing.T) {
 
 func TestDefinitionsRefuseMistakes(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	cases := []struct{ name, kind, plural, spec, want string }{
 		{"pool without range", "IPPool", "ippools", `{"blockSize":26}`, "spec.cidr"},
 		{"unknown encapsulation", "IPPool", "ippools", `{"cidr":"10.0.0.0/16","ipipMode":"Sometimes"}`, "spec.ipipMode"},
@@ -140,9 +129,7 @@ func TestDefinitionsRefuseMistakes(t *testing.T) {
 // Every field of Calico's BGP objects is known to the definitions and to the Go types they are generated from.
 func TestDefinitionsKnowBGP(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, c := range []struct {
 		kind, plural, spec string
 		into               any
@@ -184,14 +171,10 @@ func TestDefinitionsKnowBGP(t *testing.T) {
 
 func TestDefinitionsKeepFieldsOfNewerCalico(t *testing.T) {
 	client, err := dynamic.NewForConfig(RESTConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	obj := object(t, "BGPConfiguration", "future", `{"asNumber":4200000000,"ofTheFuture":[{"cidr":"10.96.0.0/16"}]}`)
 	got, err := client.Resource(resource("bgpconfigurations")).Create(t.Context(), obj, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, ok, _ := unstructured.NestedSlice(got.Object, "spec", "ofTheFuture"); !ok {
 		t.Errorf("a field was pruned: %v", got.Object)
 	}
@@ -200,13 +183,9 @@ func TestDefinitionsKeepFieldsOfNewerCalico(t *testing.T) {
 func golden(t *testing.T, file string) *unstructured.Unstructured {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	obj := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal(text, &obj.Object); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.Unmarshal(text, &obj.Object))
 	obj.SetResourceVersion("")
 	return obj
 }
@@ -215,9 +194,7 @@ func object(t *testing.T, kind, name, spec string) *unstructured.Unstructured {
 	t.Helper()
 	obj := &unstructured.Unstructured{}
 	text := `{"apiVersion":"crd.projectcalico.org/v1","kind":"` + kind + `","metadata":{"name":"` + name + `"},"spec":` + spec + `}`
-	if err := yaml.Unmarshal([]byte(text), &obj.Object); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.Unmarshal([]byte(text), &obj.Object))
 	return obj
 }
 
@@ -231,18 +208,12 @@ func TestServerSurvivesItsKill(t *testing.T) {
 		t.Fatal("NewServer returned the shared server")
 	}
 	for _, do := range []func() error{s.Kill, s.Start} {
-		if err := do(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, do())
 	}
 	cfg, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	client, err := dynamic.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if _, err := client.Resource(definitions).Get(t.Context(), "ippools.crd.projectcalico.org", metav1.GetOptions{}); err != nil {
 		t.Errorf("object stored before the kill: %v", err)
 	}

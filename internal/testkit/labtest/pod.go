@@ -9,15 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // CreatePod creates a Pod object that no kubelet runs and that is deleted with the test.
 func CreatePod(t testing.TB, namespace, name string) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(RESTConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	pods := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(namespace)
 	pod := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Pod",

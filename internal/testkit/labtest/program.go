@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
@@ -24,9 +25,7 @@ func Binary(t testing.TB) string {
 	t.Helper()
 	needtest.More(t, theLab)
 	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return path
 }
 

@@ -20,6 +20,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Proxy is a reverse proxy in front of the API server that counts requests, by verb and resource, and connections.
@@ -108,9 +110,7 @@ func (p *Proxy) write(t testing.TB, server *httptest.Server, kubeconfig string, 
 	if err := clientcmd.WriteToFile(*cfg, path); err != nil {
 		t.Fatalf("write the proxy's kubeconfig: %v", err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Chmod(path, 0o600))
 	return path
 }
 

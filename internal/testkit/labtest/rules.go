@@ -7,6 +7,8 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Rules returns the permissions that the chart grants its accounts, in the form of AuditedRequest.Rule. args are Helm's.
@@ -18,9 +20,7 @@ func Rules(t testing.TB, args ...string) map[string]bool {
 	for _, obj := range chart {
 		var role rbacv1.Role
 		if strings.HasSuffix(obj.GetKind(), "Role") {
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &role); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &role))
 			roles[obj.GetKind()+" "+obj.GetName()] = role.Rules
 		}
 	}
@@ -29,9 +29,7 @@ func Rules(t testing.TB, args ...string) map[string]bool {
 		if !strings.HasSuffix(obj.GetKind(), "RoleBinding") {
 			continue
 		}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &binding); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, runtime.DefaultUnstructuredConverter.FromUnstructured(obj.Object, &binding))
 		for _, rule := range roles[binding.RoleRef.Kind+" "+binding.RoleRef.Name] {
 			for _, subject := range binding.Subjects {
 				expand(granted, subject.Name, rule)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Server is an API server of one test, with this project's definitions. The test may kill it.
@@ -43,9 +45,7 @@ func define(t testing.TB, s *Server) *Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := applyDefinitions(ctx, s.kubeconfig, filepath.Join(ChartDir(), "crds", "*.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, applyDefinitions(ctx, s.kubeconfig, filepath.Join(ChartDir(), "crds", "*.yaml")))
 	return s
 }
 
@@ -68,9 +68,7 @@ func (s *Server) Start() error {
 func launchFor(t testing.TB, args ...string) *child {
 	t.Helper()
 	c, err := launch(Binary(t), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() {
 		c.stdin.Close()
 		for range c.stdout { // until it has exited, and removed its files

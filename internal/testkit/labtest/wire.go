@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Forward forwards connections from l, which may be in another network namespace, to an address in the namespace of this process. It returns
@@ -51,13 +53,9 @@ type Wire struct {
 func NewWire(t testing.TB, cfg *rest.Config) (*Wire, *rest.Config) {
 	t.Helper()
 	u, err := url.Parse(cfg.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w := &Wire{upstream: u.Host}
 	w.cond = sync.NewCond(&w.mu)
 	go w.serve(l)

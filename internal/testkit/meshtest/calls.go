@@ -11,6 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // SessionsSince returns nil if the agent has this number of sessions, all of them established after since.
@@ -51,9 +52,7 @@ func (n *Node) SettledWithoutPeers() error {
 func (n *Node) Annotate(t testing.TB, key string, text *string) {
 	t.Helper()
 	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{key: text}}}
-	if err := n.Store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: n.Name}}, patch, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: n.Name}}, patch, false))
 }
 
 // Annotated returns nil if the Node has an annotation with that value.
@@ -120,7 +119,5 @@ func (n *Node) Counters() string {
 func (n *Node) Condition(t testing.TB, kind, status string) {
 	t.Helper()
 	patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{Type: kind, Status: status, Reason: "Test"}}}}
-	if err := n.Store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: n.Name}}, patch, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: n.Name}}, patch, false))
 }

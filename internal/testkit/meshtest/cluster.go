@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -83,9 +84,7 @@ func bridgeName(subnet int) string { return fmt.Sprint("br", subnet) }
 func (c *Cluster) Create(t testing.TB, objects ...api.Resource) {
 	t.Helper()
 	for _, obj := range objects {
-		if err := c.Store.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.Store.Create(t.Context(), obj))
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -76,9 +77,7 @@ func (n *Node) declare(t testing.TB) {
 		addresses = append(addresses, api.NodeAddress{Type: "InternalIP", Address: n.V6.String()})
 	}
 	patch := kubernetes.Patch{Status: map[string]any{"addresses": addresses}}
-	if err := n.Store.PatchStatus(t.Context(), obj, patch, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Store.PatchStatus(t.Context(), obj, patch, false))
 }
 
 // connect gives the agent access to the API server at the node's loopback address, over a Wire that a test can interrupt.
@@ -110,9 +109,7 @@ func (n *Node) env() []string {
 func (n *Node) Start(t testing.TB, build string) {
 	t.Helper()
 	log, err := os.OpenFile(n.logPath(), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer log.Close()
 	command := append(slices.Clone(n.Launcher), Program(t, build))
 	cmd := exec.Command(command[0], command[1:]...)
@@ -127,9 +124,7 @@ func (n *Node) logPath() string { return filepath.Join(n.Dir, "agent.log") }
 // Signal sends a signal that ends the agent, and returns when it has ended.
 func (n *Node) Signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
-	if err := n.Cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Cmd.Process.Signal(s))
 	select {
 	case <-n.done:
 		n.Cmd = nil
@@ -291,7 +286,5 @@ func (n *Node) Running(t testing.TB) {
 // RemoveState removes the state that the agents of this node persist across restarts.
 func (n *Node) RemoveState(t testing.TB) {
 	t.Helper()
-	if err := os.RemoveAll(filepath.Join(n.Dir, "run")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.RemoveAll(filepath.Join(n.Dir, "run")))
 }

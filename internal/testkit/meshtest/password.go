@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // SetPassword sets or replaces the BGP password of the mesh: the Secret, the right to read it, and the reference to it.
@@ -18,21 +19,15 @@ func (c *Cluster) SetPassword(t testing.TB, password string) {
 	t.Helper()
 	const namespace, name = "kube-system", "bgp-password"
 	core, err := kubernetes.NewForConfig(c.Admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"mesh": "pass-" + password}}
 	_, err = core.CoreV1().Secrets(namespace).Create(t.Context(), secret, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		_, err = core.CoreV1().Secrets(namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	c.GrantSecret(t, name)
 	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: name, Key: "mesh"}}
 	c.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshPassword: ref}})
@@ -43,9 +38,7 @@ func (c *Cluster) GrantSecret(t testing.TB, name string) {
 	t.Helper()
 	const namespace = "kube-system"
 	core, err := kubernetes.NewForConfig(c.Admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{name}, Verbs: []string{"get", "list", "watch"}},
 	}}
@@ -55,7 +48,5 @@ func (c *Cluster) GrantSecret(t testing.TB, name string) {
 	}
 	_, errRole := core.RbacV1().Roles(namespace).Create(t.Context(), role, metav1.CreateOptions{})
 	_, errBinding := core.RbacV1().RoleBindings(namespace).Create(t.Context(), binding, metav1.CreateOptions{})
-	if err := errors.Join(errRole, errBinding); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(errRole, errBinding))
 }

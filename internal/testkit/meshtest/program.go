@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
@@ -54,9 +55,7 @@ func Program(t testing.TB, name string) string {
 	t.Helper()
 	needtest.More(t, "the agent, built")
 	dir, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("%v: %s must hold the programs %s and %s", err, ProgramsEnv, Build, AnotherBuild)

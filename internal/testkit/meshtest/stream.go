@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 const (
@@ -100,16 +102,12 @@ func StartStreamBetween(t testing.TB, name string, from, to *Pod, src, dst netip
 	address := netip.AddrPortFrom(dst, uint16(s.port))
 	s.conn = to.ListenUDP(t, address.String())
 	raw, err := s.conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var optErr error
 	err = raw.Control(func(fd uintptr) {
 		optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 	})
-	if err := errors.Join(err, optErr); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(err, optErr))
 	s.warmUp(t, address)
 	s.began = time.Now()
 	rate := fullRate

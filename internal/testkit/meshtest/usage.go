@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Usage is the resources that an agent's process has used so far.
@@ -26,17 +28,13 @@ func (n *Node) Usage(t testing.TB) (u Usage) {
 	t.Helper()
 	pid := n.Cmd.Process.Pid
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	// After the name, which may contain spaces: state is field 3, the user and system times are 14 and 15.
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	const ticks = 100 // USER_HZ: jiffies per second in /proc
 	for _, f := range fields[11:13] {
 		n, err := strconv.Atoi(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		u.CPU += time.Duration(n) * time.Second / ticks
 	}
 	if text, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err != nil {
@@ -58,13 +56,9 @@ var label = regexp.MustCompile(`(\w+)="([^"]*)"`)
 func (c *Cluster) Requests(t testing.TB) map[string]int {
 	t.Helper()
 	client, err := rest.HTTPClientFor(c.Admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	resp, err := client.Get(c.Admin.Host + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
@@ -77,9 +71,7 @@ func (c *Cluster) Requests(t testing.TB) map[string]int {
 			labels[l[1]] = l[2]
 		}
 		count, err := strconv.ParseFloat(m[2], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		found[strings.TrimSuffix(labels["verb"]+" "+labels["resource"]+"/"+labels["subresource"], "/")] += int(count)
 	}
 	if len(found) == 0 {

@@ -4,6 +4,8 @@ import (
 	"flag"
 	"runtime"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // recorder is a test that records how it ended.
@@ -43,9 +45,7 @@ func TestShortRun(t *testing.T) {
 		{"a missing program, short", "true", missing, "skipped"},
 		{"a missing program", "false", missing, "failed"},
 	} {
-		if err := flag.Set("test.short", c.short); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, flag.Set("test.short", c.short))
 		rec := &recorder{TB: t}
 		done := make(chan struct{})
 		go func() {

@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
@@ -68,9 +69,7 @@ func New(t testing.TB) *NS {
 	}
 	t.Cleanup(func() { ns.Close() })
 	conn, err := netlinkx.OpenAt(ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(conn.Close)
 	n := &NS{Namespace: ns, Conn: conn}
 	n.Up(t, "lo")
@@ -81,27 +80,21 @@ func New(t testing.TB) *NS {
 func (n *NS) Link(t testing.TB, name string) netlinkx.Link {
 	t.Helper()
 	l, err := n.Conn.LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return l
 }
 
 // Up brings a link up and returns it.
 func (n *NS) Up(t testing.TB, name string) netlinkx.Link {
 	t.Helper()
-	if err := n.Conn.SetUp(n.Link(t, name).Index); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Conn.SetUp(n.Link(t, name).Index))
 	return n.Link(t, name)
 }
 
 // Addr puts an address, in CIDR form, on a link.
 func (n *NS) Addr(t testing.TB, link, cidr string) {
 	t.Helper()
-	if err := n.Conn.AddUniqueAddr(n.Link(t, link).Index, netip.MustParsePrefix(cidr)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Conn.AddUniqueAddr(n.Link(t, link).Index, netip.MustParsePrefix(cidr)))
 }
 
 // Route adds a route via next hop and link; either may be empty.
@@ -116,17 +109,13 @@ func (n *NS) Route(t testing.TB, dst, via, dev string) {
 	if dev != "" {
 		r.Dev = n.Link(t, dev).Index
 	}
-	if err := n.Conn.AddRoute(r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Conn.AddRoute(r))
 }
 
 // Within runs fn inside the namespace and fails the test with fn's error.
 func (n *NS) Within(t testing.TB, fn func() error) {
 	t.Helper()
-	if err := n.Do(fn); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Do(fn))
 }
 
 // Run runs a program inside the namespace and returns its standard output. The test fails if the program fails.
@@ -166,9 +155,7 @@ func Cable(t testing.TB, a *NS, aName string, b *NS, bName string) {
 	err := a.Conn.AddVeth(netlinkx.Veth{
 		Name: aName, TxQueueLen: 1000, PeerName: bName, PeerNamespace: b.Namespace, PeerTxQueueLen: 1000,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	a.withoutDAD(t, aName)
 	b.withoutDAD(t, bName)
 	a.Up(t, aName)
@@ -187,14 +174,10 @@ func (n *NS) withoutDAD(t testing.TB, link string) {
 func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
 	t.Helper()
 	wake, err := n.Conn.Subscribe(t.Context(), events)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
 		addrs, err := n.Conn.Addrs(0, netlinkx.IPv6)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		busy := slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return a.Tentative })
 		select {
 		case <-wake:
@@ -226,9 +209,7 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 	// A netlink socket keeps its namespace for one RCU grace period after it is closed.
 	time.Sleep(100 * time.Millisecond)
 	for _, ns := range append(bulk, last) {
-		if err := ns.Close(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, ns.Close())
 		// The first namespace to be deleted starts a cleanup batch of its own; the others wait for it.
 		time.Sleep(time.Millisecond)
 	}
@@ -238,17 +219,13 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 func temporary(t testing.TB) *netlinkx.Namespace {
 	t.Helper()
 	ns, err := NewNamespace()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return ns
 }
 
 func cableOnce(t testing.TB, host *NS, name string, ns *netlinkx.Namespace) {
 	t.Helper()
-	if err := host.Conn.AddVeth(netlinkx.Veth{Name: name, PeerName: "eth0", PeerNamespace: ns}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, host.Conn.AddVeth(netlinkx.Veth{Name: name, PeerName: "eth0", PeerNamespace: ns}))
 }
 
 // ListenUDP opens a UDP socket inside the namespace, bound to addr ("10.0.0.5:7000"). It is closed with the test.

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // TestBurst starts many pods on one node at once, with more addresses than one block has.
@@ -29,9 +30,7 @@ func TestBurst(t *testing.T) {
 			c.create(t, p)
 			n := c.newNode(t, fmt.Sprintf("burst-%d", i), shape{pods: tt.pods, ipam: "calico-ipam"})
 			if tt.facts {
-				if err := n.writeFacts(n.facts(time.Now(), []api.IPPool{*p}, nil)); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, n.writeFacts(n.facts(time.Now(), []api.IPPool{*p}, nil)))
 			}
 			st := newChurn(c, []*node{n}, 0)
 			met := c.countConflicts(t)
@@ -72,9 +71,7 @@ func (st *churn) all(t *testing.T) {
 	for _, n := range st.nodes {
 		for _, p := range n.pods {
 			s, err := p.newSandbox()
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			p.sandbox = s
 			sandboxes = append(sandboxes, s)
 		}
@@ -88,9 +85,7 @@ func (st *churn) all(t *testing.T) {
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, g.Wait())
 }
 
 // settle checks the addresses of the pods, that this number of blocks has one owner each, and that nothing is left after the pods' deletion.
@@ -98,9 +93,7 @@ func (st *churn) settle(t *testing.T, blocks int) {
 	t.Helper()
 	defer st.report(t)
 	all, err := st.audit(t.Context(), "with sandboxes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	owners := map[string]int{}
 	for _, b := range all.blocks.Items {
 		if b.Spec.Affinity != nil {
@@ -113,9 +106,7 @@ func (st *churn) settle(t *testing.T, blocks int) {
 	if left := all.unconfirmed(); len(left) > 0 {
 		t.Errorf("not confirmed: %v", left)
 	}
-	if err := st.drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, st.drain(t.Context()))
 	if _, err := st.audit(t.Context(), "without sandboxes"); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	store "github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -304,14 +305,10 @@ func (st *churn) runChecked(t *testing.T, server killable) {
 	}
 	err := g.Wait()
 	stop()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Logf("%v: %v", st.now().Round(time.Second), st.summary())
 	st.checkStrength(t)
-	if err := st.checkAfter(ctx, t); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, st.checkAfter(ctx, t))
 	start := time.Now()
 	for _, w := range st.check() {
 		st.fault("these operations are not linearizable:\n%s", w)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	store "github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -53,9 +54,7 @@ func shared(t *testing.T) *cluster {
 func (c *cluster) wipe(t testing.TB) {
 	t.Helper()
 	all, err := c.contents(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for i := range all.blocks.Items {
 		c.remove(t, &all.blocks.Items[i])
 	}
@@ -71,9 +70,7 @@ func (c *cluster) wipe(t testing.TB) {
 func (c *cluster) create(t testing.TB, objs ...api.Resource) {
 	t.Helper()
 	for _, obj := range objs {
-		if err := c.store.Create(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.store.Create(t.Context(), obj))
 		t.Cleanup(func() { c.remove(t, obj) })
 	}
 }
@@ -95,9 +92,7 @@ func (c *cluster) remove(t testing.TB, obj api.Resource) {
 func (n *node) reach(t testing.TB, server string) string {
 	t.Helper()
 	upstream, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	l := n.Listen(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -33,13 +34,9 @@ func newControllers(t testing.TB, name string, k *kube) *controllers {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	token := labtest.AsOn(t, k.admin, "tortie-kube-controllers").BearerToken
-	if err := os.WriteFile(kubeconfig, []byte(k.kubeconfig(strings.TrimPrefix(k.admin.Host, "https://"), k.admin.CAData, token)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(kubeconfig, []byte(k.kubeconfig(strings.TrimPrefix(k.admin.Host, "https://"), k.admin.CAData, token)), 0o600))
 	c := &controllers{process: &process{name: name, bin: filepath.Join(steppers.Dir(t), "kube-controllers")}, clock: filepath.Join(t.TempDir(), "clock")}
-	if err := cnitest.StepClock(c.clock, 0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, cnitest.StepClock(c.clock, 0))
 	c.env = []string{
 		"KUBECONFIG=" + kubeconfig, "DATASTORE_TYPE=kubernetes", "NO_DEFAULT_POOLS=true", "TORTIE_LEAK_GRACE_PERIOD=" + leakGrace.String(), "TORTIE_NODE_GRACE_PERIOD=" + nodeGrace.String(),
 		"RECONCILER_PERIOD=5s", "TORTIE_CONTROLLERS_ADDRESS=" + freePort(t), "LOG_LEVEL=info", "POD_NAMESPACE=kube-system", cnitest.ClockSetting(c.clock),
@@ -51,9 +48,7 @@ func newControllers(t testing.TB, name string, k *kube) *controllers {
 func freePort(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	store "github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/etcd"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -19,9 +20,7 @@ type etcdStore struct {
 func onEtcd(t testing.TB, e *labtest.Etcd) *cluster {
 	t.Helper()
 	s, err := etcd.New(etcd.Config{Endpoints: []string{e.Endpoint}, CAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return setUp(t, &etcdStore{e, s}, s)
 }
 
@@ -35,9 +34,7 @@ func (e *etcdStore) equip(t testing.TB, n *node) map[string]any {
 	t.Helper()
 	for path, file := range map[string]string{etcdCAPath: e.CAFile, etcdCertPath: e.CertFile, etcdKeyPath: e.KeyFile} {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		n.Write(t, path, string(text))
 	}
 	return map[string]any{
@@ -52,9 +49,7 @@ func (e *etcdStore) newPod(testing.TB, *pod) (args string) { return "" }
 func (e *etcdStore) reported(t testing.TB, p *pod) string {
 	t.Helper()
 	var all api.WorkloadEndpointList
-	if err := e.store.List(t.Context(), &all, store.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, e.store.List(t.Context(), &all, store.ListOptions{}))
 	for _, w := range all.Items {
 		if w.Spec.Node == p.node.name && p.had(w.Spec.ContainerID) {
 			return w.Name

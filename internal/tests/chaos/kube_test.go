@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -31,9 +32,7 @@ type kube struct {
 func onKubernetes(t testing.TB, kubeconfig string) *cluster {
 	t.Helper()
 	admin, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	admin.QPS = -1 // client-side throttling would take most of the tests' time
 	labtest.Fence(t, admin)
 	k := &kube{admin: admin}
@@ -45,13 +44,9 @@ func onKubernetes(t testing.TB, kubeconfig string) *cluster {
 		t.Fatal(err)
 	}
 	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	s, err := kubernetes.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return setUp(t, k, s)
 }
 
@@ -71,9 +66,7 @@ func (k *kube) newPod(t testing.TB, p *pod) (args string) {
 		ObjectMeta: metav1.ObjectMeta{Name: p.name},
 		Spec:       corev1.PodSpec{NodeName: p.node.name, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() {
 		if err := pods.Delete(context.Background(), p.name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 			t.Errorf("clean up: %v", err)
@@ -85,9 +78,7 @@ func (k *kube) newPod(t testing.TB, p *pod) (args string) {
 func (k *kube) reported(t testing.TB, p *pod) string {
 	t.Helper()
 	obj, err := k.core.CoreV1().Pods(namespace).Get(t.Context(), p.name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return obj.Annotations[api.AnnotationPodIP]
 }
 
@@ -115,14 +106,10 @@ func (c *cluster) countConflicts(t testing.TB) (met func() int) {
 func (k *kube) conflicts(t testing.TB) (sum int) {
 	t.Helper()
 	text, err := k.core.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, m := range conflictMetric.FindAllSubmatch(text, -1) {
 		n, err := strconv.Atoi(string(m[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		sum += n
 	}
 	return sum

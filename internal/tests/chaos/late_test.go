@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // lateWrite is a write that is in flight when its process is killed, and is applied after the runtime has handled the failure. Random kills
@@ -90,13 +91,9 @@ func (l lateWrite) test(t *testing.T, number int, then string) {
 			t.Errorf("after the late write: %s", wrong)
 		}
 	}
-	if err := st.drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, st.drain(t.Context()))
 	collected := operation{kind: release, handle: victim.handle(), called: st.now()}
-	if err := n.collect(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.collect())
 	collected.completed = st.now()
 	st.history.add(collected)
 	l.orphan = false
@@ -120,9 +117,7 @@ func (l lateWrite) expected(fault string, victim *sandbox) bool {
 func (st *churn) start(t *testing.T, p *pod) {
 	t.Helper()
 	s, err := p.newSandbox()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	st.startIn(t, s)
 }
 
@@ -136,21 +131,15 @@ func (st *churn) startIn(t *testing.T, s *sandbox) {
 
 func (st *churn) stop(t *testing.T, s *sandbox) {
 	t.Helper()
-	if err := st.gentle().finish(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, st.gentle().finish(t.Context(), s))
 }
 
 // faults returns the violations in the datastore.
 func (st *churn) faults(t *testing.T) []string {
 	t.Helper()
-	if err := st.look(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, st.look(t.Context()))
 	all, err := st.contents(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return all.audit(st.live())
 }
 
@@ -158,18 +147,14 @@ func (st *churn) faults(t *testing.T) []string {
 func (st *churn) killAt(t *testing.T, p *pod, l lateWrite, m *interceptor) *sandbox {
 	t.Helper()
 	s, err := p.newSandbox()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	op := operation{kind: assign, handle: s.handle(), unknown: true}
 	if l.verb == "DEL" {
 		st.startIn(t, s)
 		op.kind = release
 	}
 	a, err := s.call(l.verb, st.history, m.hold(l.write))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	if !a.killed {
 		t.Fatalf("%s did not send %s: %v", l.verb, l.write, a)
 	}
@@ -195,9 +180,7 @@ func newInterceptor(t *testing.T, n *node) *interceptor {
 	k := n.datastore.(*kube)
 	cfg := rest.AnonymousClientConfig(k.admin)
 	target, err := url.Parse(cfg.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	m := &interceptor{target: target, held: make(chan time.Time, 1), letGo: make(chan struct{}), delivered: make(chan string, 1)}
 	if m.upstream, err = rest.TransportFor(cfg); err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -267,9 +268,7 @@ func (n *node) leftovers(t testing.TB) []string {
 	t.Helper()
 	var found []string
 	links, err := n.Conn.Links()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, l := range links {
 		if l.Kind == "veth" && l.Name != "eth0" {
 			found = append(found, fmt.Sprintf("%s: link %s", n.name, l.Name))
@@ -277,9 +276,7 @@ func (n *node) leftovers(t testing.TB) []string {
 	}
 	for _, family := range []netlinkx.Family{netlinkx.IPv4, netlinkx.IPv6} {
 		routes, err := n.Conn.Routes(netlinkx.RouteFilter{Family: family})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, r := range routes {
 			if inPools(r.Dst.Addr()) && r.Protocol != agentRoutes {
 				found = append(found, fmt.Sprintf("%s: route %s", n.name, r))

@@ -28,6 +28,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -93,9 +94,7 @@ func TestCluster(t *testing.T) {
 	defer cancel()
 	s.history.start = time.Now()
 	v := &verdict{started: time.Now()}
-	if err := s.disturb(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.disturb(ctx))
 	t.Logf("disturbed for %v: %s", s.now().Round(time.Second), s.summary())
 	s.mu.Lock()
 	v.events = maps.Clone(s.churn.count)
@@ -132,9 +131,7 @@ func newSoak(t *testing.T) *soak {
 	}
 	for i := range 2 {
 		c := newControllers(t, fmt.Sprintf("controllers-%d", i), s.kube)
-		if err := c.start(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.start())
 		s.controllers = append(s.controllers, c)
 	}
 	return s
@@ -156,15 +153,11 @@ func (s *soak) newMachine(t *testing.T, i int) *machine {
 	}
 	m.kubelet = &kubelet{churn: s.churn, random: m.random}
 	m.env = []string{cnitest.ClockSetting(clockPath)}
-	if err := m.stepClock(0); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.stepClock(0))
 	if slices.Contains(daemons(), i) {
 		m.newDaemon(t, i)
 	}
-	if err := m.boot(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.boot(t.Context()))
 	return m
 }
 

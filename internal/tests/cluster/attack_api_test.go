@@ -16,6 +16,7 @@ import (
 
 	objectnames "github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/ipam/audit"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // crd and core are the API paths of Calico's resources and of the core group.
@@ -32,9 +33,7 @@ func client(t *testing.T, admin *rest.Config, token string) rest.Interface {
 	cfg := rest.AnonymousClientConfig(admin)
 	cfg.BearerToken, cfg.QPS, cfg.WarningHandler = token, -1, rest.NoWarnings{}
 	c, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return c.Discovery().RESTClient()
 }
 
@@ -64,9 +63,7 @@ type object = map[string]any
 func (s *siege) send(t *testing.T, r request) error {
 	t.Helper()
 	body, err := json.Marshal(r.body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	req := s.by[r.by].Verb(r.verb).AbsPath(r.path)
 	switch r.verb {
 	case http.MethodPatch:
@@ -121,9 +118,7 @@ func (s *siege) requests(t *testing.T) {
 func (s *siege) refusals(t *testing.T) (total int) {
 	t.Helper()
 	text, err := s.by["admin"].Get().AbsPath("/metrics").Do(t.Context()).Raw()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "apiserver_validating_admission_policy_check_total{") && strings.Contains(line, `enforcement_action="deny"`) && strings.Contains(line, "tortie-fence-") {
 			n := 0

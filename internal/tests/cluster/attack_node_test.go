@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -229,9 +230,7 @@ func (s *siege) silent(t *testing.T, host *bgptest.Host, to netip.Addr) {
 func (s *siege) down(t *testing.T) string {
 	t.Helper()
 	status, err := s.status(witness)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, p := range status.Peers {
 		if p.Node == thief && p.State != "Established" && strings.Contains(p.Address, ".") {
 			return "no session with " + thief

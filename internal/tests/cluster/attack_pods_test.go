@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -180,9 +181,7 @@ func (h *tenant) annotated(t *testing.T) {
 		t.Run(c.aim, func(t *testing.T) {
 			name := fmt.Sprint("greedy", i)
 			_, err := h.client.CoreV1().Pods(namespace).Create(t.Context(), idle(name, map[string]string{c.key: c.value}), metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, err)
 			defer h.Kubectl(t, "delete", "pod", name, "--now")
 			text := h.sandboxRefused(t, name, c.message)
 			h.inVain(t)

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 var attackReport = flag.String("attack-report", "", "file into which TestAttack writes what was tried, what came back and where it is seen")
@@ -61,16 +63,12 @@ func (r *record) write(t *testing.T, s *siege) {
 		rows = append(rows, []string{w.part, cell(s, w.aim), cell(s, w.tried), cell(s, answer), cell(s, seen)})
 	}
 	var b bytes.Buffer
-	if err := csv.NewWriter(&b).WriteAll(rows); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, csv.NewWriter(&b).WriteAll(rows))
 	for path, text := range map[string]string{
 		*attackReport: fmt.Sprintf(attackIntro, len(r.rows), s.effects),
 		strings.TrimSuffix(*attackReport, ".md") + ".csv": b.String(),
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 }
 

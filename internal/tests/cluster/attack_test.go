@@ -21,6 +21,7 @@ import (
 	objectnames "github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -119,9 +120,7 @@ func (s *siege) steal(t *testing.T) {
 	cfg := s.RESTConfig(t)
 	kubeconfig := func(path string) string {
 		c, err := clientcmd.Load([]byte(s.On(t, thief, "cat "+path)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, info := range c.AuthInfos {
 			return info.Token
 		}
@@ -262,9 +261,7 @@ func (s *siege) ofAgent(node, path string) (string, error) {
 func (s *siege) metric(t *testing.T, node, name string) (value float64) {
 	t.Helper()
 	body, err := s.ofAgent(node, "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for line := range strings.Lines(body) {
 		if rest, ok := strings.CutPrefix(line, name+" "); ok {
 			fmt.Sscan(rest, &value)
@@ -342,9 +339,7 @@ type prober struct {
 func (s *siege) ask(t *testing.T) *prober {
 	t.Helper()
 	service, err := s.client.CoreV1().Services(namespace).Get(t.Context(), "attacked", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	address := service.Spec.ClusterIP + ":80"
 	serves(t, s.pod[witness].NS, address, "web")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -393,9 +388,7 @@ func (s *siege) verdict(t *testing.T) {
 func (s *siege) findings(t *testing.T) []audit.Finding {
 	t.Helper()
 	view, err := inventory.Read(t.Context(), inventory.Source{IPAM: s.store, Cluster: s.store}, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return audit.Check(&view)
 }
 
@@ -423,8 +416,6 @@ func (s *siege) get(t *testing.T, path string) (obj map[string]any) {
 	if err == nil {
 		err = utiljson.Unmarshal(body, &obj) // keeps integers exact: sequence numbers have 19 digits
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return obj
 }

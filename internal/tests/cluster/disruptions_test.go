@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
@@ -95,9 +96,7 @@ func (w *world) noSandboxErrors(t *testing.T) {
 	t.Helper()
 	for _, reason := range []string{"FailedCreatePodSandBox", "FailedKillPod"} {
 		list, err := w.client.CoreV1().Events(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=" + reason})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, e := range list.Items {
 			t.Errorf("%s of %s, %d times: %s", reason, e.InvolvedObject.Name, e.Count, e.Message)
 		}

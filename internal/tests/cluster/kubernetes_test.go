@@ -15,6 +15,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -70,9 +71,7 @@ func (w *world) installed(t *testing.T) {
 func (w *world) exclusive(t *testing.T) {
 	t.Helper()
 	events, err := w.client.CoreV1().Pods(metav1.NamespaceAll).Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		holders := map[string]*corev1.Pod{} // by address

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -88,9 +89,7 @@ func (w *world) webhook(t *testing.T, service *corev1.Service) {
 			}},
 		}},
 	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	asking := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "ask", Labels: map[string]string{"ask": service.Name}}}
 	meshtest.Eventually(t, func() error {
 		_, err := w.client.CoreV1().ConfigMaps(namespace).Create(t.Context(), asking, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -102,7 +101,5 @@ func (w *world) webhook(t *testing.T, service *corev1.Service) {
 		}
 		return err
 	})
-	if err := hooks.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, hooks.Delete(t.Context(), "web", metav1.DeleteOptions{}))
 }

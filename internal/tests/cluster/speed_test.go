@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -40,13 +41,9 @@ func TestSpeed(t *testing.T) {
 // rollout measures the time from the DaemonSet to ready nodes. The image is on the nodes already.
 func (w *world) rollout(t *testing.T) {
 	sets, err := w.client.AppsV1().DaemonSets("kube-system").Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	machines, err := w.client.CoreV1().Nodes().Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	created, serving, usable := make(chan time.Time, 1), make(chan time.Time, 1), make(chan time.Time, 1)
 	go func() {
 		created <- when(sets, func(runtime.Object) bool { return true })
@@ -96,9 +93,7 @@ var logLine = regexp.MustCompile(`time=(\S+) level=INFO msg="(plugins are in pla
 func (w *world) installer(t *testing.T, node string) {
 	t.Helper()
 	seconds, err := strconv.ParseFloat(w.On(t, node, fmt.Sprintf(startOf, "install")), 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	start := time.UnixMilli(int64(seconds * 1000))
 	log := w.Kubectl(t, "logs", "-n", "kube-system", w.agents(t)[node].Name, "-c", "install")
 	at := map[string]time.Time{}
@@ -145,9 +140,7 @@ func (w *world) trivialPlugins(t *testing.T, node string) {
 	}
 	for _, name := range []string{"ptp", "host-local"} {
 		content, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		w.Put(t, node, "/opt/cni/bin/"+name, 0o755, content)
 	}
 }
@@ -158,9 +151,7 @@ func (w *world) burst(t *testing.T, node string, count int, from netip.Prefix, p
 	w.uses(t, node, from)
 	pods := w.client.CoreV1().Pods(namespace)
 	events, err := pods.Watch(t.Context(), metav1.ListOptions{LabelSelector: "app=burst"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	defer events.Stop()
 	running := make(chan time.Time, 1)
 	go func() { running <- when(events, allRun(count)) }()
@@ -230,9 +221,7 @@ func (w *world) create(t *testing.T, app, node string, count int) {
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, g.Wait())
 }
 
 // remove deletes an app's pods, and waits until the node has none left.

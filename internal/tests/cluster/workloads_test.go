@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -19,9 +20,7 @@ func (w *world) deployment(t *testing.T) {
 	pods := w.readyPods(t, "web", 6)
 	traffic := w.readyPods(t, "traffic", len(nodes))
 	service, err := w.client.CoreV1().Services(namespace).Get(t.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	for _, p := range traffic {
 		from := w.inside(t, &p)
 		for _, to := range pods {
@@ -45,9 +44,7 @@ func (w *world) deployment(t *testing.T) {
 func (w *world) address(t *testing.T, node string) string {
 	t.Helper()
 	n, err := w.client.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return n.Status.Addresses[0].Address
 }
 

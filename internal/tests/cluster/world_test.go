@@ -20,6 +20,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/datastore"
 	ownstore "github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -48,13 +49,9 @@ func newWorld(t *testing.T, options ...string) *world {
 	cfg := l.RESTConfig(t)
 	cfg.QPS, cfg.Burst = 1000, 1000 // sixty pods at once
 	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	store, err := ownstore.New(ownstore.Config{Server: cfg.Host, CAData: cfg.CAData, Token: cfg.BearerToken})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return &world{Lab: l, client: client, store: store}
 }
 
@@ -62,9 +59,7 @@ func newWorld(t *testing.T, options ...string) *world {
 func (w *world) apply(t testing.TB, file string) {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("testdata", file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	w.Kubectl(t, "apply", "-f", path)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -90,9 +85,7 @@ func (w *world) pods(t testing.TB, app string) []corev1.Pod {
 func (w *world) podsOf(t testing.TB, namespace, selector string) []corev1.Pod {
 	t.Helper()
 	list, err := w.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return list.Items
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -94,9 +95,7 @@ func specs(t *testing.T) []string {
 	if err == nil {
 		err = json.Unmarshal(text, &suites)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	var all []string
 	for _, s := range suites[0].SpecReports {
 		if s.LeafNodeType == "It" {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // The suites, by the names of their Go modules.
@@ -66,9 +68,7 @@ func (r *results) write(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString(intro)
 	var kernel unix.Utsname
-	if err := unix.Uname(&kernel); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Uname(&kernel))
 	fmt.Fprintf(&b, "Kernel %s.\n", unix.ByteSliceToString(kernel.Release[:]))
 	for _, suite := range []string{kubernetesSuite, apiSuite} {
 		counts, lists := r.lists(suite)
@@ -78,9 +78,7 @@ func (r *results) write(t *testing.T) {
 	if *report == "" {
 		return
 	}
-	if err := os.WriteFile(*report, b.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(*report, b.Bytes(), 0o644))
 }
 
 // lists returns how many specs of a suite have passed, have failed and were not run, and lists of them: those not run below their reasons.

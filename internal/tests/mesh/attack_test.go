@@ -9,6 +9,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -87,9 +88,7 @@ func TestStolenAnnotations(t *testing.T) {
 	t.Parallel()
 	th := newTheft(t)
 	victim := &api.Node{Meta: api.Meta{Name: th.victim.Name}}
-	if err := th.Store.Get(t.Context(), victim); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, th.Store.Get(t.Context(), victim))
 	end := victim.Annotations[api.AnnotationIPv4VXLANAddr]
 	for _, lie := range []struct{ key, text, after, says string }{
 		{api.AnnotationIPv4VXLANAddr, end, "10.90.66.1", "its end of VXLAN tunnels, " + end + ", lies in none of its blocks"},

@@ -10,6 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -29,13 +30,9 @@ func newCalicoNode(t testing.TB, c *meshtest.Cluster, host int, peers ...netip.A
 	t.Helper()
 	n := &calicoNode{Node: c.NewNode(t, fmt.Sprintf("calico-%d", host), 0, host), block: fmt.Sprintf("10.90.%d.0/26", host)}
 	obj := &api.Node{Meta: api.Meta{Name: n.Name}}
-	if err := c.Store.Get(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.Store.Get(t.Context(), obj))
 	obj.Annotations = map[string]string{api.AnnotationIPv4Address: n.Prefix.String(), api.AnnotationASNumber: "64512"}
-	if err := c.Store.Update(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.Store.Update(t.Context(), obj))
 	n.Claim(t, n.block)
 	n.Within(t, func() error { return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1") })
 	n.pod = n.NewPod(t, fmt.Sprintf("10.90.%d.5", host))

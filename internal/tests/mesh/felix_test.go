@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -38,25 +39,19 @@ func withFelix(t testing.TB, c *meshtest.Cluster, node *meshtest.Node, block str
 	first := netip.MustParsePrefix(block).Addr()
 	n.pod = n.NewPod(t, strings.TrimSuffix(first.String(), ".0")+".5")
 	wide, err := first.Prefix(16)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	pool := []netip.Prefix{wide}
 	keeper := duties.NewTunnel(ipam.NewClient(c.Store, time.Now), duties.VXLAN, n.Name, time.Now)
 	if n.end, err = keeper.Address(t.Context(), duties.TunnelInput{Ranges: duties.Ranges{Assign: pool, Keep: pool}}); err != nil {
 		t.Fatal(err)
 	}
 	obj := &api.Node{Meta: api.Meta{Name: n.Name}}
-	if err := c.Store.Get(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.Store.Get(t.Context(), obj))
 	if obj.Annotations == nil {
 		obj.Annotations = map[string]string{}
 	}
 	obj.Annotations[api.AnnotationIPv4Address], obj.Annotations[api.AnnotationIPv4VXLANAddr] = n.Prefix.String(), n.end.String()
-	if err := c.Store.Update(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.Store.Update(t.Context(), obj))
 	n.Run(t, "ip", "link", "add", vxlan.Device4, "address", vxlan.MACOf(n.Name, false).String(), "mtu", "1450", "type", "vxlan",
 		"id", "4096", "local", n.Prefix.Addr().String(), "dev", "eth0", "dstport", "4789", "nolearning")
 	n.Run(t, "ip", "addr", "add", n.end.String()+"/32", "dev", vxlan.Device4)

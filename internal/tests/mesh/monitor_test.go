@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -54,12 +55,8 @@ func (e *monitor) subscribe(t testing.TB, protocol int, groups uint32, each func
 	// A file lets the runtime poll the socket without a thread.
 	file := os.NewFile(uintptr(fd), "netlink")
 	t.Cleanup(func() { file.Close() })
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}))
+	errtest.Must(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20))
 	go func() {
 		buf := make([]byte, 64<<10)
 		for {
@@ -172,9 +169,7 @@ func TestMonitorReceives(t *testing.T) {
 	p.Run(t, "nft", "add table inet t; add set inet t s { type ipv4_addr; }; add element inet t s { 10.0.0.1 }")
 	meshtest.Eventually(t, func() error {
 		events, err := e.all()
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		for _, want := range []string{
 			"address", "route 10.1.0.0/16", "route removed 10.1.0.0/16", "rule", "link",
 			fmt.Sprintf("nftables message %d", unix.NFT_MSG_NEWTABLE), fmt.Sprintf("nftables message %d", unix.NFT_MSG_NEWSETELEM),

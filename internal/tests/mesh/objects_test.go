@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -108,9 +109,7 @@ func TestBGPObjects(t *testing.T) {
 		}
 	}
 	core, err := kubernetes.NewForConfig(cluster.Admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	secrets := core.CoreV1().Secrets("kube-system")
 	cluster.GrantSecret(t, "special")
 
@@ -135,9 +134,7 @@ func TestBGPObjects(t *testing.T) {
 	others("the peer's creation")
 
 	same := untouched(t, a, c)
-	if err := secrets.Delete(t.Context(), "special", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, secrets.Delete(t.Context(), "special", metav1.DeleteOptions{}))
 	reports(t, a, "BGPPeer special: spec.password: ", "what it was before stays in force")
 	reports(t, c, "BGPPeer special: spec.password: ", "what it was before stays in force")
 	put("one")
@@ -261,7 +258,5 @@ func refuses(n, other *meshtest.Node, want int) error {
 // update replaces an object's spec.
 func update(t *testing.T, c *meshtest.Cluster, obj api.Resource) {
 	t.Helper()
-	if err := c.Store.Update(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.Store.Update(t.Context(), obj))
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -26,17 +27,13 @@ func TestOutages(t *testing.T) {
 
 	t.Run("API server", func(t *testing.T) {
 		packets := append(p.traffic(t), others.traffic(t)...)
-		if err := c.Server.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.Server.Kill())
 		time.Sleep(4 * time.Second)
 		// This agent starts without an API server.
 		others.a.Signal(t, syscall.SIGTERM)
 		others.a.Start(t, meshtest.Build)
 		time.Sleep(6 * time.Second)
-		if err := c.Server.Start(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.Server.Start())
 		meshtest.Settle(t, all...)
 		// The watches work again.
 		others.b.Claim(t, "10.90.200.0/26")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -65,9 +66,7 @@ func TestPeers(t *testing.T) {
 		packets := p.traffic(t)
 		// A stopped process keeps its connections, and the kernel accepts new ones, but neither is answered.
 		stopped := all[2]
-		if err := stopped.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, stopped.Cmd.Process.Signal(syscall.SIGSTOP))
 		for range 2 {
 			for _, path := range []string{"/livez", "/readyz"} {
 				meshtest.Eventually(t, func() error { return p.a.Probe(path) })
@@ -79,9 +78,7 @@ func TestPeers(t *testing.T) {
 		meshtest.Eventually(t, func() error { return p.a.Probe("/readyz") })
 		meshtest.Eventually(t, func() error { return p.b.Probe("/readyz") })
 		time.Sleep(2 * time.Second)
-		if err := stopped.Cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, stopped.Cmd.Process.Signal(syscall.SIGCONT))
 		meshtest.Settle(t, all...)
 		packets.Intact(t)
 	})

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -98,9 +99,7 @@ func wiring(ns *netnstest.NS, name string, addr netip.Addr) podnet.Config {
 func (g *guarded) permanent(t testing.TB, n *meshtest.Node, name string, ordinal int, labels map[string]string) *meshtest.Pod {
 	t.Helper()
 	p := &meshtest.Pod{NS: netnstest.New(t), V4: address(n, ordinal)}
-	if err := g.register(t, n, name, p.V4, labels); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, g.register(t, n, name, p.V4, labels))
 	n.Within(t, func() error {
 		_, err := podnet.Setup(t.Context(), wiring(p.NS, name, p.V4))
 		return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	. "github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -54,9 +55,7 @@ func (r *reflected) reports(t testing.TB) map[string]string {
 	words := map[string]string{}
 	for _, n := range r.nodes {
 		obj := &api.Node{Meta: api.Meta{Name: n.Name}}
-		if err := r.Store.Get(t.Context(), obj); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, r.Store.Get(t.Context(), obj))
 		words[n.Name] = obj.Annotations[api.AnnotationReflection]
 	}
 	return words

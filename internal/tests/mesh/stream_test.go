@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -23,9 +24,7 @@ func TestStreamCounts(t *testing.T) {
 		b.Run(t, "nft", "delete", "table", "ip", "hole")
 		found := regexp.MustCompile(`counter packets (\d+)`).FindStringSubmatch(text)
 		dropped, err := strconv.Atoi(found[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return dropped
 	}
 	s := meshtest.StartStream(t, "dropped", a, b)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -152,9 +153,7 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 func leaveFelix(t testing.TB, n *calicoNode) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "felix.nft")
-	if err := os.WriteFile(file, []byte(felixTable), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(file, []byte(felixTable), 0o600))
 	n.Run(t, "nft", "-f", file)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -64,9 +65,7 @@ func newTunnelled(t *testing.T) *tunnelled {
 	if meshtest.TimeScale > 1 {
 		// An emulator may stop a processor for seconds, which overflows the kernel's default queue. In the virtual machine the setting affects
 		// only the test.
-		if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "core", "netdev_max_backlog"}, "100000"); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, sysctl.DefaultRoot.Set(sysctl.Key{"net", "core", "netdev_max_backlog"}, "100000"))
 	}
 	n := &tunnelled{Cluster: meshtest.NewCluster(t), begun: time.Now()}
 	n.Create(t, meshtest.NewPool("always", "10.90.0.0/16", api.EncapAlways), meshtest.NewPool("cross", "10.91.0.0/16", api.EncapCrossSubnet))

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -56,22 +57,16 @@ func (s *inSubnets) streams(t testing.TB) meshtest.Traffic {
 func repool(t testing.TB, c *meshtest.Cluster, name string, ipip, vxlan api.Encapsulation) {
 	t.Helper()
 	pool := &api.IPPool{Meta: api.Meta{Name: name}}
-	if err := c.Store.Get(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.Store.Get(t.Context(), pool))
 	pool.Spec.IPIPMode, pool.Spec.VXLANMode = ipip, vxlan
-	if err := c.Store.Update(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.Store.Update(t.Context(), pool))
 }
 
 // end returns a node's VXLAN tunnel address from its annotation.
 func end(t testing.TB, n *meshtest.Node, v6 bool) netip.Addr {
 	t.Helper()
 	obj := &api.Node{Meta: api.Meta{Name: n.Name}}
-	if err := n.Store.Get(t.Context(), obj); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Store.Get(t.Context(), obj))
 	key := api.AnnotationIPv4VXLANAddr
 	if v6 {
 		key = api.AnnotationIPv6VXLANAddr

@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -53,9 +54,7 @@ func newWorld(t *testing.T, count int) *world {
 func (w *world) copy(node, path, from string) {
 	w.t.Helper()
 	text, err := os.ReadFile(from)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	w.Put(w.t, node, path, 0o755, text)
 }
 
@@ -63,13 +62,9 @@ func (w *world) copy(node, path, from string) {
 func (w *world) apply(file string, replaced ...string) {
 	w.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", file))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	path := filepath.Join(w.t.TempDir(), file)
-	if err := os.WriteFile(path, []byte(strings.NewReplacer(replaced...).Replace(string(text))), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, os.WriteFile(path, []byte(strings.NewReplacer(replaced...).Replace(string(text))), 0o600))
 	w.Kubectl(w.t, "create", "-f", path)
 }
 
@@ -87,9 +82,7 @@ func (w *world) calico() {
 	w.apply("datastore.yaml", "NODE1", nodes[0].name, "NODE2", nodes[1].name,
 		"HASH1", names.HostnameHash(nodes[0].name), "HASH2", names.HostnameHash(nodes[1].name))
 	cache, err := os.UserCacheDir()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, err)
 	for i, n := range nodes {
 		self := &bgptest.Host{T: w.t, V4: w.address(n.name)}
 		w.Kubectl(w.t, "annotate", "node", n.name, "projectcalico.org/IPv4Address="+self.V4.String()+"/24")
@@ -252,9 +245,7 @@ func (w *world) latePolicies(node string) {
 	var role struct {
 		Rules []rbacv1.PolicyRule `json:"rules"`
 	}
-	if err := json.Unmarshal([]byte(text), &role); err != nil {
-		w.t.Fatal(err)
-	}
+	errtest.Must(w.t, json.Unmarshal([]byte(text), &role))
 	all := slices.Clone(role.Rules)
 	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "networkpolicies") })
 	if len(role.Rules) == len(all) {

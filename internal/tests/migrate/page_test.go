@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -37,9 +38,7 @@ func readPage(t *testing.T, name string) *page {
 	t.Helper()
 	p := &page{path: filepath.Join(labtest.Root(), "docs", name), commands: map[string][]command{}, values: map[string]string{}}
 	text, err := os.ReadFile(p.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	heading, fence, values, indent := "", "", "", ""
 	for i, line := range strings.Split(string(text), "\n") {
 		if at := strings.Index(line, "<!-- values:"); at >= 0 {
@@ -89,9 +88,7 @@ func newShell(t *testing.T, p *page, l *labtest.Lab) *shell {
 	s := &shell{page: p, dir: t.TempDir(), env: map[string]string{}}
 	s.write(t, "kubectl", "#!/bin/sh\nexec "+l.Command("kubectl")+" \"$@\"\n")
 	s.write(t, "helm", fmt.Sprintf("#!/bin/sh\ncase $1 in install|upgrade) set -- \"$@\" --set %s;; esac\nexec %s \"$@\"\n", labtest.SetImage(labtest.ImageTag), l.Command("helm")))
-	if err := os.Symlink(filepath.Join(labtest.Root(), "charts"), filepath.Join(s.dir, "charts")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Symlink(filepath.Join(labtest.Root(), "charts"), filepath.Join(s.dir, "charts")))
 	for name, text := range p.values {
 		s.write(t, name+".yaml", text)
 	}
@@ -100,9 +97,7 @@ func newShell(t *testing.T, p *page, l *labtest.Lab) *shell {
 
 func (s *shell) write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o700))
 }
 
 // follow executes the commands under a heading; instead replaces variables that the page sets.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -24,9 +25,7 @@ func TestChartTakesShownValues(t *testing.T) {
 		}
 		for name, text := range p.values {
 			file := filepath.Join(dir, name+".yaml")
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.WriteFile(file, []byte(text), 0o600))
 			out, err := exec.Command(helm, "template", "tortie", labtest.ChartDir(), "--namespace", "kube-system", "-f", file).CombinedOutput()
 			if err != nil {
 				t.Errorf("docs/%s, values %s: %v\n%s", document, name, err, out)

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -53,7 +54,7 @@ func wantConfined(t *testing.T, pid int, capabilities []corev1.Capability) {
 		want |= 1 << bits[c]
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	must(t, err)
+	errtest.Must(t, err)
 	for line := range bytes.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(string(line)), ":\t")
 		if name != "CapEff" && name != "CapBnd" {
@@ -100,7 +101,7 @@ func (l *life) capabilities(t *testing.T) {
 func (l *life) replace(t *testing.T, launcher []string) {
 	t.Helper()
 	l.first.End(t)
-	must(t, os.Truncate(filepath.Join(l.first.Dir, "agent.log"), 0))
+	errtest.Must(t, os.Truncate(filepath.Join(l.first.Dir, "agent.log"), 0))
 	before := l.Launcher
 	l.Launcher = launcher
 	l.first.Start(t, meshtest.Build)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -640,9 +641,7 @@ func TestTokens(t *testing.T) {
 	s := newScene(t)
 	uid := func(node string) types.UID {
 		obj, err := s.admin.core.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err)
 		return obj.UID
 	}
 	bound := func(kind, name string, uid types.UID) *authv1.BoundObjectReference {

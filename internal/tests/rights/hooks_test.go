@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/install/objects"
 	"github.com/tortie-net/tortie/internal/install/traffic"
 	"github.com/tortie-net/tortie/internal/install/uninstall"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -32,18 +33,18 @@ func (l *life) hooks(t *testing.T) {
 	patchNode(t, admin, `{"metadata":{"labels":{"kubernetes.io/os":"linux"}}}`)
 	patchNode(t, admin, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, "status")
 	cluster, err := objects.New(l.as(t, "tortie-test"))
-	must(t, err)
+	errtest.Must(t, err)
 	test := traffic.New(cluster, traffic.Settings{Namespace: "kube-system", Pod: chartPod(t, "tortie-test", chartArgs...), Timeout: time.Second}, func(string) {})
 	if err := test.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "it took longer than 1s: waiting for pod") {
 		t.Errorf("helm test without a kubelet: %v", err)
 	}
 	settings := uninstall.Settings{Namespace: "kube-system", DaemonSet: "tortie-node", Agents: "none=none", Pod: chartPod(t, "tortie-uninstall", chartArgs...), Timeout: meshtest.Patience}
 	u, err := uninstall.New(l.as(t, "tortie-uninstall"), settings, func(string) {})
-	must(t, err)
+	errtest.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan struct{})
 	go func() { defer close(served); endPods(ctx, admin) }()
-	must(t, u.Run(t.Context()))
+	errtest.Must(t, u.Run(t.Context()))
 	stop()
 	<-served
 }
@@ -55,9 +56,9 @@ func asHook(t *testing.T, admin *rest.Config, account string) *rest.Config {
 	t.Helper()
 	accounts := newUser(t, admin).core.CoreV1().ServiceAccounts("kube-system")
 	_, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
-	must(t, err)
+	errtest.Must(t, err)
 	answer, err := accounts.CreateToken(t.Context(), account, &authv1.TokenRequest{}, metav1.CreateOptions{})
-	must(t, err)
+	errtest.Must(t, err)
 	cfg := rest.AnonymousClientConfig(admin)
 	cfg.BearerToken = answer.Status.Token
 	return cfg
@@ -67,19 +68,19 @@ func asHook(t *testing.T, admin *rest.Config, account string) *rest.Config {
 func (l *life) upgrade(t *testing.T, admin *user) {
 	t.Helper()
 	kind := admin.any.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	must(t, kind.Delete(t.Context(), "bgpfilters.crd.projectcalico.org", metav1.DeleteOptions{}))
+	errtest.Must(t, kind.Delete(t.Context(), "bgpfilters.crd.projectcalico.org", metav1.DeleteOptions{}))
 	_, err := kind.Patch(t.Context(), "ipreservations.crd.projectcalico.org", types.JSONPatchType, []byte(`[
 		{"op": "remove", "path": "/metadata/labels/app.kubernetes.io~1part-of"},
 		{"op": "remove", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec"}]`), metav1.PatchOptions{})
-	must(t, err)
+	errtest.Must(t, err)
 	all, err := definitions.Read(os.DirFS("../../../charts/tortie/crds"))
-	must(t, err)
+	errtest.Must(t, err)
 	told := ""
 	applier, err := definitions.NewApplier(l.as(t, "tortie-upgrade"), func(line string) { told += line + "\n" })
-	must(t, err)
+	errtest.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), meshtest.Patience)
 	defer cancel()
-	must(t, applier.Apply(ctx, all))
+	errtest.Must(t, applier.Apply(ctx, all))
 	for _, want := range []string{"bgpfilters.crd.projectcalico.org: " + string(definitions.Create), "ipreservations.crd.projectcalico.org: " + string(definitions.Extend)} {
 		if !strings.Contains(told, want) {
 			t.Errorf("the upgrade printed\n%swant %s", told, want)
@@ -90,7 +91,7 @@ func (l *life) upgrade(t *testing.T, admin *user) {
 func patchNode(t *testing.T, admin *user, change string, sub ...string) {
 	t.Helper()
 	_, err := admin.core.CoreV1().Nodes().Patch(t.Context(), "first", types.StrategicMergePatchType, []byte(change), metav1.PatchOptions{}, sub...)
-	must(t, err)
+	errtest.Must(t, err)
 }
 
 // endPods sets the status of the pods that clean the first node to Succeeded, until ctx ends.
@@ -117,7 +118,7 @@ func chartPod(t *testing.T, hook string, args ...string) *corev1.Pod {
 		}
 		text, _, _ := unstructured.NestedString(obj.Object, "data", "pod.yaml")
 		pod := &corev1.Pod{}
-		must(t, yaml.Unmarshal([]byte(text), pod))
+		errtest.Must(t, yaml.Unmarshal([]byte(text), pod))
 		return pod
 	}
 	t.Fatalf("the chart has no ConfigMap %s", hook)
@@ -181,7 +182,7 @@ func TestHookPods(t *testing.T) {
 		admin.create(t, made)
 		refused(t, hook+" deletes another's pod", pods.Delete(t.Context(), made.GetName(), metav1.DeleteOptions{DryRun: dryRun}))
 		own, err := pods.Create(t.Context(), base, metav1.CreateOptions{})
-		must(t, err)
+		errtest.Must(t, err)
 		passed(t, hook+" deletes its pod", pods.Delete(t.Context(), own.Name, *metav1.NewDeleteOptions(0)))
 	}
 }

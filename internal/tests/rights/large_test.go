@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -44,9 +45,7 @@ func TestLargeBlock(t *testing.T) {
 	b.assign(1, "net.n", s.thief)
 	b.bump()
 	made, err := s.plugin.of(made).Update(t.Context(), made, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	b = spec(made.Object["spec"].(map[string]any))
 	b.free(0)
 	b.bump()

@@ -22,6 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -80,17 +81,10 @@ func (l *life) restart(t *testing.T, n *meshtest.Node, env ...string) {
 func (l *life) beginning(t *testing.T) {
 	meshtest.Start(t, l.first, l.second)
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-	must(t, l.Store.Get(t.Context(), info))
+	errtest.Must(t, l.Store.Get(t.Context(), info))
 	info.Spec.ClusterType = "k8s"
-	must(t, l.Store.Update(t.Context(), info))
+	errtest.Must(t, l.Store.Update(t.Context(), info))
 	l.restart(t, l.second, "KUBE_FEATURE_WatchListClient=false")
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // migration takes over an address that host-local has assigned on the first node, of a deleted pod.
@@ -119,10 +113,10 @@ func (l *life) installation(t *testing.T) {
 	dir := t.TempDir()
 	cfg := labtest.OnNode(t, l.Admin, "tortie-node", "first")
 	for name, text := range map[string]string{"token": cfg.BearerToken, "ca.crt": string(cfg.CAData), "namespace": "kube-system"} {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		errtest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	address, err := netip.ParseAddrPort(strings.TrimPrefix(cfg.Host, "https://"))
-	must(t, err)
+	errtest.Must(t, err)
 	cmd := exec.Command(filepath.Join(programs.Dir(t), "install"), "-once")
 	cmd.Env = []string{
 		"KUBERNETES_NODE_NAME=first", "KUBERNETES_SERVICE_HOST=" + address.Addr().String(), fmt.Sprint("KUBERNETES_SERVICE_PORT=", address.Port()),
@@ -130,13 +124,13 @@ func (l *life) installation(t *testing.T) {
 		"TORTIE_INSTALL_STATE_DIR=" + dir, "TORTIE_INSTALL_RUN_DIR=" + dir,
 	}
 	for _, made := range []string{"bin", "net"} {
-		must(t, os.Mkdir(filepath.Join(dir, made), 0o755))
+		errtest.Must(t, os.Mkdir(filepath.Join(dir, made), 0o755))
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("install: %v\n%s", err, out)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "net", "calico-kubeconfig"))
-	must(t, err)
+	errtest.Must(t, err)
 	if bytes.Contains(text, []byte(cfg.BearerToken)) {
 		t.Error("the plugins have the agent's token")
 	}
@@ -154,7 +148,7 @@ func (l *life) call(t *testing.T, verb, container, pod string, more map[string]a
 		conf[key] = value
 	}
 	stdin, err := json.Marshal(conf)
-	must(t, err)
+	errtest.Must(t, err)
 	cmd := exec.Command(cnitest.BinDir + "/calico")
 	cmd.Stdin = bytes.NewReader(stdin)
 	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_PATH=" + cnitest.BinDir}
@@ -195,13 +189,13 @@ func (l *life) containers(t *testing.T) {
 	l.host.Write(t, "/var/lib/calico/nodename", "first")
 	for _, pod := range []string{"usual", "late", "dead"} {
 		l.pod(t, pod)
-		must(t, l.call(t, "ADD", pod, pod, nil))
+		errtest.Must(t, l.call(t, "ADD", pod, pod, nil))
 	}
-	must(t, l.call(t, "STATUS", "", "", nil))
-	must(t, l.call(t, "DEL", "usual", "usual", nil))
-	must(t, l.call(t, "GC", "", "", map[string]any{"cni.dev/valid-attachments": []any{map[string]any{"containerID": "late", "ifname": "eth0"}}}))
+	errtest.Must(t, l.call(t, "STATUS", "", "", nil))
+	errtest.Must(t, l.call(t, "DEL", "usual", "usual", nil))
+	errtest.Must(t, l.call(t, "GC", "", "", map[string]any{"cni.dev/valid-attachments": []any{map[string]any{"containerID": "late", "ifname": "eth0"}}}))
 	l.reach(t, "127.0.0.1:1")
-	must(t, l.call(t, "DEL", "late", "late", nil))
+	errtest.Must(t, l.call(t, "DEL", "late", "late", nil))
 	l.handJournal(t)
 	l.reach(t, l.address)
 }
@@ -210,7 +204,7 @@ func (l *life) containers(t *testing.T) {
 func (l *life) handJournal(t *testing.T) {
 	t.Helper()
 	to := filepath.Join(l.first.Dir, "state", "tortie", "journal")
-	must(t, os.MkdirAll(to, 0o700))
+	errtest.Must(t, os.MkdirAll(to, 0o700))
 	l.host.On(t, func() error {
 		entries, err := os.ReadDir(string(journal.DefaultDir))
 		for _, e := range entries {
@@ -246,7 +240,7 @@ func (l *life) block(t *testing.T, cidr, owner, holder string) {
 		l.Create(t, meshtest.NewAffinity(owner, cidr))
 	}
 	text, err := json.Marshal(spec)
-	must(t, err)
+	errtest.Must(t, err)
 	newUser(t, l.Admin).create(t, object(t, `{kind: IPAMBlock, metadata: {name: %s}, spec: %s}`, names.Block(netip.MustParsePrefix(cidr)), text))
 }
 
@@ -267,9 +261,9 @@ func (l *life) rest(t *testing.T, base string) (free []string) {
 // scarcity exhausts all ranges: pods, and then tunnels, claim blocks without an owner, leave the others to their owners, and borrow.
 func (l *life) scarcity(t *testing.T) {
 	pool := &api.IPPool{Meta: api.Meta{Name: "default-ipv4-ippool"}}
-	must(t, l.Store.Get(t.Context(), pool))
+	errtest.Must(t, l.Store.Get(t.Context(), pool))
 	pool.Spec.NodeSelector = "!has(other)" // so that the selector must be evaluated
-	must(t, l.Store.Update(t.Context(), pool))
+	errtest.Must(t, l.Store.Update(t.Context(), pool))
 	rest := l.rest(t, "10.10.0.0")
 	l.scarce(t, rest, "first")
 	again := &api.IPAMHandle{Meta: api.Meta{Name: "net.pod0"}, Spec: api.IPAMHandleSpec{HandleID: "net.pod0", Block: map[string]int{}}}
@@ -288,9 +282,9 @@ func (l *life) scarcity(t *testing.T) {
 	meshtest.Start(t, l.NewNode(t, "third", 0, 12), l.NewNode(t, "fourth", 0, 13))
 
 	h := &api.IPAMHandle{Meta: api.Meta{Name: names.VXLANHandle("first")}, Spec: api.IPAMHandleSpec{HandleID: names.VXLANHandle("first")}}
-	must(t, l.Store.Get(t.Context(), h))
+	errtest.Must(t, l.Store.Get(t.Context(), h))
 	h.Spec.Block = map[string]int{}
-	must(t, l.Store.Update(t.Context(), h))
+	errtest.Must(t, l.Store.Update(t.Context(), h))
 	l.restart(t, l.first)
 }
 

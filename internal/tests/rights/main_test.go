@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -80,13 +81,9 @@ func newUser(t testing.TB, cfg *rest.Config) *user {
 		cfg.WarningHandler = rest.NoWarnings{}
 	}
 	dyn, err := dynamic.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	core, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return &user{any: dyn, core: core}
 }
 
@@ -105,9 +102,7 @@ func (u *user) of(obj *unstructured.Unstructured) dynamic.ResourceInterface {
 func (u *user) create(t testing.TB, obj *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	made, err := u.of(obj).Create(t.Context(), obj, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	t.Cleanup(func() {
 		err := u.of(made).Delete(context.Background(), made.GetName(), metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
@@ -138,9 +133,7 @@ func (u *user) declare(t testing.TB, name string) *corev1.Node {
 	node, err := u.core.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Labels: map[string]string{"zone": "z1"}, Annotations: map[string]string{"other": "x"},
 	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return node
 }
 
@@ -148,8 +141,6 @@ func (u *user) declare(t testing.TB, name string) *corev1.Node {
 func restConfig(t testing.TB, server *labtest.Server) *rest.Config {
 	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", server.Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	return cfg
 }

@@ -28,6 +28,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/tests/rights/fence"
@@ -116,7 +117,7 @@ func (u *user) may(t *testing.T, namespace string) (rights []string) {
 	t.Helper()
 	review := &authzv1.SelfSubjectRulesReview{Spec: authzv1.SelfSubjectRulesReviewSpec{Namespace: namespace}}
 	review, err := u.core.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), review, metav1.CreateOptions{})
-	must(t, err)
+	errtest.Must(t, err)
 	for _, r := range review.Status.ResourceRules {
 		for _, verb := range r.Verbs {
 			for _, group := range r.APIGroups {
@@ -161,7 +162,7 @@ func (s *scene) samples(t *testing.T) (all []sample) {
 				at = s.admin.any.Resource(kind).Namespace("default")
 			}
 			obj, err := at.Get(t.Context(), of.node, metav1.GetOptions{})
-			must(t, err)
+			errtest.Must(t, err)
 			all = append(all, sample{resource, of.whose, obj})
 		}
 	}
@@ -229,10 +230,10 @@ func (s *scene) changes(t *testing.T, rule *fence.Rule, fields []change) (all []
 func (s *scene) filled(t *testing.T, value any) any {
 	t.Helper()
 	text, err := json.Marshal(value)
-	must(t, err)
+	errtest.Must(t, err)
 	text = []byte(strings.NewReplacer("{thief}", s.thief, "{victim}", s.victim).Replace(string(text)))
 	out := &unstructured.Unstructured{}
-	must(t, out.UnmarshalJSON(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"X","value":%s}`, text)))
+	errtest.Must(t, out.UnmarshalJSON(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"X","value":%s}`, text)))
 	return out.Object["value"]
 }
 
@@ -272,12 +273,12 @@ func (s *scene) schema(t *testing.T, resource string) (all []change) {
 	t.Helper()
 	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	def, err := s.admin.any.Resource(definitions).Get(t.Context(), resource, metav1.GetOptions{})
-	must(t, err)
+	errtest.Must(t, err)
 	versions, _, err := unstructured.NestedSlice(def.Object, "spec", "versions")
-	must(t, err)
+	errtest.Must(t, err)
 	for _, part := range []string{"spec", "status"} {
 		fields, _, err := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", part, "properties")
-		must(t, err)
+		errtest.Must(t, err)
 		for name, field := range fields {
 			kind, _ := field.(map[string]any)["type"].(string)
 			all = append(all, change{path: []string{part, name}, value: map[string]any{
@@ -408,7 +409,7 @@ func (m *matrix) expect(what string, want bool, do func() error) {
 
 func (m *matrix) done(allowed, denied int64) {
 	m.t.Helper()
-	must(m.t, m.g.Wait())
+	errtest.Must(m.t, m.g.Wait())
 	m.t.Logf("%d requests were allowed, %d refused", m.allowed.Load(), m.denied.Load())
 	if !m.t.Failed() && (m.allowed.Load() < allowed || m.denied.Load() < denied) {
 		m.t.Errorf("%d requests were allowed and %d refused, want %d and %d at least", m.allowed.Load(), m.denied.Load(), allowed, denied)
@@ -575,9 +576,9 @@ func TestModelTokens(t *testing.T) {
 			for _, life := range s.changes(t, &fence.Rule{Fields: rule.Fields[1:2]}, nil) {
 				for user, u := range map[string]*user{fence.Agent: s.agent, fence.Plugins: s.plugin} {
 					text, err := json.Marshal(map[string]any{"spec": map[string]any{"boundObjectRef": bind.value, "expirationSeconds": life.value}})
-					must(t, err)
+					errtest.Must(t, err)
 					request := &authv1.TokenRequest{}
-					must(t, json.Unmarshal(text, request))
+					errtest.Must(t, json.Unmarshal(text, request))
 					want := user == fence.Agent && account == "tortie-cni" && bind.good && life.good
 					m.expect(fmt.Sprintf("%s asks for a token of %s: %s", user, account, text), want, func() error {
 						_, err := u.core.CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), account, request, metav1.CreateOptions{})
@@ -621,7 +622,7 @@ func TestModelAbsent(t *testing.T) {
 			}
 			obj := object(t, `{kind: %s, metadata: {name: default}}`, kind)
 			obj.Object["spec"] = maps.Clone(spec)
-			must(t, unstructured.SetNestedField(obj.Object, c.value, c.path...))
+			errtest.Must(t, unstructured.SetNestedField(obj.Object, c.value, c.path...))
 			if before, had := spec[c.path[len(c.path)-1]]; had && reflect.DeepEqual(before, c.value) {
 				continue
 			}

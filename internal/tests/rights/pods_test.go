@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
@@ -42,9 +43,7 @@ func templates(t *testing.T) map[string]corev1.PodSpec {
 			continue
 		}
 		var pod corev1.PodSpec
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &pod); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &pod))
 		pods[obj.GetKind()+" "+obj.GetName()] = pod
 	}
 	return pods

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -25,9 +26,9 @@ var oldestFenced = version.MajorMinor(1, 31)
 func release(t testing.TB, admin *rest.Config) *version.Version {
 	t.Helper()
 	info, err := newUser(t, admin).core.Discovery().ServerVersion()
-	must(t, err)
+	errtest.Must(t, err)
 	v, err := version.ParseGeneric(info.GitVersion)
-	must(t, err)
+	errtest.Must(t, err)
 	return v
 }
 
@@ -55,7 +56,7 @@ func TestPoliciesOfRelease(t *testing.T) {
 			continue
 		}
 		text, err := obj.MarshalJSON()
-		must(t, err)
+		errtest.Must(t, err)
 		if strings.Contains(string(text), "containsCIDR") {
 			t.Errorf("%s uses containsCIDR, which is wrong in Kubernetes 1.31: use containsIP", obj.GetName())
 		}

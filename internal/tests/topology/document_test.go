@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -23,9 +24,7 @@ type block struct {
 func chapter(t testing.TB, heading string) []block {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(labtest.Root(), document))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	_, rest, ok := strings.Cut(string(text), "\n## "+heading)
 	if !ok {
 		t.Fatalf("%s has no chapter %q", document, heading)

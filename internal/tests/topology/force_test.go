@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -74,9 +75,7 @@ func (f *force) meshOf(node int, more ...string) []string {
 func (f *force) secret(t testing.TB, password string) {
 	t.Helper()
 	core, err := kubernetes.NewForConfig(f.Admin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	secrets := core.CoreV1().Secrets("kube-system")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bgp-passwords"}, StringData: map[string]string{"tor": password}}
 	if _, err = secrets.Get(t.Context(), secret.Name, metav1.GetOptions{}); err == nil {
@@ -84,9 +83,7 @@ func (f *force) secret(t testing.TB, password string) {
 	} else {
 		_, err = secrets.Create(t.Context(), secret, metav1.CreateOptions{})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 }
 
 // change reads an object, edits and writes it.

@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -128,9 +129,7 @@ func clientOf(t testing.TB, router *bgptest.Host, gateway, addr string) *meshtes
 func sessions(t testing.TB, n *meshtest.Node) map[string]nodestatus.Peer {
 	t.Helper()
 	r, err := n.Status()
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
 	found := map[string]nodestatus.Peer{}
 	for _, p := range r.Peers {
 		found[p.Address] = p
