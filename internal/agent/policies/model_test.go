@@ -3,6 +3,7 @@ package policies
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -160,29 +162,40 @@ func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
 	}
 }
 
-// lacking is the engine of a kernel that lacks something.
+// lacking is the engine of a kernel that answers so when it is asked what it lacks, and with the last answer from then on.
 type lacking struct {
 	Engine
-	asked int
+	answers []error
+	asked   int
 }
 
 func (l *lacking) Probe(context.Context) error {
 	l.asked++
-	return errors.Join(errors.New("no log"), errors.New("no ct"))
+	return l.answers[min(l.asked, len(l.answers))-1]
 }
 
-// What the kernel lacks is told at the start, before there is a policy that needs it, and once.
+// What the kernel lacks is told at the start, before there is a policy that needs it, and once. Without an answer it is asked again, after a pause.
 func TestLackingKernelIsNamedAtTheStart(t *testing.T) {
 	var text strings.Builder
-	engine := &lacking{}
+	lacks := errors.Join(errors.New("no log"), errors.New("no ct"))
+	engine := &lacking{answers: []error{fmt.Errorf("%w: no buffers", netpol.ErrNotProbed), lacks}}
 	w := New(Options{Mode: config.PolicyAuto, Engine: engine, Log: slog.New(slog.NewTextHandler(&text, nil))})
-	for range 3 {
-		w.probe(t.Context())
+	now := time.Now()
+	pass := func(after time.Duration) []string {
+		w.probe(t.Context(), now.Add(after))
 		w.report(nil)
+		s := w.Seen()
+		return s.Problems()
 	}
-	s := w.Seen()
-	if got := s.Problems(); !slices.Equal(got, []string{"no log", "no ct"}) || engine.asked != 1 {
-		t.Errorf("asked %d times, problems %q", engine.asked, got)
+	for range 3 {
+		if got := pass(0); len(got) != 1 || !strings.Contains(got[0], "no buffers") || engine.asked != 1 {
+			t.Errorf("without an answer: asked %d times, problems %q", engine.asked, got)
+		}
+	}
+	for range 3 {
+		if got := pass(2 * firstProbe); !slices.Equal(got, []string{"no log", "no ct"}) || engine.asked != 2 {
+			t.Errorf("asked %d times, problems %q", engine.asked, got)
+		}
 	}
 	if strings.Count(text.String(), "no log") != 1 || strings.Count(text.String(), "no ct") != 1 {
 		t.Errorf("log:\n%s", &text)

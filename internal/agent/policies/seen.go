@@ -46,7 +46,7 @@ type Seen struct {
 	Failed  uint64        // of them, those that failed
 	Err     error         // of the last pass
 	Refused error         // what the kernel refuses: the pods are closed
-	Lacks   error         // what the kernel lacks for policies that there may be
+	Lacks   error         // what the kernel lacks for policies that there may be, or why that is not known
 	Waiting time.Time     // since when a change is not in force; zero: there is none
 	Ended   uint64        // connections that were ended
 }

@@ -34,6 +34,9 @@ const (
 	// firstRetry and mostRetry bound the pauses after passes that failed.
 	firstRetry = 50 * time.Millisecond
 	mostRetry  = 10 * time.Second
+	// firstProbe and mostProbe bound the pauses between questions to the kernel what it lacks that had no answer.
+	firstProbe = time.Second
+	mostProbe  = time.Minute
 )
 
 // Feed tells what the API server knows; cluster.PolicyFeed has the real one.
@@ -91,13 +94,15 @@ type Worker struct {
 	compared time.Time // when everything was compared last
 	full     time.Duration
 	ended    time.Time // of the last pass
-	probed   bool      // the kernel was asked for what it lacks
+	probed   bool      // the kernel has told what it lacks
+	probeDue time.Time // when it is asked again, if it has not
+	probing  wait.Backoff
 	lasted   time.Duration
 	synced   bool      // a Ruleset of this process is in the kernel
 	removed  bool      // there is nothing of ours in the kernel, as somebody else enforces
 	unlisted time.Time // since when a Ruleset waits for the first list of pods that it names; zero: it does not
 	inPlace  bool      // as Placed has told
-	lacks    error     // what the kernel lacks; report tells it, and logs it when it is new
+	lacks    error     // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
 	refused  error     // why programs are not in force, whose pods are closed
 	forbids  bool      // since the last sweep was wished for something may have been forbidden
 
@@ -117,7 +122,8 @@ var everything = todo{feed: true, routes: true, table: true}
 
 // New returns a Worker for Run.
 func New(o Options) *Worker {
-	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause)}
+	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause),
+		probing: wait.Backoff{First: firstProbe, Most: mostProbe}}
 	w.seen = Seen{Mode: o.Mode, Keeps: o.KeepConnections, Reason: reasonStarting}
 	return w
 }
@@ -169,7 +175,7 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 		return w.stayOut(ctx)
 	}
 	w.removed = false
-	w.probe(ctx)
+	w.probe(ctx, now)
 	touched, all, err := w.learn()
 	if err != nil {
 		return err
@@ -185,10 +191,14 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 	return w.apply(ctx, touched, all)
 }
 
-// probe finds out, once and before any policy needs it, what the kernel lacks.
-func (w *Worker) probe(ctx context.Context) {
-	if !w.probed {
-		w.probed, w.lacks = true, w.Engine.Probe(ctx)
+// probe finds out before any policy needs it what the kernel lacks, and asks until there is an answer.
+func (w *Worker) probe(ctx context.Context, now time.Time) {
+	if w.probed || now.Before(w.probeDue) {
+		return
+	}
+	w.lacks = w.Engine.Probe(ctx)
+	if w.probed = !errors.Is(w.lacks, netpol.ErrNotProbed); !w.probed {
+		w.probeDue = now.Add(w.probing.Next())
 	}
 }
 
@@ -345,6 +355,9 @@ func (w *Worker) wait(ctx context.Context) {
 		due = min(due, w.full-time.Since(w.compared))
 	}
 	if rest := listTime - time.Since(w.unlisted); rest > 0 {
+		due = min(due, rest)
+	}
+	if rest := time.Until(w.probeDue); rest > 0 && !w.probed {
 		due = min(due, rest)
 	}
 	timer := time.NewTimer(max(due, 0))

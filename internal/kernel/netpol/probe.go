@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +15,9 @@ import (
 
 // ErrLacks is in the error of a Probe.
 var ErrLacks = errors.New("the kernel lacks a part of policies, and pods that need it are closed")
+
+// ErrNotProbed is in the error of a Probe that has no answer: ask again later.
+var ErrNotProbed = errors.New("cannot find out whether the kernel has all parts of policies")
 
 // Probe reports what the kernel lacks of all that a Ruleset may need, before any does: the error names the first expression that it does not have,
 // and besides whether it cannot log. It sends a table of another name in a transaction that the kernel checks and aborts, so it changes nothing.
@@ -32,10 +36,23 @@ func (e *Engine) probe(table *nft.Owned, check func(*nft.Change) error) error {
 		noLog, p.mute = fmt.Errorf("%w: %w", ErrNoLog, r), true
 		err = check(p.sample())
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case lasting(err):
 		err = fmt.Errorf("%w: %w", ErrLacks, err)
+	default:
+		err = fmt.Errorf("%w: %w", ErrNotProbed, err)
 	}
 	return errors.Join(noLog, err)
+}
+
+// passing are answers of a kernel that may have all parts: of one that is short of memory, or whose tables are in use, and to a process without rights.
+var passing = []unix.Errno{unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.ENOMEM, unix.ERESTART, unix.EPERM, unix.EACCES, unix.EEXIST}
+
+// lasting reports that the kernel has refused what a Ruleset may need, and will again.
+func lasting(err error) bool {
+	var r *nft.Refused
+	return errors.As(err, &r) && !slices.ContainsFunc(passing, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
 // sample makes a table of everything.

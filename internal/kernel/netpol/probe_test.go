@@ -72,3 +72,40 @@ func TestProbeNames(t *testing.T) {
 		t.Errorf("a kernel without both: %v", err)
 	}
 }
+
+// TestProbeWithoutAnAnswer: an error that may pass is no lack of the kernel.
+func TestProbeWithoutAnAnswer(t *testing.T) {
+	e := netpol.New(nil, "cali")
+	refused := func(err error) error { return &nft.Refused{Object: "egress", Err: err} }
+	for name, c := range map[string]struct {
+		err   error
+		lacks bool
+	}{
+		"no socket":       {unix.EMFILE, false},
+		"busy":            {refused(unix.EBUSY), false},
+		"interrupted":     {refused(unix.EINTR), false},
+		"no buffers":      {refused(unix.ENOBUFS), false},
+		"no memory":       {refused(unix.ENOMEM), false},
+		"no rights":       {refused(unix.EPERM), false},
+		"no such part":    {refused(unix.ENOENT), true},
+		"invalid request": {refused(unix.EINVAL), true},
+		"not supported":   {refused(unix.EOPNOTSUPP), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := e.ProbeBy(func(*nft.Change) error { return c.err })
+			if errors.Is(err, netpol.ErrLacks) != c.lacks || errors.Is(err, netpol.ErrNotProbed) == c.lacks || !errors.Is(err, c.err) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	asked := 0
+	err := e.ProbeBy(func(*nft.Change) error {
+		if asked++; asked == 1 {
+			return &nft.Refused{Object: "egress", Expression: "log", Err: unix.ENOENT}
+		}
+		return unix.ENOBUFS
+	})
+	if !errors.Is(err, netpol.ErrNoLog) || !errors.Is(err, netpol.ErrNotProbed) {
+		t.Errorf("a kernel that cannot log, and then has no answer: %v", err)
+	}
+}
