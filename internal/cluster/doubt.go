@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// fewObjects: up to so many known objects, any list is believed.
+	// fewObjects: up to so many known objects, any list is believed that is not empty.
 	fewObjects = 10
 	// firstDoubt and mostDoubt bound the pause before the second list, which doubles while lists disagree.
 	firstDoubt, mostDoubt = time.Second, 30 * time.Second
 )
 
-// doubtfulStore keeps its objects when a list lacks most of them, unless a second request returns such a list too: an API server that has just
+// doubtfulStore keeps its objects when a list lacks all or most of them, unless a second request returns such a list too: an API server that has just
 // started, or whose etcd member is behind or empty, lists too few. Deletions that a watch reports are believed.
 type doubtfulStore[T any] struct {
 	*objectStore[T]
@@ -63,8 +63,10 @@ func (s *doubtfulStore[T]) confirm(known map[string]bool, gone int) error {
 	return nil
 }
 
-// mostGone reports whether more objects are gone than a cluster is expected to lose at once.
-func mostGone(known, gone int) bool { return known > fewObjects && gone > known/2 }
+// mostGone reports whether more objects are gone than a cluster is expected to lose while a watch is interrupted.
+func mostGone(known, gone int) bool {
+	return known > 0 && gone == known || known > fewObjects && gone > known/2
+}
 
 // missingOf returns how many of the known objects a list lacks.
 func missingOf[T any](known map[string]bool, list []*object[T]) int {

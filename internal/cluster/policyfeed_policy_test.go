@@ -134,12 +134,12 @@ func TestClusterNetworkPoliciesComeAndGo(t *testing.T) {
 	r.await(t, "their end", func(v *PolicyView) bool { return len(v.ClusterNetworkPolicies) == 0 })
 }
 
-// A doubtful list is one that lacks most of many.
+// A doubtful list is one that lacks all objects, or most of many.
 func TestDoubt(t *testing.T) {
 	for _, c := range []struct {
 		known, gone int
 		want        bool
-	}{{10, 10, false}, {11, 5, false}, {11, 6, true}, {12, 6, false}, {1000, 1000, true}, {0, 0, false}} {
+	}{{1, 1, true}, {10, 10, true}, {10, 9, false}, {11, 5, false}, {11, 6, true}, {12, 6, false}, {1000, 1000, true}, {0, 0, false}} {
 		if got := mostGone(c.known, c.gone); got != c.want {
 			t.Errorf("%d of %d: %v", c.gone, c.known, got)
 		}
@@ -153,15 +153,20 @@ func TestDoubt(t *testing.T) {
 		return list
 	}
 	for name, c := range map[string]struct {
-		first, second int
-		err           error
-		want          int
+		known, first, second int
+		err                  error
+		want                 int
 	}{
-		"few are gone":                       {7, -1, nil, 7},
-		"all are gone, and still are":        {0, 0, nil, 0},
-		"most are gone, and some come back":  {2, 3, nil, 2},
-		"all are gone, and then not":         {0, 12, nil, 12},
-		"all are gone, and no second answer": {0, 0, fmt.Errorf("no answer"), 12},
+		"few are gone":                             {12, 7, -1, nil, 7},
+		"all are gone, and still are":              {12, 0, 0, nil, 0},
+		"most are gone, and some come back":        {12, 2, 3, nil, 2},
+		"all are gone, and then not":               {12, 0, 12, nil, 12},
+		"all are gone, and no second answer":       {12, 0, 0, fmt.Errorf("no answer"), 12},
+		"most of few are gone":                     {10, 1, -1, nil, 1},
+		"all of few are gone, and still are":       {10, 0, 0, nil, 0},
+		"all of few are gone, and then one is not": {10, 0, 1, nil, 10},
+		"the only one is gone, and then not":       {1, 0, 1, nil, 1},
+		"there was none":                           {0, 0, -1, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
@@ -179,7 +184,7 @@ func TestDoubt(t *testing.T) {
 				}
 				return s.Replace(list, "")
 			}
-			if err := replace(12); err != nil || asked != 0 {
+			if err := replace(c.known); err != nil || asked != 0 {
 				t.Fatal(err)
 			}
 			err := replace(c.first)
@@ -198,7 +203,13 @@ func TestPolicyFeedOfAnEmptyServer(t *testing.T) {
 	const many = fewObjects + 2
 	cfg := labtest.RESTConfig(t)
 	aNamespace(t, cfg, "doubt")
+	put(t, cfg, definitionPath, cnpName, cnpDefinition)
+	waittest.For(t, 20*time.Second, func() error {
+		return raw(t, cfg, http.MethodPost, cnpPath, clusterPolicy("doubt", `,"egress":[{"action":"Deny","to":[{"nodes":{}}]}]`))
+	})
 	for i := range many {
+		node := fmt.Sprintf("doubt-%d", i)
+		put(t, cfg, nodePath, node, fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q}}`, node))
 		aNamespace(t, cfg, fmt.Sprintf("doubt-%d", i))
 		networkPolicy(t, cfg, "doubt", fmt.Sprintf("np-%d", i))
 		for j, node := range []string{"self", "elsewhere"} {
@@ -210,6 +221,7 @@ func TestPolicyFeedOfAnEmptyServer(t *testing.T) {
 			path, fields string
 			count        func(*PolicyView) int
 		}{
+			"nodes":      {"/nodes", "", func(v *PolicyView) int { return len(v.Nodes) }},
 			"policies":   {"/networkpolicies", "", func(v *PolicyView) int { return len(v.NetworkPolicies) }},
 			"namespaces": {"/namespaces", "", func(v *PolicyView) int { return len(v.Namespaces) }},
 			"own pods":   {"/pods", "spec.nodeName=self", func(v *PolicyView) int { return len(v.Local) }},
