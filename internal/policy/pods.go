@@ -8,21 +8,22 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// selects reports whether the pod is one of p. While the labels of its namespace are not known, a selector that reads them has the answer unknown.
+// selects reports whether the pod is one of p; see within.
 func (p *Pods) selects(namespaces map[string]map[string]string, pod *Pod, unknown bool) bool {
-	if p.Namespace != "" && p.Namespace != pod.Namespace {
-		return false
+	labels, known := namespaces[pod.Namespace]
+	return p.within(pod.Namespace, known, unknown, func() bool { return p.Namespaces.Matches(labels) }) && p.Labels.Matches(pod.Labels)
+}
+
+// within reports whether pods of a namespace may be of p. While the labels of the namespace are not known, a selector that reads them has the
+// answer unknown; else it is asked by matches.
+func (p *Pods) within(namespace string, known, unknown bool, matches func() bool) bool {
+	switch {
+	case p.Namespace != "":
+		return p.Namespace == namespace
+	case !known && len(p.Namespaces.Keys()) > 0:
+		return unknown
 	}
-	if p.Namespace == "" {
-		labels, known := namespaces[pod.Namespace]
-		if !known && len(p.Namespaces.Keys()) > 0 {
-			return unknown && p.Labels.Matches(pod.Labels)
-		}
-		if !p.Namespaces.Matches(labels) {
-			return false
-		}
-	}
-	return p.Labels.Matches(pod.Labels)
+	return matches()
 }
 
 // text is equal for equal selections.
@@ -116,7 +117,7 @@ func (x *podIndex) of(pod *Pod) (found []int32) {
 	try := func(ids []int32) {
 		for _, id := range ids {
 			s := &x.all[id]
-			in := s.pods.Namespace != "" || x.ofNames.match(s.namespaces, pod.Namespace, labels, known, s.unknown)
+			in := s.pods.within(pod.Namespace, known, s.unknown, func() bool { return x.ofNames.match(s.namespaces, pod.Namespace, labels) })
 			if in && s.pods.Labels.Matches(pod.Labels) {
 				found = append(found, id)
 			}
@@ -169,21 +170,14 @@ func (x *selectors) add(s selector.Selector) int {
 	return n
 }
 
-// match reports whether the selector matches a namespace; while its labels are not known, a selector that reads them has the answer unknown.
-func (x *selectors) match(number int, namespace string, labels map[string]string, known, unknown bool) bool {
-	s := x.all[number]
-	if len(s.Keys()) == 0 {
-		return s.Matches(nil)
-	}
-	if !known {
-		return unknown
-	}
+// match reports whether the selector matches a namespace with these labels.
+func (x *selectors) match(number int, namespace string, labels map[string]string) bool {
 	if x.answers[namespace] == nil || len(x.answers[namespace]) <= number {
 		x.answers[namespace] = append(x.answers[namespace], make([]answer, len(x.all)-len(x.answers[namespace]))...)
 	}
 	a := &x.answers[namespace][number]
 	if *a == notAsked {
-		if *a = no; s.Matches(labels) {
+		if *a = no; x.all[number].Matches(labels) {
 			*a = yes
 		}
 	}
