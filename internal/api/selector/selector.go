@@ -2,8 +2,8 @@
 //
 //	has(rack) && zone in {'a', "b"} && !(kind == 'edge')
 //
-// It is pure. The grammar, loosest first: a || b, a && b, !a, then a comparison, has(k), all() or a bracket. A comparison
-// with != or not in is true when the label is absent.
+// It is pure. The grammar, loosest first: a || b, a && b, !a, then a comparison, has(k), all(), global() or a bracket. A comparison
+// with != or not in is true when the label is absent. White space is blanks and tabs; operators of two words do without, too.
 package selector
 
 import (
@@ -34,7 +34,7 @@ func (s Selector) Matches(labels map[string]string) bool {
 
 // Parse reads a selector. Empty text matches everything. An error names the text and where it went wrong.
 func Parse(text string) (Selector, error) {
-	if strings.TrimSpace(text) == "" {
+	if strings.Trim(text, blanks) == "" {
 		return Selector{text: text}, nil
 	}
 	tokens, err := tokenize(text)
@@ -149,17 +149,18 @@ func (p *parser) primary() (evaluator, error) {
 	if p.peek().kind != word {
 		return nil, p.unexpected("a label name, has(…), all(), '!' or '('")
 	}
-	name := p.next().text
-	if p.accept("(") {
-		return p.call(name)
+	name := p.next()
+	if bracket := p.peek(); bracket.kind == symbol && bracket.text == "(" && bracket.at == name.at+len(name.text) {
+		p.next()
+		return p.call(name.text)
 	}
-	return p.comparison(name)
+	return p.comparison(name.text)
 }
 
 // call parses what follows "name(".
 func (p *parser) call(name string) (evaluator, error) {
 	switch name {
-	case "all":
+	case "all", "global": // where namespaces are selected, global() means something else
 		return func(map[string]string) bool { return true }, p.expect(")")
 	case "has":
 		if p.peek().kind != word {
@@ -169,7 +170,7 @@ func (p *parser) call(name string) (evaluator, error) {
 		p.keys = append(p.keys, key)
 		return func(l map[string]string) bool { _, ok := l[key]; return ok }, p.expect(")")
 	default:
-		return nil, fmt.Errorf("unknown function %s(): use has(LABEL) or all()", name)
+		return nil, fmt.Errorf("unknown function %s(): use has(LABEL), all() or global()", name)
 	}
 }
 
@@ -209,6 +210,9 @@ var comparisons = map[string]func(have, want string, ok bool) bool{
 	"ends with":   func(have, want string, ok bool) bool { return ok && strings.HasSuffix(have, want) },
 }
 
+// together are operators of two words, written as one.
+var together = map[string]string{"notin": "not in", "startswith": "starts with", "endswith": "ends with"}
+
 // operator reads one operator; those of two words are joined by one space.
 func (p *parser) operator() (string, error) {
 	const wanted = "==, !=, in, not in, contains, starts with or ends with"
@@ -216,6 +220,8 @@ func (p *parser) operator() (string, error) {
 	switch {
 	case t.kind == symbol && (t.text == "==" || t.text == "!="), t.kind == word && (t.text == "in" || t.text == "contains"):
 		return p.next().text, nil
+	case t.kind == word && together[t.text] != "":
+		return together[p.next().text], nil
 	case t.kind == word && t.text == "not":
 		p.next()
 		return "not in", p.expect("in")
@@ -233,23 +239,21 @@ func (p *parser) literal() (string, error) {
 	return p.next().text, nil
 }
 
-// set reads {'a', 'b'}; it may be empty.
+// set reads {'a', 'b'}; it may be empty, and a comma may follow the last value.
 func (p *parser) set() ([]string, error) {
 	if err := p.expect("{"); err != nil {
 		return nil, err
 	}
 	var values []string
 	for !p.accept("}") {
-		if len(values) > 0 {
-			if err := p.expect(","); err != nil {
-				return nil, err
-			}
-		}
 		v, err := p.literal()
 		if err != nil {
 			return nil, err
 		}
 		values = append(values, v)
+		if !p.accept(",") {
+			return values, p.expect("}")
+		}
 	}
 	return values, nil
 }

@@ -42,6 +42,13 @@ func TestMatches(t *testing.T) {
 		{"!(zone == 'a' && kind == 'edge')", false},
 		{"in == 'x'", true}, // an operator's word is a label name where one is expected
 		{"zone=='a'&&has(kind)", true},
+		{"zone in {'b', 'a',}", true},
+		{"zone notin {'b'}", true},
+		{"zone not\tin {'a'}", false},
+		{"zone startswith 'a' && zone endswith'a'", true},
+		{"has( zone\t)", true},
+		{"global() && all( )", true},
+		{"has == 'x'", false},
 	} {
 		s, err := Parse(tc.text)
 		if err != nil {
@@ -78,8 +85,12 @@ func TestParseErrors(t *testing.T) {
 		"has(":                      "label",
 		"has(zone":                  "ends ')'",
 		"some(zone)":                "some() has(LABEL)",
-		"zone in {'a' 'b'}":         "','",
-		"zone in {'a',}":            "quoted",
+		"zone in {'a' 'b'}":         "'}'",
+		"zone in {,}":               "quoted",
+		"zone in {'a',,}":           "quoted",
+		"has (zone)":                "5 ==",
+		"zone'('":                   "5 ==",
+		"zone ==\n'a'":              "'\\n'",
 		"zone not 'a'":              "'in'",
 		"zone == 'a' zone":          "operator end",
 		"&& zone == 'a'":            "label",
@@ -101,7 +112,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		negated, err := Parse("!(" + text + ")")
-		if strings.TrimSpace(text) == "" || err != nil {
+		if strings.Trim(text, blanks) == "" || err != nil {
 			return // too deep by one, or nothing to negate
 		}
 		for _, labels := range []map[string]string{nil, {"zone": "a"}} {

@@ -20,6 +20,8 @@ type token struct {
 	at   int // byte offset in the selector
 }
 
+const blanks = " \t"
+
 // symbols, longest first: "!=" must win over "!".
 var symbols = []string{"==", "!=", "&&", "||", "!", "(", ")", "{", "}", ","}
 
@@ -27,7 +29,7 @@ var symbols = []string{"==", "!=", "&&", "||", "!", "(", ")", "{", "}", ","}
 func tokenize(text string) ([]token, error) {
 	var tokens []token
 	for i := 0; i < len(text); {
-		if strings.IndexByte(" \t\r\n", text[i]) >= 0 {
+		if strings.IndexByte(blanks, text[i]) >= 0 {
 			i++
 			continue
 		}
