@@ -17,6 +17,38 @@ type Cluster struct {
 	Pods                   []api.Pod
 	NetworkPolicies        []api.NetworkPolicy
 	ClusterNetworkPolicies []api.ClusterNetworkPolicy
+
+	ServiceAccounts             []ServiceAccount                `json:",omitempty"`
+	Services                    []Service                       `json:",omitempty"`
+	Tiers                       []api.CalicoTier                `json:",omitempty"`
+	CalicoNetworkPolicies       []api.CalicoNetworkPolicy       `json:",omitempty"`
+	CalicoGlobalNetworkPolicies []api.CalicoGlobalNetworkPolicy `json:",omitempty"`
+	NetworkSets                 []api.CalicoNetworkSet          `json:",omitempty"`
+	GlobalNetworkSets           []api.CalicoGlobalNetworkSet    `json:",omitempty"`
+	HostEndpoints               []api.CalicoHostEndpoint        `json:",omitempty"`
+}
+
+// ServiceAccount is a Kubernetes ServiceAccount, of which only the labels matter.
+type ServiceAccount struct {
+	api.Meta `json:"metadata"`
+}
+
+// Service is what the EndpointSlices of a Service say.
+type Service struct {
+	api.Meta  `json:"metadata"`
+	Endpoints []ServiceEndpoint
+}
+
+// ServiceEndpoint is an address of a Service's, ready or not, with its ports.
+type ServiceEndpoint struct {
+	Address string
+	Ports   []ServicePort `json:",omitempty"`
+}
+
+// ServicePort is a port of an endpoint.
+type ServicePort struct {
+	Protocol string
+	Port     uint16
 }
 
 // String is the cluster as YAML.
@@ -28,16 +60,26 @@ func (c *Cluster) String() string {
 	return string(text)
 }
 
-// Packet is the first one of a connection. Port is that of the destination, 0 where the protocol has none.
+// Packet is the first one of a connection.
 type Packet struct {
 	From, To netip.Addr
 	Protocol uint8
-	Port     uint16
+	// Port and SourcePort are 0 where the protocol has none. Rigs choose a source port for 0.
+	Port, SourcePort uint16
+	// Type and Code are those of an ICMP message; both 0 is an echo request for rigs.
+	Type, Code uint8
 }
 
 // String is such as "10.0.0.1 -> 10.0.0.2 TCP 80".
 func (p Packet) String() string {
-	return fmt.Sprintf("%s -> %s %s %d", p.From, p.To, protocolName(p.Protocol), p.Port)
+	text := fmt.Sprintf("%s -> %s %s %d", p.From, p.To, protocolName(p.Protocol), p.Port)
+	if p.SourcePort != 0 {
+		text += fmt.Sprintf(" from %d", p.SourcePort)
+	}
+	if p.Type != 0 || p.Code != 0 {
+		text += fmt.Sprintf(" type %d code %d", p.Type, p.Code)
+	}
+	return text
 }
 
 // The numbers of IP's protocols.

@@ -1,39 +1,34 @@
 package policytest
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// judgeTier asks the policies of a tier of ClusterNetworkPolicy: "policies with lower priority values are checked before", ties by name; "the
-// relative precedence of rules within a single object will be determined by the order in which the rule is written". Pass "skips all further
-// rules in the current tier". One of another tier denies as an Admin's: an invalid policy closes what it selects.
-func (c *Cluster) judgeTier(tier string, s side) (d Decision, decided bool) {
-	policies := slices.SortedFunc(slices.Values(c.ClusterNetworkPolicies), func(a, b api.ClusterNetworkPolicy) int {
-		return cmp.Or(cmp.Compare(a.Spec.Priority, b.Spec.Priority), cmp.Compare(a.Name, b.Name))
-	})
-	for _, policy := range policies {
-		unknown := policy.Spec.Tier != "Admin" && policy.Spec.Tier != "Baseline"
-		if policy.Spec.Tier != tier && !(unknown && tier == "Admin") || !c.isSubject(&policy.Spec.Subject, s.pod) {
+// clusterNetworkPolicies are those that select a pod: "policies with lower priority values are checked before"; "the relative precedence of rules
+// within a single object will be determined by the order in which the rule is written". Pass "skips all further rules in the current tier". One of
+// another tier denies as an Admin's: an invalid policy closes what it selects.
+func (c *Cluster) clusterNetworkPolicies(s side) (all []applying) {
+	for _, policy := range c.ClusterNetworkPolicies {
+		if !c.isSubject(&policy.Spec.Subject, s.pod) {
 			continue
 		}
-		for i, rule := range rulesOf(&policy, s.ingress) {
-			action := c.act(rule, s)
-			if unknown {
-				action = "Deny"
-			}
-			switch action {
-			case "Accept", "Deny":
-				return Decision{Allow: action == "Accept", Kind: "ClusterNetworkPolicy", Name: policy.Name, Rule: i}, true
-			case "Pass":
-				return Decision{}, false
-			}
+		a := applying{tier: adminTier, order: float64(policy.Spec.Priority), kind: "ClusterNetworkPolicy", name: policy.Name}
+		if policy.Spec.Tier == "Baseline" {
+			a.tier = baselineTier
 		}
+		for _, rule := range rulesOf(&policy, s.ingress) {
+			does := c.act(rule, s)
+			if policy.Spec.Tier != "Admin" && policy.Spec.Tier != "Baseline" {
+				does = "Deny"
+			}
+			a.does = append(a.does, map[string]string{"Accept": "Allow", "Deny": "Deny", "Pass": "Pass"}[does])
+		}
+		all = append(all, a)
 	}
-	return Decision{}, false
+	return all
 }
 
 // clusterRule is a rule of either direction.

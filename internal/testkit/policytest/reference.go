@@ -11,10 +11,18 @@ import (
 // Decision is what policy says of a packet on one of its ends.
 type Decision struct {
 	Allow bool
-	// Kind, Namespace and Name are those of the policy that decided, all empty if none did.
-	Kind, Namespace, Name string
+	// Tier is that of the policy that decided. Kind, Namespace and Name are the policy's. All are empty if none did.
+	Tier, Kind, Namespace, Name string
 	// Rule is the index of the rule that decided, among those of its direction; -1 if the pod is isolated and no rule matches.
 	Rule int
+	// Logs are the Log rules that the packet met before.
+	Logs []Log
+}
+
+// Log is a rule that only logs.
+type Log struct {
+	Kind, Namespace, Name string
+	Rule                  int
 }
 
 // side is one end of a connection, as the pod there sees it.
@@ -22,6 +30,7 @@ type side struct {
 	pod     *api.Pod
 	ingress bool
 	peer    netip.Addr
+	things  []thing
 	Packet
 }
 
@@ -42,46 +51,83 @@ func (c *Cluster) onOwnNode(pod *api.Pod, a netip.Addr) bool {
 	return slices.ContainsFunc(c.Nodes, func(n api.Node) bool { return n.Name == pod.Spec.NodeName && isNodes(&n, a) })
 }
 
-// Judge says what the policies of one pod decide: "the Admin tier takes precedence", "v1.NetworkPolicy always makes a final decision for
-// selected pods", then the Baseline tier, then "all pods can communicate with each other".
+// applying is a policy that is for a pod and direction.
+type applying struct {
+	tier                  tier
+	order                 float64
+	kind, namespace, name string
+	// does is what each rule does with the packet: Allow, Deny, Pass, Log, or nothing.
+	does []string
+}
+
+// Judge says what the policies of one pod decide. The tiers that have a policy for the pod and direction decide one after the other: "the Admin
+// tier takes precedence", "v1.NetworkPolicy always makes a final decision for selected pods", as they are in Calico's tier default, then the
+// Baseline tier, then "all pods can communicate with each other".
 func (c *Cluster) Judge(pod *api.Pod, ingress bool, p Packet) Decision {
-	s := side{pod: pod, ingress: ingress, peer: p.To, Packet: p}
+	s := side{pod: pod, ingress: ingress, peer: p.To, things: c.things(), Packet: p}
 	if ingress {
 		s.peer = p.From
 	}
-	if d, decided := c.judgeTier("Admin", s); decided {
-		return d
+	all := slices.Concat(c.networkPolicies(s), c.clusterNetworkPolicies(s), c.calicoPolicies(s))
+	slices.SortFunc(all, func(a, b applying) int {
+		return cmp.Or(compareTiers(a.tier, b.tier), cmp.Compare(a.order, b.order),
+			cmp.Compare(a.name, b.name), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind, b.kind))
+	})
+	d := Decision{Allow: true, Rule: -1}
+	for len(all) > 0 {
+		rest := slices.IndexFunc(all, func(a applying) bool { return a.tier != all[0].tier })
+		if rest < 0 {
+			rest = len(all)
+		}
+		if d.decide(all[:rest]) {
+			return d
+		}
+		all = all[rest:]
 	}
-	if d, isolated := c.judgeNetworkPolicies(s); isolated {
-		return d
-	}
-	if d, decided := c.judgeTier("Baseline", s); decided {
-		return d
-	}
-	return Decision{Allow: true, Rule: -1}
+	return d
 }
 
-// judgeNetworkPolicies: a pod that any policy selects for the direction is isolated, and then only what a rule of any of them says is allowed.
-// Who decided is, as the order has no meaning, the first by name. A policy of which nobody can tell whom it selects isolates its whole namespace.
-func (c *Cluster) judgeNetworkPolicies(s side) (d Decision, isolated bool) {
-	policies := slices.SortedFunc(slices.Values(c.NetworkPolicies), func(a, b api.NetworkPolicy) int { return cmp.Compare(a.Name, b.Name) })
-	for _, policy := range policies {
+// decide asks the policies of a tier, and reports whether they decided.
+func (d *Decision) decide(policies []applying) bool {
+	for _, a := range policies {
+		for i, does := range a.does {
+			switch does {
+			case "Allow", "Deny":
+				d.by(a, does == "Allow", i)
+				return true
+			case "Pass":
+				return false
+			case "Log":
+				d.Logs = append(d.Logs, Log{a.kind, a.namespace, a.name, i})
+			}
+		}
+	}
+	if policies[0].tier.pass {
+		return false
+	}
+	d.by(policies[0], false, -1)
+	return true
+}
+
+func (d *Decision) by(a applying, allow bool, rule int) {
+	d.Allow, d.Tier, d.Kind, d.Namespace, d.Name, d.Rule = allow, a.tier.name, a.kind, a.namespace, a.name, rule
+}
+
+// networkPolicies are those that isolate a pod: then only what a rule of any of them says is allowed. A policy of which nobody can tell whom it
+// selects isolates its whole namespace.
+func (c *Cluster) networkPolicies(s side) (all []applying) {
+	for _, policy := range c.NetworkPolicies {
 		closed := !readable(&policy.Spec.PodSelector)
 		if policy.Namespace != s.pod.Namespace || !isolates(&policy, s.ingress) || !closed && !selects(&policy.Spec.PodSelector, s.pod.Labels) {
 			continue
 		}
-		rule := -1
+		a := applying{tier: defaultTier, order: 1000, kind: "NetworkPolicy", namespace: policy.Namespace, name: policy.Name}
 		if !closed {
-			rule = c.ruleThatAllows(&policy, s)
+			a.does = c.whatAllows(&policy, s)
 		}
-		if rule >= 0 || !isolated {
-			d = Decision{Allow: rule >= 0, Kind: "NetworkPolicy", Namespace: policy.Namespace, Name: policy.Name, Rule: rule}
-		}
-		if isolated = true; rule >= 0 {
-			return d, true
-		}
+		all = append(all, a)
 	}
-	return d, isolated
+	return all
 }
 
 // isolates applies the default of policyTypes: "policies that contain an egress section are assumed to affect egress, and all policies are
@@ -97,15 +143,23 @@ func isolates(policy *api.NetworkPolicy, ingress bool) bool {
 	return slices.ContainsFunc(policy.Spec.PolicyTypes, func(t string) bool { return t != other })
 }
 
-func (c *Cluster) ruleThatAllows(policy *api.NetworkPolicy, s side) int {
-	if s.ingress {
-		return slices.IndexFunc(policy.Spec.Ingress, func(r api.NetworkPolicyIngressRule) bool {
-			return c.ruleMatches(policy.Namespace, r.From, r.Ports, s)
-		})
+func (c *Cluster) whatAllows(policy *api.NetworkPolicy, s side) (does []string) {
+	allowIf := func(peers []api.NetworkPolicyPeer, ports []api.NetworkPolicyPort) string {
+		if c.ruleMatches(policy.Namespace, peers, ports, s) {
+			return "Allow"
+		}
+		return ""
 	}
-	return slices.IndexFunc(policy.Spec.Egress, func(r api.NetworkPolicyEgressRule) bool {
-		return c.ruleMatches(policy.Namespace, r.To, r.Ports, s)
-	})
+	if !s.ingress {
+		for _, r := range policy.Spec.Egress {
+			does = append(does, allowIf(r.To, r.Ports))
+		}
+		return does
+	}
+	for _, r := range policy.Spec.Ingress {
+		does = append(does, allowIf(r.From, r.Ports))
+	}
+	return does
 }
 
 // ruleMatches: "the traffic must match both ports and from", either matches everything if it is empty.

@@ -1,0 +1,169 @@
+package policytest
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// thing is what selectors select: a pod, a network set, a host endpoint.
+type thing struct {
+	namespace                                 string // empty: it is in none
+	serviceAccount                            string // empty: it is no pod
+	labels, ofNamespace, ofAccount, inherited map[string]string
+	nets                                      []netip.Prefix
+	ports                                     []api.ContainerPort
+}
+
+const (
+	ofCalico      = "projectcalico.org/"
+	fromNamespace = "pcns."
+	fromAccount   = "pcsa."
+)
+
+// things are all there are.
+func (c *Cluster) things() (all []thing) {
+	for i := range c.Pods {
+		if pod := &c.Pods[i]; !pod.Spec.HostNetwork && !Finished(pod) {
+			all = append(all, c.thingOf(pod))
+		}
+	}
+	for _, n := range c.NetworkSets {
+		t := c.inNamespace(n.Namespace)
+		t.labels, t.nets = labelsOf(&n.Meta), readableNets(n.Spec.Nets)
+		t.labels[ofCalico+"namespace"] = n.Namespace
+		all = append(all, t)
+	}
+	for _, n := range c.GlobalNetworkSets {
+		all = append(all, thing{labels: labelsOf(&n.Meta), nets: readableNets(n.Spec.Nets)})
+	}
+	for _, h := range c.HostEndpoints {
+		t := thing{labels: labelsOf(&h.Meta), nets: readableNets(h.Spec.ExpectedIPs)}
+		for _, p := range h.Spec.Ports {
+			t.ports = append(t.ports, api.ContainerPort{Name: p.Name, Protocol: string(p.Protocol), ContainerPort: uint16(p.Port)})
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// inNamespace is what everything in a namespace inherits.
+func (c *Cluster) inNamespace(namespace string) thing {
+	t := thing{namespace: namespace, ofNamespace: maps.Clone(c.namespaceLabels(namespace)), inherited: map[string]string{}}
+	if t.ofNamespace == nil {
+		t.ofNamespace = map[string]string{}
+	}
+	t.ofNamespace[ofCalico+"name"] = namespace
+	for key, value := range t.ofNamespace {
+		t.inherited[fromNamespace+key] = value
+	}
+	return t
+}
+
+func (c *Cluster) thingOf(pod *api.Pod) thing {
+	t := c.inNamespace(pod.Namespace)
+	t.serviceAccount, t.ofAccount = pod.Spec.ServiceAccountName, map[string]string{}
+	for _, account := range c.ServiceAccounts {
+		if account.Namespace == pod.Namespace && account.Name == pod.Spec.ServiceAccountName {
+			maps.Copy(t.ofAccount, account.Labels)
+			t.ofAccount[ofCalico+"name"] = account.Name
+		}
+	}
+	for key, value := range t.ofAccount {
+		t.inherited[fromAccount+key] = value
+	}
+	t.labels = withoutPretence(maps.Clone(pod.Labels), ofCalico+"namespace", ofCalico+"orchestrator", ofCalico+"serviceaccount")
+	t.labels[ofCalico+"namespace"], t.labels[ofCalico+"orchestrator"] = pod.Namespace, "k8s"
+	if name := pod.Spec.ServiceAccountName; name != "" {
+		t.labels[ofCalico+"serviceaccount"] = name
+	}
+	for _, a := range Addresses(pod) {
+		t.nets = append(t.nets, netip.PrefixFrom(a, a.BitLen()))
+	}
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		t.ports = append(t.ports, container.Ports...)
+	}
+	return t
+}
+
+func (t thing) has(a netip.Addr) bool {
+	return slices.ContainsFunc(t.nets, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func (t thing) selectedBy(selector string) bool {
+	labels := map[string]string{}
+	maps.Copy(labels, t.inherited)
+	maps.Copy(labels, t.labels)
+	matches, _ := EvalSelector(selector, labels)
+	return matches
+}
+
+// inNamespaces: all() selects what is in a namespace and global() what is in none, which nothing else selects.
+func (t thing) inNamespaces(selector string) bool {
+	if t.namespace == "" && !strings.Contains(selector, "global()") {
+		return false
+	}
+	matches, _ := evalSelector(selector, view{labels: t.ofNamespace, all: t.namespace != "", global: t.namespace == ""})
+	return matches
+}
+
+// hasServiceAccount: only pods have one.
+func (t thing) hasServiceAccount(selector string) bool {
+	matches, _ := EvalSelector(selector, t.ofAccount)
+	return matches && t.serviceAccount != ""
+}
+
+// declares reports whether a pod or host endpoint has a port by that name.
+func (t thing) declares(name string, protocol uint8, port uint16) bool {
+	return slices.ContainsFunc(t.ports, func(p api.ContainerPort) bool {
+		declared, _ := readProtocol(p.Protocol)
+		if p.Protocol == "" {
+			declared = TCP
+		}
+		return p.Name == name && declared == protocol && p.ContainerPort == port
+	})
+}
+
+// labelsOf merges those that Calico's clients write into an annotation over those that kubectl writes.
+func labelsOf(m *api.Meta) map[string]string {
+	labels := map[string]string{}
+	maps.Copy(labels, m.Labels)
+	if text := m.Annotations[ofCalico+"metadata"]; text != "" {
+		maps.Copy(labels, decode[struct{ Labels map[string]string }](json.RawMessage(text)).Labels)
+	}
+	return withoutPretence(labels, ofCalico+"namespace")
+}
+
+// withoutPretence removes labels by which something would seem to be where it is not: those that are inherited, and some of Calico's own.
+func withoutPretence(labels map[string]string, keys ...string) map[string]string {
+	if labels == nil {
+		return map[string]string{}
+	}
+	maps.DeleteFunc(labels, func(key, _ string) bool {
+		return strings.HasPrefix(key, fromNamespace) || strings.HasPrefix(key, fromAccount) || slices.Contains(keys, key)
+	})
+	return labels
+}
+
+// readableNets: what is neither a CIDR nor an address is skipped.
+func readableNets(texts []string) (nets []netip.Prefix) {
+	for _, text := range texts {
+		if p, ok := readNet(text); ok {
+			nets = append(nets, p)
+		}
+	}
+	return nets
+}
+
+// readNet reads a CIDR or an address.
+func readNet(text string) (netip.Prefix, bool) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	return parseCIDR(text)
+}
