@@ -71,14 +71,14 @@ func sections(o options) (map[string]string, error) {
 		return nil, err
 	}
 	parts := map[string]string{
-		"install-env":          variables(config.Describe(config.RawInstall{})),
+		"install-env":          variables(config.Describe(config.Install{})),
 		"install-placeholders": placeholders(),
-		"controllers-env":      variables(config.Describe(config.RawControllers{})),
-		"node-env":             variables(config.Describe(config.RawNode{})),
+		"controllers-env":      variables(config.Describe(config.ControllersVariables{})),
+		"node-env":             variables(config.Describe(config.NodeVariables{})),
 		"cni-options":          plugins.optionList(ofCNI),
 		"ipam-options":         plugins.optionList(ofIPAM),
-		"cni-env":              variables(config.Describe(config.RawPlugin{})),
-		"upgrade-env":          variables(config.Describe(config.RawUpgrade{})),
+		"cni-env":              variables(config.Describe(config.PluginVariables{})),
+		"upgrade-env":          variables(config.Describe(config.UpgradeVariables{})),
 		"cni-args":             plugins.argumentList(),
 		"cni-annotations":      plugins.annotationList(),
 		"reads":                fence.ReadList(),

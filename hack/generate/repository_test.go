@@ -146,7 +146,7 @@ func TestPluginInputsAreDocumented(t *testing.T) {
 	for _, i := range slices.Concat(in.options, in.arguments, in.annotations) {
 		names = append(names, i.name)
 	}
-	for _, v := range config.Describe(config.RawPlugin{}) {
+	for _, v := range config.Describe(config.PluginVariables{}) {
 		names = append(names, v.Name)
 	}
 	if len(names) < 80 {

@@ -82,7 +82,7 @@ var companions = map[string]map[string]string{
 
 func TestEveryVariable(t *testing.T) {
 	bare := edited(t, map[string]string{"kubernetes": ""})
-	for _, v := range config.Describe(config.RawPlugin{}) {
+	for _, v := range config.Describe(config.PluginVariables{}) {
 		tt, ok := variables[v.Name]
 		if !ok {
 			t.Errorf("no test says what %s does", v.Name)
@@ -114,7 +114,7 @@ func TestEveryVariable(t *testing.T) {
 			}
 		}
 	}
-	if all := config.Describe(config.RawPlugin{}); len(all) != len(variables) {
+	if all := config.Describe(config.PluginVariables{}); len(all) != len(variables) {
 		t.Errorf("%d variables and %d tests", len(all), len(variables))
 	}
 }

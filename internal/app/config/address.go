@@ -11,14 +11,11 @@ import (
 // RawAddress is the environment by which a node's addresses are found, as it is written. Names and meanings are Calico's; but the
 // default method is kubernetes-internal-ip, links are told by kind, and an address on the Node that no link has is not believed.
 type RawAddress struct {
-	IP       string `env:"IP" default:"" help:"IPv4 address of this node, with or without prefix length; autodetect, by IP_AUTODETECTION_METHOD; none, for IPv6 alone; empty keeps the Node's if a link has it, else detects."`
-	IP6      string `env:"IP6" default:"" help:"IPv6 address of this node, as IP; but empty uses no IPv6 unless the Node has an address."`
-	Method   string `env:"IP_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"kubernetes-internal-ip, first-found, can-reach=HOST, or lists of interface=REGEX, skip-interface=REGEX, cidr=CIDR."`
-	Method6  string `env:"IP6_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"The same for IPv6."`
-	NoCheck  string `env:"DISABLE_NODE_IP_CHECK" default:"false" help:"true takes an address that another node has announced."`
-	RouterID string `env:"CALICO_ROUTER_ID" default:"" help:"BGP's router ID: an IPv4 address, or hash, of the node's name; empty means the IPv4 address, so a node with IPv6 alone needs it."`
-	AS       string `env:"AS" default:"" help:"AS number of this node, written to its Node; empty leaves that."`
-	Prefixes string `env:"TORTIE_BGP_MAX_PREFIXES" default:"20000" help:"How many prefixes a BGP peer may announce; above, its session is closed for a while."`
+	IP      string `env:"IP" default:"" help:"IPv4 address of this node, with or without prefix length; autodetect, by IP_AUTODETECTION_METHOD; none, for IPv6 alone; empty keeps the Node's if a link has it, else detects."`
+	IP6     string `env:"IP6" default:"" help:"IPv6 address of this node, as IP; but empty uses no IPv6 unless the Node has an address."`
+	Method  string `env:"IP_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"kubernetes-internal-ip, first-found, can-reach=HOST, or lists of interface=REGEX, skip-interface=REGEX, cidr=CIDR."`
+	Method6 string `env:"IP6_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"The same for IPv6."`
+	AS      string `env:"AS" default:"" help:"AS number of this node, written to its Node; empty leaves that."`
 }
 
 // Address says how the node's address of one family is found.
@@ -29,39 +26,31 @@ type Address struct {
 
 // Addresses say how the node's addresses are found, and how it presents itself to its BGP peers.
 type Addresses struct {
-	V4, V6 Address
-	// Shared: an address that another node has announced is taken all the same.
-	Shared bool
-	// RouterID is as nodeaddr.RouterID takes it.
-	RouterID string
+	V4, V6      Address
+	Shared      bool   `env:"DISABLE_NODE_IP_CHECK" default:"false" help:"true takes an address that another node has announced."`
+	RouterID    string `env:"CALICO_ROUTER_ID" default:"" help:"BGP's router ID: an IPv4 address, or hash, of the node's name; empty means the IPv4 address, so a node with IPv6 alone needs it."`
+	MaxPrefixes int    `env:"TORTIE_BGP_MAX_PREFIXES" default:"20000" is:"1-10000000" help:"How many prefixes a BGP peer may announce; above, its session is closed for a while."`
 	// ASN is written to the Node; 0 leaves what is there.
 	ASN uint32
-	// MaxPrefixes is how many prefixes one peer may announce; 0 leaves it to the speaker.
-	MaxPrefixes int
 }
 
-func (p *problems) addresses(raw RawAddress) Addresses {
-	a := Addresses{
-		V4:          p.addressOf(nodeaddr.IPv4, "IP", raw.IP, raw.Method),
-		V6:          p.addressOf(nodeaddr.IPv6, "IP6", raw.IP6, raw.Method6),
-		Shared:      p.boolean("DISABLE_NODE_IP_CHECK", raw.NoCheck),
-		RouterID:    raw.RouterID,
-		MaxPrefixes: p.integer("TORTIE_BGP_MAX_PREFIXES", raw.Prefixes, 1, 10_000_000),
-	}
-	if err := nodeaddr.ParseRouterID(raw.RouterID); err != nil {
-		p.add("CALICO_ROUTER_ID", raw.RouterID, err.Error())
+// complete derives what raw says.
+func (a *Addresses) complete(raw RawAddress, p *problems) {
+	a.V4 = p.addressOf(nodeaddr.IPv4, "IP", raw.IP, raw.Method)
+	a.V6 = p.addressOf(nodeaddr.IPv6, "IP6", raw.IP6, raw.Method6)
+	if err := nodeaddr.ParseRouterID(a.RouterID); err != nil {
+		p.add("CALICO_ROUTER_ID", a.RouterID, err.Error())
 	}
 	if a.V4.Setting.Mode == nodeaddr.None && a.V6.Setting.Mode == nodeaddr.None {
 		p.add("IP6", raw.IP6, "must not be none beside IP=none: a node needs an address")
 	}
-	if raw.AS != "" {
-		n, err := ParseASN(raw.AS)
-		if err != nil {
-			p.add("AS", raw.AS, err.Error())
-		}
-		a.ASN = n
+	if raw.AS == "" {
+		return
 	}
-	return a
+	var err error
+	if a.ASN, err = ParseASN(raw.AS); err != nil {
+		p.add("AS", raw.AS, err.Error())
+	}
 }
 
 func (p *problems) addressOf(f nodeaddr.Family, name, setting, method string) (a Address) {

@@ -10,46 +10,39 @@ import (
 	"time"
 )
 
-// RawControllers is the environment of kube-controllers as it is written. The names are Calico's where it has one; what is set here
-// wins over the object KubeControllersConfiguration default.
-type RawControllers struct {
-	Enabled    string `env:"ENABLED_CONTROLLERS" default:"node" help:"Comma-separated controllers: node; Calico's others are accepted and not provided."`
-	Datastore  string `env:"DATASTORE_TYPE" default:"" help:"kubernetes or etcdv3; empty is etcdv3 if ETCD_ENDPOINTS is set, else kubernetes."`
-	Kubeconfig string `env:"KUBECONFIG" default:"" help:"Kubeconfig file; empty uses the pod's own service account."`
-	Namespace  string `env:"POD_NAMESPACE" default:"kube-system" help:"Namespace of the Lease by which one of several leads."`
-	Identity   string `env:"POD_NAME" default:"" help:"Name of this one in the Lease; empty makes one of the host's name."`
-	Address    string `env:"TORTIE_CONTROLLERS_ADDRESS" default:"127.0.0.1:9095" help:"host:port of /livez, /readyz, /metrics and /status."`
-	Metrics    string `env:"TORTIE_CONTROLLERS_METRICS" default:"" help:"host:port of a second /metrics, for other hosts; empty is none."`
-	Period     string `env:"RECONCILER_PERIOD" default:"" help:"How often everything is checked without a change; empty: the object's, else 5m."`
-	Grace      string `env:"TORTIE_LEAK_GRACE_PERIOD" default:"" help:"How long an address must look unused before it is freed; 0 is never; empty: the object's, else 15m."`
-	NodeGrace  string `env:"TORTIE_NODE_GRACE_PERIOD" default:"10s" help:"How long a Node must be gone before its addresses are freed."`
-	Compaction string `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted; 0 is never; empty: the object's, else 10m."`
-	SyncLabels string `env:"SYNC_NODE_LABELS" default:"" help:"With etcd: whether Kubernetes' labels of nodes are copied to Calico's; empty is what the object says, else true."`
-	RawPools
-	Policy   string `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agents'. With off each NetworkPolicy has an Event, as it restricts nothing; with on and auto those that are invalid, select no pod, or name a port that no pod declares."`
-	Rate     string `env:"TORTIE_API_RATE" default:"100" help:"Requests a second to the datastore at most, while there is something to clean up."`
-	LogLevel string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
-}
-
-// Controllers is the validated configuration of kube-controllers. What the environment does not say is nil.
+// Controllers is the configuration of kube-controllers. What the environment does not say is nil. The names of the variables are Calico's
+// where it has one; what is set here wins over the object KubeControllersConfiguration default.
 type Controllers struct {
 	// Node: the node controller runs. Ignored are controllers that are not provided.
 	Node    bool
 	Ignored []string
 	// Etcd: addresses are in etcd, which Plugin says how to reach.
-	Etcd                      bool
-	Plugin                    Plugin
-	Kubeconfig                string
-	Namespace, Identity       string
-	Address, Metrics          string
-	Period, Grace, Compaction *time.Duration
-	NodeGrace                 time.Duration
-	SyncLabels                *bool
-	Pools                     Pools
-	NoPolicy                  bool // the agents enforce none
-	Rate                      int
-	LogLevel                  slog.Level
-	Set                       map[string]string // the variables that were set, for the object's status
+	Etcd       bool
+	Plugin     Plugin         `env:"-"`
+	Kubeconfig string         `env:"KUBECONFIG" default:"" help:"Kubeconfig file; empty uses the pod's own service account."`
+	Namespace  string         `env:"POD_NAMESPACE" default:"kube-system" help:"Namespace of the Lease by which one of several leads."`
+	Identity   string         `env:"POD_NAME" default:"" help:"Name of this one in the Lease; empty makes one of the host's name."`
+	Address    string         `env:"TORTIE_CONTROLLERS_ADDRESS" default:"127.0.0.1:9095" is:"listen" help:"host:port of /livez, /readyz, /metrics and /status."`
+	Metrics    string         `env:"TORTIE_CONTROLLERS_METRICS" default:"" is:"listen" help:"host:port of a second /metrics, for other hosts; empty is none."`
+	Period     *time.Duration `env:"RECONCILER_PERIOD" default:"" help:"How often everything is checked without a change; empty: the object's, else 5m."`
+	Grace      *time.Duration `env:"TORTIE_LEAK_GRACE_PERIOD" default:"" help:"How long an address must look unused before it is freed; 0 is never; empty: the object's, else 15m."`
+	NodeGrace  time.Duration  `env:"TORTIE_NODE_GRACE_PERIOD" default:"10s" help:"How long a Node must be gone before its addresses are freed."`
+	Compaction *time.Duration `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted; 0 is never; empty: the object's, else 10m."`
+	SyncLabels *bool          `env:"SYNC_NODE_LABELS" default:"" help:"With etcd: whether Kubernetes' labels of nodes are copied to Calico's; empty is what the object says, else true."`
+	Rate       int            `env:"TORTIE_API_RATE" default:"100" is:"1-10000" help:"Requests a second to the datastore at most, while there is something to clean up."`
+	LogLevel   slog.Level     `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+	Pools      Pools
+	NoPolicy   bool              // the agents enforce none
+	Set        map[string]string // the variables that were set, for the object's status
+}
+
+// ControllersVariables are those of kube-controllers.
+type ControllersVariables struct {
+	Enabled   string `env:"ENABLED_CONTROLLERS" default:"node" help:"Comma-separated controllers: node; Calico's others are accepted and not provided."`
+	Datastore string `env:"DATASTORE_TYPE" default:"" help:"kubernetes or etcdv3; empty is etcdv3 if ETCD_ENDPOINTS is set, else kubernetes."`
+	Controllers
+	RawPools
+	Policy PolicyMode `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agents'. With off each NetworkPolicy has an Event, as it restricts nothing; with on and auto those that are invalid, select no pod, or name a port that no pod declares."`
 }
 
 // calicoControllers are Calico's that are not provided here.
@@ -57,45 +50,27 @@ var calicoControllers = []string{"loadbalancer", "policy", "namespace", "service
 
 // LoadControllers reads and checks the environment of kube-controllers. The error has one line for each variable that is wrong.
 func LoadControllers(env Env) (Controllers, error) {
-	var raw RawControllers
-	load(env, &raw)
+	var raw ControllersVariables
 	var p problems
-	plugin, err := LoadPlugin(env)
-	if err != nil {
+	p.load(env, &raw)
+	c := raw.Controllers
+	var err error
+	if c.Plugin, err = LoadPlugin(env); err != nil {
 		p = append(p, err)
 	}
-	c := Controllers{
-		Plugin: plugin, Kubeconfig: raw.Kubeconfig, Namespace: raw.Namespace, Identity: raw.Identity,
-		Address:    p.listenAddr("TORTIE_CONTROLLERS_ADDRESS", raw.Address),
-		Period:     p.optionalDuration("RECONCILER_PERIOD", raw.Period),
-		Grace:      p.optionalDuration("TORTIE_LEAK_GRACE_PERIOD", raw.Grace),
-		Compaction: p.optionalDuration("COMPACTION_PERIOD", raw.Compaction),
-		SyncLabels: p.optionalBoolean("SYNC_NODE_LABELS", raw.SyncLabels),
-		Pools:      p.pools(raw.RawPools),
-		Rate:       p.integer("TORTIE_API_RATE", raw.Rate, 1, 10000),
-		Set:        setVariables(env, raw),
-	}
-	c.NoPolicy = p.oneOf("TORTIE_POLICY", raw.Policy, "auto", "on", "off") == "off"
-	if raw.Metrics != "" {
-		c.Metrics = p.listenAddr("TORTIE_CONTROLLERS_METRICS", raw.Metrics)
-	}
-	c.NodeGrace = *p.optionalDuration("TORTIE_NODE_GRACE_PERIOD", cmp.Or(raw.NodeGrace, "10s"))
+	c.Pools, c.Set, c.NoPolicy = p.pools(raw.RawPools), setVariables(env, raw), !raw.Policy.Enforces()
 	c.Node, c.Ignored = p.controllers(raw.Enabled)
-	kind := cmp.Or(raw.Datastore, map[bool]string{true: "etcdv3", false: "kubernetes"}[plugin.EtcdEndpoints != "" || plugin.EtcdDiscoverySRV != ""])
+	kind := cmp.Or(raw.Datastore, map[bool]string{true: "etcdv3", false: "kubernetes"}[c.Plugin.EtcdEndpoints != "" || c.Plugin.EtcdDiscoverySRV != ""])
 	c.Etcd = p.oneOf("DATASTORE_TYPE", kind, "kubernetes", "etcdv3") == "etcdv3"
-	if err := c.LogLevel.UnmarshalText([]byte(raw.LogLevel)); err != nil {
-		p.add("LOG_LEVEL", raw.LogLevel, "must be debug, info, warn or error")
-	}
 	return c, p.err()
 }
 
 // LoadControllersAddress reads where kube-controllers serves HTTP, and nothing else: who asks it need not know the rest.
 func LoadControllersAddress(env Env) (string, error) {
-	var raw RawControllers
-	load(env, &raw)
+	var c ControllersVariables
 	var p problems
-	address := p.listenAddr("TORTIE_CONTROLLERS_ADDRESS", raw.Address)
-	return address, p.err()
+	p.load(env, &c, "TORTIE_CONTROLLERS_ADDRESS")
+	return c.Address, p.err()
 }
 
 func (p *problems) controllers(text string) (node bool, ignored []string) {
@@ -122,25 +97,10 @@ func (p *problems) listenAddr(name, value string) string {
 	return value
 }
 
-// optionalDuration reads a time that is not negative; nil if nothing is said.
-func (p *problems) optionalDuration(name, value string) *time.Duration {
-	if value == "" {
-		return nil
-	}
-	d := time.Duration(0)
-	if value != "0" {
-		var err error
-		if d, err = time.ParseDuration(value); err != nil || d < 0 {
-			p.add(name, value, "must be a time such as 90s or 15m, not negative")
-		}
-	}
-	return &d
-}
-
-// setVariables returns those of a raw struct's variables that are set.
-func setVariables(env Env, raw any) map[string]string {
+// setVariables returns those of a struct's variables that are set.
+func setVariables(env Env, settings any) map[string]string {
 	set := map[string]string{}
-	for _, v := range Describe(raw) {
+	for _, v := range Describe(settings) {
 		if value, ok := env(v.Name); ok && strings.TrimSpace(value) != "" {
 			set[v.Name] = value
 		}

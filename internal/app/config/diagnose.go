@@ -9,11 +9,11 @@ type Diagnose struct {
 // LoadDiagnose reads where the agent serves HTTP and how it marks its routes, and nothing else: who looks for what is wrong need
 // not know the rest.
 func LoadDiagnose(env Env) (Diagnose, error) {
-	var raw RawNode
-	load(env, &raw)
+	var raw NodeVariables
 	var p problems
-	d := Diagnose{HealthAddr: p.healthAddr(raw), RouteProtocol: p.routeProtocol("TORTIE_ROUTE_PROTOCOL", raw.RouteProtocol)}
-	return d, p.err()
+	p.load(env, &raw, "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "TORTIE_ROUTE_PROTOCOL")
+	p.routeProtocol(raw.RouteProtocol)
+	return Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol}, p.err()
 }
 
 // PolicyView is what the command `node policy` takes from the agent's environment.
@@ -21,7 +21,7 @@ type PolicyView struct{ Nodename, Kubeconfig string }
 
 // LoadPolicyView reads the node's name, which may be missing, and how to reach the API server.
 func LoadPolicyView(env Env) PolicyView {
-	var raw RawNode
-	load(env, &raw)
+	var raw NodeVariables
+	new(problems).load(env, &raw, "NODENAME", "KUBECONFIG")
 	return PolicyView{Nodename: raw.Nodename, Kubeconfig: raw.Kubeconfig}
 }

@@ -3,10 +3,16 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
 )
 
 // Env looks up one environment variable. ok is false if it is not set.
@@ -22,37 +28,87 @@ type Var struct {
 	Help    string
 }
 
-// Describe lists the variables of a raw struct, and of those embedded in it, in the order of its fields.
-func Describe(raw any) []Var { return describe(reflect.TypeOf(raw)) }
+// notRead is the tag env of a struct with settings that are read elsewhere.
+const notRead = "-"
 
-func describe(t reflect.Type) []Var {
-	vars := make([]Var, 0, t.NumField())
+// Describe lists the variables of a struct of settings, and of the structs in it, in the order of its fields.
+func Describe(settings any) []Var { return describe(reflect.TypeOf(settings)) }
+
+func describe(t reflect.Type) (vars []Var) {
 	for f := range t.Fields() {
-		if f.Anonymous {
+		name := f.Tag.Get("env")
+		switch {
+		case name == notRead:
+		case name != "":
+			vars = append(vars, Var{Name: name, Default: f.Tag.Get("default"), Help: f.Tag.Get("help")})
+		case f.Type.Kind() == reflect.Struct:
 			vars = append(vars, describe(f.Type)...)
-			continue
 		}
-		vars = append(vars, Var{Name: f.Tag.Get("env"), Default: f.Tag.Get("default"), Help: f.Tag.Get("help")})
 	}
 	return vars
 }
 
-// load fills raw, a pointer to a struct of strings with tags env, default and help, and what is embedded in it. A variable
-// that is set but empty counts as not set: manifests write `value: ""` for "the default".
-func load(env Env, raw any) { fill(env, reflect.ValueOf(raw).Elem()) }
+// load fills settings, a pointer to a struct whose fields have the tags env, default and help, and the structs in it; if only is
+// given, with these variables alone. A variable that is set but empty counts as not set: manifests write `value: ""` for "the default".
+func (p *problems) load(env Env, settings any, only ...string) {
+	p.fill(env, reflect.ValueOf(settings).Elem(), only)
+}
 
-func fill(env Env, v reflect.Value) {
+func (p *problems) fill(env Env, v reflect.Value, only []string) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
-		if f.Anonymous {
-			fill(env, v.Field(i))
-			continue
+		name := f.Tag.Get("env")
+		switch {
+		case name == notRead:
+		case name == "" && f.Type.Kind() == reflect.Struct:
+			p.fill(env, v.Field(i), only)
+		case name != "" && (len(only) == 0 || slices.Contains(only, name)):
+			value := f.Tag.Get("default")
+			if set, ok := env(name); ok && strings.TrimSpace(set) != "" {
+				value = strings.TrimSpace(set)
+			}
+			p.set(v.Field(i).Addr().Interface(), name, value, f.Tag.Get("is"))
 		}
-		value := f.Tag.Get("default")
-		if set, ok := env(f.Tag.Get("env")); ok && strings.TrimSpace(set) != "" {
-			value = strings.TrimSpace(set)
+	}
+}
+
+// set reads a value. What it can be follows from the type of the field and the tag is: see text, integer and duration. No value is the
+// zero value.
+func (p *problems) set(field any, name, value, is string) {
+	if value == "" {
+		return
+	}
+	switch into := field.(type) {
+	case *string:
+		*into = p.text(name, value, is)
+	case *[]string:
+		for _, item := range splitList(value) {
+			*into = append(*into, p.text(name, item, is))
 		}
-		v.Field(i).SetString(value)
+	case *bool:
+		*into = p.boolean(name, value)
+	case **bool:
+		*into = new(p.boolean(name, value))
+	case *int:
+		*into = p.integer(name, value, is)
+	case **int:
+		*into = new(p.integer(name, value, is))
+	case *time.Duration:
+		*into = p.duration(name, value, is)
+	case **time.Duration:
+		*into = new(p.duration(name, value, is))
+	case *fs.FileMode:
+		*into = p.mode(name, value)
+	case *slog.Level:
+		if err := into.UnmarshalText([]byte(value)); err != nil {
+			p.add(name, value, "must be debug, info, warn or error")
+		}
+	case *api.Encapsulation:
+		*into = p.encapsulation(name, value)
+	case *PolicyMode:
+		*into = PolicyMode(p.oneOf(name, value, string(PolicyOff), string(PolicyOn), string(PolicyAuto)))
+	default:
+		panic(fmt.Sprintf("setting %s: fields of type %T are not known", name, field))
 	}
 }
 
@@ -65,13 +121,47 @@ func (p *problems) add(name, value, remedy string) {
 
 func (p problems) err() error { return errors.Join(p...) }
 
-func (p *problems) integer(name, value string, low, high int) int {
+// forms are the forms of texts that the tag is can name.
+var forms = map[string]func(p *problems, name, value string) string{
+	"path": (*problems).absolute, "conf": (*problems).confName, "url": (*problems).httpURL, "address": (*problems).hostPort,
+	"listen": (*problems).listenAddr, "link": (*problems).interfacePrefix, "number": (*problems).atLeastZero,
+}
+
+// text reads a text: of one of forms, or one of several values with bars between them; any if is says nothing.
+func (p *problems) text(name, value, is string) string {
+	switch form := forms[is]; {
+	case form != nil:
+		return form(p, name, value)
+	case is != "":
+		return p.oneOf(name, value, strings.Split(is, "|")...)
+	}
+	return value
+}
+
+// integer reads a number between two, both inclusive, such as 0-65535.
+func (p *problems) integer(name, value, between string) int {
+	first, last, _ := strings.Cut(between, "-")
+	low, _ := strconv.Atoi(first)
+	high, _ := strconv.Atoi(last)
 	n, err := strconv.Atoi(value)
 	if err != nil || n < low || n > high {
 		p.add(name, value, fmt.Sprintf("must be a number from %d to %d", low, high))
 		return low
 	}
 	return n
+}
+
+// duration reads a time that is not negative; with 1m it is at least a minute.
+func (p *problems) duration(name, value, is string) time.Duration {
+	least, remedy := time.Duration(0), "must be a time such as 90s or 15m, not negative"
+	if is == "1m" {
+		least, remedy = time.Minute, "must be a duration of at least a minute, such as 90m or 12h"
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d < least {
+		p.add(name, value, remedy)
+	}
+	return d
 }
 
 // boolean takes what Calico takes.

@@ -13,53 +13,53 @@ import (
 	"time"
 )
 
-// RawInstall is the environment of the installer as it is written. The names are those of Calico's where it has one.
-type RawInstall struct {
-	RawInstallHost
-	SourceDir      string `env:"CNI_BIN_SOURCE_DIR" default:"/opt/cni/bin" help:"Where the image keeps the plugins."`
-	SkipBinaries   string `env:"SKIP_CNI_BINARIES" default:"" help:"Comma-separated names of plugins not to install, except calico and calico-ipam."`
-	UpdateBinaries string `env:"UPDATE_CNI_BINARIES" default:"true" help:"false keeps plugins that are on the host, whatever they are; if calico, calico-ipam and what the conflist names are there, the directory may be read-only."`
-	NetworkConfig  string `env:"CNI_NETWORK_CONFIG" default:"" help:"Template of the conflist; empty means the built-in one."`
-	NetworkFile    string `env:"CNI_NETWORK_CONFIG_FILE" default:"" help:"File that holds the template; it wins over CNI_NETWORK_CONFIG."`
-	ConfMode       string `env:"TEST_FILE_PERMISSION" default:"0600" help:"Mode of the conflist, in octal."`
-	MTU            string `env:"CNI_MTU" default:"0" help:"MTU of pods' interfaces. 0 takes what the agent writes to /var/lib/calico/mtu."`
-	RequireMTUFile string `env:"REQUIRE_MTU_FILE" default:"false" help:"Placeholder: with CNI_MTU 0 the plugins refuse to work without /var/lib/calico/mtu."`
-	Policy         string `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agent's: with on and auto, the plugins see to it that a pod's policies are in force before its first packet."`
-	PolicyTimeout  string `env:"TORTIE_POLICY_SETUP_TIMEOUT_SECONDS" default:"5" help:"For policy_setup_timeout_seconds of the conflist, unless TORTIE_POLICY is off."`
-	NodeName       string `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; empty: the host name in lower case."`
-	ServiceHost    string `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, for the plugins' kubeconfig; Kubernetes sets it in every pod."`
-	ServicePort    string `env:"KUBERNETES_SERVICE_PORT" default:"443" help:"Port of the API server."`
-	Protocol       string `env:"KUBERNETES_SERVICE_PROTOCOL" default:"https" help:"https or http."`
-	SkipTLSVerify  string `env:"SKIP_TLS_VERIFY" default:"false" help:"true: plugins and installer do not check the API server's certificate."`
-	EndpointDir    string `env:"TORTIE_API_ENDPOINT_DIR" default:"" help:"Mounted ConfigMap with KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which win over the variables and are followed."`
-	Kubeconfig     string `env:"KUBECONFIG" default:"" help:"Kubeconfig of the installer itself; empty: the pod's service account."`
-	Datastore      string `env:"DATASTORE_TYPE" default:"kubernetes" help:"Datastore of the plugins: kubernetes or etcdv3."`
-	APIGroup       string `env:"CALICO_API_GROUP" default:"crd.projectcalico.org/v1" help:"API group in which Calico's objects are stored. Only crd.projectcalico.org/v1 is supported."`
-	EtcdEndpoints  string `env:"ETCD_ENDPOINTS" default:"" help:"Comma-separated URLs of etcd, for the placeholder."`
-	EtcdDiscovery  string `env:"ETCD_DISCOVERY_SRV" default:"" help:"Domain with etcd's SRV records, for the placeholder."`
-	TLSDir         string `env:"TLS_ASSETS_DIR" default:"/calico-secrets" help:"Directory with etcd-ca, etcd-cert and etcd-key, copied to calico-tls beside the conflist, and followed."`
-	ServiceAccount string `env:"CALICO_CNI_SERVICE_ACCOUNT" default:"tortie-cni" help:"ServiceAccount whose token the plugins use."`
-	Refresh        string `env:"CNI_TOKEN_REFRESH_INTERVAL" default:"" help:"How often the token is renewed, such as 1h. Empty: after a quarter to a half of its life."`
-	LogLevel       string `env:"LOG_LEVEL" default:"info" help:"Log level of the plugins and of install: debug, info, warn or error."`
-	LogMaxSize     string `env:"LOG_FILE_MAX_SIZE" default:"100" help:"Size in MB at which the plugins' log file is rotated."`
-	LogMaxAge      string `env:"LOG_FILE_MAX_AGE" default:"30" help:"Days for which rotated log files are kept."`
-	LogMaxCount    string `env:"LOG_FILE_MAX_COUNT" default:"10" help:"How many rotated log files are kept."`
-	Sleep          string `env:"SLEEP" default:"true" help:"false installs and exits, as -once: then nobody renews the token."`
-	AccountDir     string `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's token, namespace and CA."`
-	AgentReadyURL  string `env:"TORTIE_AGENT_READY_URL" default:"" help:"URL that answers 200 once this node's agent serves: the conflist is written only then. Empty does not wait."`
-	MetricsAddr    string `env:"TORTIE_INSTALL_METRICS" default:"" help:"host:port on which metrics are served. Empty serves none."`
+// Install is the configuration of the installer. The names of the variables are those of Calico's where it has one.
+type Install struct {
+	InstallHost
+	SourceDir      string        `env:"CNI_BIN_SOURCE_DIR" default:"/opt/cni/bin" is:"path" help:"Where the image keeps the plugins."`
+	SkipBinaries   []string      `env:"SKIP_CNI_BINARIES" default:"" help:"Comma-separated names of plugins not to install, except calico and calico-ipam."`
+	UpdateBinaries bool          `env:"UPDATE_CNI_BINARIES" default:"true" help:"false keeps plugins that are on the host, whatever they are; if calico, calico-ipam and what the conflist names are there, the directory may be read-only."`
+	NetworkConfig  string        `env:"CNI_NETWORK_CONFIG" default:"" help:"Template of the conflist; empty means the built-in one."`
+	NetworkFile    string        `env:"CNI_NETWORK_CONFIG_FILE" default:"" is:"path" help:"File that holds the template; it wins over CNI_NETWORK_CONFIG."`
+	ConfMode       fs.FileMode   `env:"TEST_FILE_PERMISSION" default:"0600" help:"Mode of the conflist, in octal."`
+	MTU            int           `env:"CNI_MTU" default:"0" is:"0-65535" help:"MTU of pods' interfaces. 0 takes what the agent writes to /var/lib/calico/mtu."`
+	RequireMTUFile bool          `env:"REQUIRE_MTU_FILE" default:"false" help:"Placeholder: with CNI_MTU 0 the plugins refuse to work without /var/lib/calico/mtu."`
+	Policy         PolicyMode    `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agent's: with on and auto, the plugins see to it that a pod's policies are in force before its first packet."`
+	PolicyTimeout  int           `env:"TORTIE_POLICY_SETUP_TIMEOUT_SECONDS" default:"5" is:"0-60" help:"For policy_setup_timeout_seconds of the conflist, unless TORTIE_POLICY is off."`
+	NodeName       string        `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; empty: the host name in lower case."`
+	ServiceHost    string        `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, for the plugins' kubeconfig; Kubernetes sets it in every pod."`
+	ServicePort    int           `env:"KUBERNETES_SERVICE_PORT" default:"443" is:"1-65535" help:"Port of the API server."`
+	Protocol       string        `env:"KUBERNETES_SERVICE_PROTOCOL" default:"https" is:"https|http" help:"https or http."`
+	SkipTLSVerify  bool          `env:"SKIP_TLS_VERIFY" default:"false" help:"true: plugins and installer do not check the API server's certificate."`
+	EndpointDir    string        `env:"TORTIE_API_ENDPOINT_DIR" default:"" is:"path" help:"Mounted ConfigMap with KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which win over the variables and are followed."`
+	Kubeconfig     string        `env:"KUBECONFIG" default:"" is:"path" help:"Kubeconfig of the installer itself; empty: the pod's service account."`
+	Datastore      string        `env:"DATASTORE_TYPE" default:"kubernetes" is:"kubernetes|etcdv3" help:"Datastore of the plugins: kubernetes or etcdv3."`
+	APIGroup       string        `env:"CALICO_API_GROUP" default:"crd.projectcalico.org/v1" is:"crd.projectcalico.org/v1" help:"API group in which Calico's objects are stored. Only crd.projectcalico.org/v1 is supported."`
+	EtcdEndpoints  string        `env:"ETCD_ENDPOINTS" default:"" help:"Comma-separated URLs of etcd, for the placeholder."`
+	EtcdDiscovery  string        `env:"ETCD_DISCOVERY_SRV" default:"" help:"Domain with etcd's SRV records, for the placeholder."`
+	TLSDir         string        `env:"TLS_ASSETS_DIR" default:"/calico-secrets" is:"path" help:"Directory with etcd-ca, etcd-cert and etcd-key, copied to calico-tls beside the conflist, and followed."`
+	ServiceAccount string        `env:"CALICO_CNI_SERVICE_ACCOUNT" default:"tortie-cni" help:"ServiceAccount whose token the plugins use."`
+	Refresh        time.Duration `env:"CNI_TOKEN_REFRESH_INTERVAL" default:"" is:"1m" help:"How often the token is renewed, such as 1h. Empty: after a quarter to a half of its life."`
+	LogLevel       string        `env:"LOG_LEVEL" default:"info" is:"info|debug|warn|error" help:"Log level of the plugins and of install: debug, info, warn or error."`
+	LogMaxSize     int           `env:"LOG_FILE_MAX_SIZE" default:"100" is:"0-1048576" help:"Size in MB at which the plugins' log file is rotated."`
+	LogMaxAge      int           `env:"LOG_FILE_MAX_AGE" default:"30" is:"0-1048576" help:"Days for which rotated log files are kept."`
+	LogMaxCount    int           `env:"LOG_FILE_MAX_COUNT" default:"10" is:"0-1048576" help:"How many rotated log files are kept."`
+	Stay           bool          `env:"SLEEP" default:"true" help:"false installs and exits, as -once: then nobody renews the token."`
+	AccountDir     string        `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" is:"path" help:"Where Kubernetes mounts this pod's token, namespace and CA."`
+	AgentReadyURL  string        `env:"TORTIE_AGENT_READY_URL" default:"" is:"url" help:"URL that answers 200 once this node's agent serves: the conflist is written only then. Empty does not wait."`
+	MetricsAddr    string        `env:"TORTIE_INSTALL_METRICS" default:"" is:"address" help:"host:port on which metrics are served. Empty serves none."`
 }
 
-// RawInstallHost is the part that says where things are on the host: all that uninstall and rollback need.
-type RawInstallHost struct {
-	NetDir      string `env:"CNI_NET_DIR" default:"/etc/cni/net.d" help:"Directory of CNI configuration as the host sees it, for the conflist; files go to HOST_CNI_NET_DIR."`
-	HostNetDir  string `env:"HOST_CNI_NET_DIR" default:"/host/etc/cni/net.d" help:"Where the host's CNI configuration is mounted."`
-	HostBinDirs string `env:"HOST_CNI_BIN_DIR" default:"" help:"Where the host's directory of CNI plugins is mounted; of a comma-separated list one that can be written is enough. Empty means /host/opt/cni/bin, and /host/secondary-bin-dir if mounted."`
-	ConfName    string `env:"CNI_CONF_NAME" default:"10-calico.conflist" help:"File name of the network's configuration."`
-	OldConfName string `env:"CNI_OLD_CONF_NAME" default:"10-calico.conflist" help:"File name of an earlier installation, removed after the new one is there."`
-	StateDir    string `env:"TORTIE_INSTALL_STATE_DIR" default:"/var/lib/calico" help:"The host's directory of that name, for copies of replaced files; if it is not mounted, none are kept."`
-	RunDir      string `env:"TORTIE_INSTALL_RUN_DIR" default:"/var/run/calico" help:"The host's directory of that name, where plugins report that their token was refused, if it is mounted."`
-	LogFile     string `env:"LOG_FILE_PATH" default:"/var/log/calico/cni/cni.log" help:"Log file of the plugins, as the host sees it."`
+// InstallHost is the part that says where things are on the host: all that uninstall and rollback need.
+type InstallHost struct {
+	NetDir      string   `env:"CNI_NET_DIR" default:"/etc/cni/net.d" is:"path" help:"Directory of CNI configuration as the host sees it, for the conflist; files go to HOST_CNI_NET_DIR."`
+	HostNetDir  string   `env:"HOST_CNI_NET_DIR" default:"/host/etc/cni/net.d" is:"path" help:"Where the host's CNI configuration is mounted."`
+	HostBinDirs []string `env:"HOST_CNI_BIN_DIR" default:"" is:"path" help:"Where the host's directory of CNI plugins is mounted; of a comma-separated list one that can be written is enough. Empty means /host/opt/cni/bin, and /host/secondary-bin-dir if mounted."`
+	ConfName    string   `env:"CNI_CONF_NAME" default:"10-calico.conflist" is:"conf" help:"File name of the network's configuration."`
+	OldConfName string   `env:"CNI_OLD_CONF_NAME" default:"10-calico.conflist" is:"conf" help:"File name of an earlier installation, removed after the new one is there."`
+	StateDir    string   `env:"TORTIE_INSTALL_STATE_DIR" default:"/var/lib/calico" is:"path" help:"The host's directory of that name, for copies of replaced files; if it is not mounted, none are kept."`
+	RunDir      string   `env:"TORTIE_INSTALL_RUN_DIR" default:"/var/run/calico" is:"path" help:"The host's directory of that name, where plugins report that their token was refused, if it is mounted."`
+	LogFile     string   `env:"LOG_FILE_PATH" default:"/var/log/calico/cni/cni.log" is:"path" help:"Log file of the plugins, as the host sees it."`
 }
 
 const (
@@ -67,139 +67,38 @@ const (
 	secondaryBinDir = "/host/secondary-bin-dir" // of Calico's manifests
 )
 
-// Install is the validated configuration of the installer.
-type Install struct {
-	InstallHost
-	SourceDir      string
-	SkipBinaries   []string
-	UpdateBinaries bool
-	NetworkConfig  string // "" means the built-in template
-	NetworkFile    string // wins over NetworkConfig
-	ConfMode       fs.FileMode
-	MTU            int // 0 means that the agent decides
-	RequireMTUFile bool
-	Policy         PolicyMode
-	PolicyTimeout  int // seconds
-	NodeName       string
-	ServiceHost    string
-	ServicePort    int
-	Protocol       string
-	SkipTLSVerify  bool
-	EndpointDir    string // "" for none
-	Kubeconfig     string // of the installer; "" means the pod's service account
-	Datastore      string
-	APIGroup       string
-	EtcdEndpoints  string
-	EtcdDiscovery  string
-	TLSDir         string
-	ServiceAccount string
-	Refresh        time.Duration // 0 means by the token's life
-	LogLevel       string
-	LogMaxSize     int
-	LogMaxAge      int
-	LogMaxCount    int
-	Stay           bool
-	AccountDir     string
-	AgentReadyURL  string // "" waits for nobody
-	MetricsAddr    string // "" serves none
-}
-
-// InstallHost is where things are on the host.
-type InstallHost struct {
-	NetDir      string
-	HostNetDir  string
-	HostBinDirs []string
-	ConfName    string
-	OldConfName string
-	StateDir    string
-	RunDir      string
-	LogFile     string
-}
-
 // LoadInstall reads and checks the environment of the installer. The error has one line for each variable that is wrong.
 func LoadInstall(env Env) (Install, error) {
-	var raw RawInstall
-	load(env, &raw)
-	return raw.validate()
+	var cfg Install
+	var p problems
+	p.load(env, &cfg)
+	cfg.completeBinDirs()
+	if cfg.NodeName == "" {
+		cfg.NodeName = p.hostName("KUBERNETES_NODE_NAME")
+	}
+	if cfg.Datastore == "kubernetes" {
+		p.required("KUBERNETES_SERVICE_HOST", cfg.ServiceHost, "must be the address of the API server; Kubernetes sets it in every pod")
+	}
+	return cfg, p.err()
 }
 
 // LoadInstallHost reads and checks what uninstall and rollback need.
 func LoadInstallHost(env Env) (InstallHost, error) {
-	var raw RawInstallHost
-	load(env, &raw)
+	var cfg InstallHost
 	var p problems
-	cfg := raw.validate(&p)
+	p.load(env, &cfg)
+	cfg.completeBinDirs()
 	return cfg, p.err()
 }
 
-func (r RawInstall) validate() (Install, error) {
-	var p problems
-	cfg := Install{
-		InstallHost:    r.RawInstallHost.validate(&p),
-		SourceDir:      p.absolute("CNI_BIN_SOURCE_DIR", r.SourceDir),
-		SkipBinaries:   splitList(r.SkipBinaries),
-		UpdateBinaries: p.boolean("UPDATE_CNI_BINARIES", r.UpdateBinaries),
-		NetworkConfig:  r.NetworkConfig,
-		NetworkFile:    p.absoluteIfSet("CNI_NETWORK_CONFIG_FILE", r.NetworkFile),
-		ConfMode:       p.mode("TEST_FILE_PERMISSION", r.ConfMode),
-		MTU:            p.integer("CNI_MTU", r.MTU, 0, 65535),
-		RequireMTUFile: p.boolean("REQUIRE_MTU_FILE", r.RequireMTUFile),
-		Policy:         p.policyMode(r.Policy),
-		PolicyTimeout:  p.integer("TORTIE_POLICY_SETUP_TIMEOUT_SECONDS", r.PolicyTimeout, 0, 60),
-		NodeName:       p.nodeName("KUBERNETES_NODE_NAME", r.NodeName),
-		TLSDir:         p.absolute("TLS_ASSETS_DIR", r.TLSDir),
-		EtcdEndpoints:  r.EtcdEndpoints,
-		EtcdDiscovery:  r.EtcdDiscovery,
-		Datastore:      p.oneOf("DATASTORE_TYPE", r.Datastore, "kubernetes", "etcdv3"),
-		LogLevel:       p.oneOf("LOG_LEVEL", r.LogLevel, "info", "debug", "warn", "error"),
-		LogMaxSize:     p.integer("LOG_FILE_MAX_SIZE", r.LogMaxSize, 0, 1<<20),
-		LogMaxAge:      p.integer("LOG_FILE_MAX_AGE", r.LogMaxAge, 0, 1<<20),
-		LogMaxCount:    p.integer("LOG_FILE_MAX_COUNT", r.LogMaxCount, 0, 1<<20),
-		Stay:           p.boolean("SLEEP", r.Sleep),
-		AgentReadyURL:  p.httpURL("TORTIE_AGENT_READY_URL", r.AgentReadyURL),
-		MetricsAddr:    p.hostPort("TORTIE_INSTALL_METRICS", r.MetricsAddr),
+func (c *InstallHost) completeBinDirs() {
+	if len(c.HostBinDirs) > 0 {
+		return
 	}
-	r.access(&cfg, &p)
-	return cfg, p.err()
-}
-
-// access is the part about the API server.
-func (r RawInstall) access(cfg *Install, p *problems) {
-	cfg.ServiceHost = r.ServiceHost
-	if cfg.Datastore == "kubernetes" {
-		p.required("KUBERNETES_SERVICE_HOST", r.ServiceHost, "must be the address of the API server; Kubernetes sets it in every pod")
+	c.HostBinDirs = []string{mainBinDir}
+	if info, err := os.Stat(secondaryBinDir); err == nil && info.IsDir() {
+		c.HostBinDirs = append(c.HostBinDirs, secondaryBinDir)
 	}
-	cfg.ServicePort = p.integer("KUBERNETES_SERVICE_PORT", r.ServicePort, 1, 65535)
-	cfg.Protocol = p.oneOf("KUBERNETES_SERVICE_PROTOCOL", r.Protocol, "https", "http")
-	cfg.SkipTLSVerify = p.boolean("SKIP_TLS_VERIFY", r.SkipTLSVerify)
-	cfg.EndpointDir = p.absoluteIfSet("TORTIE_API_ENDPOINT_DIR", r.EndpointDir)
-	cfg.Kubeconfig = p.absoluteIfSet("KUBECONFIG", r.Kubeconfig)
-	cfg.APIGroup = p.oneOf("CALICO_API_GROUP", r.APIGroup, "crd.projectcalico.org/v1")
-	cfg.ServiceAccount = r.ServiceAccount
-	cfg.Refresh = p.duration("CNI_TOKEN_REFRESH_INTERVAL", r.Refresh)
-	cfg.AccountDir = p.absolute("SERVICE_ACCOUNT_DIR", r.AccountDir)
-}
-
-func (r RawInstallHost) validate(p *problems) InstallHost {
-	cfg := InstallHost{
-		NetDir:      p.absolute("CNI_NET_DIR", r.NetDir),
-		HostNetDir:  p.absolute("HOST_CNI_NET_DIR", r.HostNetDir),
-		ConfName:    p.confName("CNI_CONF_NAME", r.ConfName),
-		OldConfName: p.confName("CNI_OLD_CONF_NAME", r.OldConfName),
-		StateDir:    p.absolute("TORTIE_INSTALL_STATE_DIR", r.StateDir),
-		RunDir:      p.absolute("TORTIE_INSTALL_RUN_DIR", r.RunDir),
-		LogFile:     p.absolute("LOG_FILE_PATH", r.LogFile),
-	}
-	for _, dir := range splitList(r.HostBinDirs) {
-		cfg.HostBinDirs = append(cfg.HostBinDirs, p.absolute("HOST_CNI_BIN_DIR", dir))
-	}
-	if len(cfg.HostBinDirs) == 0 {
-		cfg.HostBinDirs = []string{mainBinDir}
-		if info, err := os.Stat(secondaryBinDir); err == nil && info.IsDir() {
-			cfg.HostBinDirs = append(cfg.HostBinDirs, secondaryBinDir)
-		}
-	}
-	return cfg
 }
 
 // Conf is the path of the network's configuration.
@@ -215,13 +114,6 @@ func (p *problems) absolute(name, value string) string {
 		p.add(name, value, "must be an absolute path")
 	}
 	return filepath.Clean(value)
-}
-
-func (p *problems) absoluteIfSet(name, value string) string {
-	if value == "" {
-		return ""
-	}
-	return p.absolute(name, value)
 }
 
 // confName accepts what container runtimes read: libcni ignores other extensions silently.
@@ -240,33 +132,16 @@ func (p *problems) mode(name, value string) fs.FileMode {
 	return fs.FileMode(mode)
 }
 
-// nodeName is the host's name if none is given, as for the plugins. A name that no Node has is found when the token is requested.
-func (p *problems) nodeName(name, value string) string {
-	if value != "" {
-		return value
-	}
+// hostName is the node's name if none is given, as for the plugins. A name that no Node has is found when the token is requested.
+func (p *problems) hostName(name string) string {
 	host, err := os.Hostname()
 	if err != nil {
-		p.add(name, value, fmt.Sprintf("must be set from the field spec.nodeName of the pod, as there is no host name: %v", err))
+		p.add(name, "", fmt.Sprintf("must be set from the field spec.nodeName of the pod, as there is no host name: %v", err))
 	}
 	return strings.ToLower(host)
 }
 
-func (p *problems) duration(name, value string) time.Duration {
-	if value == "" {
-		return 0
-	}
-	d, err := time.ParseDuration(value)
-	if err != nil || d < time.Minute {
-		p.add(name, value, "must be a duration of at least a minute, such as 90m or 12h")
-	}
-	return d
-}
-
 func (p *problems) httpURL(name, value string) string {
-	if value == "" {
-		return ""
-	}
 	u, err := url.Parse(value)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		p.add(name, value, "must be a URL such as http://127.0.0.1:9099/readyz")
@@ -275,9 +150,6 @@ func (p *problems) httpURL(name, value string) string {
 }
 
 func (p *problems) hostPort(name, value string) string {
-	if value == "" {
-		return ""
-	}
 	_, port, err := net.SplitHostPort(value)
 	if n, notNumber := strconv.Atoi(port); err != nil || notNumber != nil || n < 1 || n > 65535 {
 		p.add(name, value, "must be host:port, such as 127.0.0.1:9098 or :9098")

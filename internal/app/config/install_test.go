@@ -133,7 +133,7 @@ func TestUninstallNeedsNothing(t *testing.T) {
 // Every field of a raw struct needs its tags: a missing one would read the variable "" and leave a hole in the docs.
 func TestVariablesAreDescribed(t *testing.T) {
 	seen := map[string]bool{}
-	for _, v := range Describe(RawInstall{}) {
+	for _, v := range Describe(Install{}) {
 		if v.Name == "" || v.Help == "" || seen[v.Name] {
 			t.Errorf("variable %+v needs a unique name and a help text", v)
 		}

@@ -8,21 +8,16 @@ import (
 	"strings"
 )
 
-// RawPlugin is the environment of the CNI plugins as it is written. The names are those of Calico. What the network
-// configuration says wins over it.
-type RawPlugin struct {
+// Plugin is the environment of the CNI plugins. The names are those of Calico. What the network configuration says wins over it.
+type Plugin struct {
 	DatastoreType    string `env:"DATASTORE_TYPE" default:"" help:"As the key datastore_type."`
 	Kubeconfig       string `env:"KUBECONFIG" default:"" help:"As the key kubernetes.kubeconfig."`
 	K8sEndpoint      string `env:"K8S_API_ENDPOINT" default:"" help:"As the key kubernetes.k8s_api_root, also without a kubeconfig."`
 	K8sCAFile        string `env:"K8S_CA_FILE" default:"" help:"PEM file of the API server's authorities; wins over the kubeconfig's."`
 	K8sCertFile      string `env:"K8S_CERT_FILE" default:"" help:"PEM file of the client certificate; wins over the kubeconfig's."`
 	K8sKeyFile       string `env:"K8S_KEY_FILE" default:"" help:"PEM file of its key."`
-	K8sInsecure      string `env:"K8S_INSECURE_SKIP_TLS_VERIFY" default:"" help:"true does not check the API server's certificate."`
+	K8sInsecure      bool   `env:"K8S_INSECURE_SKIP_TLS_VERIFY" default:"" help:"true does not check the API server's certificate."`
 	K8sContext       string `env:"K8S_CURRENT_CONTEXT" default:"" help:"Context of the kubeconfig to use in place of its current one."`
-	K8sQPS           string `env:"K8S_CLIENT_QPS" default:"" help:"As the key qps."`
-	K8sBurst         string `env:"K8S_CLIENT_BURST" default:"" help:"As the key burst."`
-	K8sNoNodePoll    string `env:"K8S_DISABLE_NODE_POLL" default:"" help:"Accepted: the plugins poll no nodes."`
-	UsePodCIDR       string `env:"USE_POD_CIDR" default:"" help:"Accepted: plugins take pod CIDRs by ipam.subnet usePodCidr."`
 	APIGroup         string `env:"CALICO_API_GROUP" default:"" help:"As the key calico_api_group."`
 	EtcdEndpoints    string `env:"ETCD_ENDPOINTS" default:"" help:"As the key etcd_endpoints."`
 	EtcdDiscoverySRV string `env:"ETCD_DISCOVERY_SRV" default:"" help:"As the key etcd_discovery_srv."`
@@ -31,58 +26,24 @@ type RawPlugin struct {
 	EtcdKeyFile      string `env:"ETCD_KEY_FILE" default:"" help:"As the key etcd_key_file."`
 	EtcdUsername     string `env:"ETCD_USERNAME" default:"" help:"User of etcd."`
 	EtcdPassword     string `env:"ETCD_PASSWORD" default:"" help:"Its password."`
-	InterfacePrefix  string `env:"FELIX_INTERFACEPREFIX" default:"cali" help:"Start of the names of pods' links, at most 4 characters; of a comma-separated list the first."`
+	InterfacePrefix  string `env:"FELIX_INTERFACEPREFIX" default:"cali" is:"link" help:"Start of the names of pods' links, at most 4 characters; of a comma-separated list the first."`
 }
 
-// Plugin is the validated environment of the CNI plugins. What is empty was not set.
-type Plugin struct {
-	DatastoreType    string
-	Kubeconfig       string
-	K8sEndpoint      string
-	K8sCAFile        string
-	K8sCertFile      string
-	K8sKeyFile       string
-	K8sInsecure      bool
-	K8sContext       string
-	APIGroup         string
-	EtcdEndpoints    string
-	EtcdDiscoverySRV string
-	EtcdCACertFile   string
-	EtcdCertFile     string
-	EtcdKeyFile      string
-	EtcdUsername     string
-	EtcdPassword     string
-	InterfacePrefix  string
+// PluginVariables are those of the CNI plugins, with those that are checked and have no further meaning.
+type PluginVariables struct {
+	Plugin
+	K8sQPS        string `env:"K8S_CLIENT_QPS" default:"" is:"number" help:"As the key qps."`
+	K8sBurst      string `env:"K8S_CLIENT_BURST" default:"" is:"number" help:"As the key burst."`
+	K8sNoNodePoll bool   `env:"K8S_DISABLE_NODE_POLL" default:"" help:"Accepted: the plugins poll no nodes."`
+	UsePodCIDR    bool   `env:"USE_POD_CIDR" default:"" help:"Accepted: plugins take pod CIDRs by ipam.subnet usePodCidr."`
 }
 
 // LoadPlugin reads and checks the environment of the CNI plugins. The error has one line for each variable that is wrong.
 func LoadPlugin(env Env) (Plugin, error) {
-	var raw RawPlugin
-	load(orCalico(env), &raw)
+	var all PluginVariables
 	var p problems
-	p.atLeastZero("K8S_CLIENT_QPS", raw.K8sQPS)
-	p.atLeastZero("K8S_CLIENT_BURST", raw.K8sBurst)
-	p.flag("K8S_DISABLE_NODE_POLL", raw.K8sNoNodePoll)
-	p.flag("USE_POD_CIDR", raw.UsePodCIDR)
-	return Plugin{
-		DatastoreType:    raw.DatastoreType,
-		Kubeconfig:       raw.Kubeconfig,
-		K8sEndpoint:      raw.K8sEndpoint,
-		K8sCAFile:        raw.K8sCAFile,
-		K8sCertFile:      raw.K8sCertFile,
-		K8sKeyFile:       raw.K8sKeyFile,
-		K8sInsecure:      p.flag("K8S_INSECURE_SKIP_TLS_VERIFY", raw.K8sInsecure),
-		K8sContext:       raw.K8sContext,
-		APIGroup:         raw.APIGroup,
-		EtcdEndpoints:    raw.EtcdEndpoints,
-		EtcdDiscoverySRV: raw.EtcdDiscoverySRV,
-		EtcdCACertFile:   raw.EtcdCACertFile,
-		EtcdCertFile:     raw.EtcdCertFile,
-		EtcdKeyFile:      raw.EtcdKeyFile,
-		EtcdUsername:     raw.EtcdUsername,
-		EtcdPassword:     raw.EtcdPassword,
-		InterfacePrefix:  p.interfacePrefix("FELIX_INTERFACEPREFIX", raw.InterfacePrefix),
-	}, p.err()
+	p.load(orCalico(env), &all)
+	return all.Plugin, p.err()
 }
 
 // orCalico looks up a variable under Calico's prefix first, as Calico does for those that say how to reach the datastore.
@@ -97,19 +58,12 @@ func orCalico(env Env) Env {
 	}
 }
 
-// flag reads a boolean; empty is false.
-func (p *problems) flag(name, value string) bool {
-	return value != "" && p.boolean(name, value)
-}
-
 // atLeastZero checks a number that has no further meaning here.
-func (p *problems) atLeastZero(name, value string) {
-	if value == "" {
-		return
-	}
+func (p *problems) atLeastZero(name, value string) string {
 	if n, err := strconv.ParseFloat(value, 32); err != nil || !(n >= 0) {
 		p.add(name, value, "must be a number, 0 or more")
 	}
+	return value
 }
 
 // interfacePrefix takes the first of a list. The kernel's names have 15 characters at most, of which a hash takes 11.
@@ -128,14 +82,14 @@ func isNameRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.-", r)
 }
 
-// RawUpgrade is the environment of calico-ipam -upgrade as it is written, beside that of the plugins. It runs in a pod.
-type RawUpgrade struct {
-	NodeName    string `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; required."`
-	BinDir      string `env:"HOST_CNI_BIN_DIR" default:"/host/opt/cni/bin" help:"Where the host's directory of CNI plugins is mounted."`
-	ServiceHost string `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, set by Kubernetes; not used with KUBECONFIG or K8S_API_ENDPOINT."`
-	ServicePort string `env:"KUBERNETES_SERVICE_PORT" default:"443" help:"Port of the API server."`
-	AccountDir  string `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's token and CA."`
-	LogLevel    string `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+// UpgradeVariables are those of calico-ipam -upgrade beside those of the plugins. It runs in a pod.
+type UpgradeVariables struct {
+	NodeName    string     `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; required."`
+	BinDir      string     `env:"HOST_CNI_BIN_DIR" default:"/host/opt/cni/bin" is:"path" help:"Where the host's directory of CNI plugins is mounted."`
+	ServiceHost string     `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, set by Kubernetes; not used with KUBECONFIG or K8S_API_ENDPOINT."`
+	ServicePort string     `env:"KUBERNETES_SERVICE_PORT" default:"443" help:"Port of the API server."`
+	AccountDir  string     `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's token and CA."`
+	LogLevel    slog.Level `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
 
 // Upgrade is the validated configuration of calico-ipam -upgrade.
@@ -151,29 +105,27 @@ type Upgrade struct {
 // LoadUpgrade reads and checks the environment of calico-ipam -upgrade. The error has one line for each variable that is
 // wrong.
 func LoadUpgrade(env Env) (Upgrade, error) {
-	var raw RawUpgrade
-	load(env, &raw)
+	var raw UpgradeVariables
 	plugin, err := LoadPlugin(env)
 	var p problems
+	p.load(env, &raw)
 	if err != nil {
 		p = append(p, err)
 	}
 	u := Upgrade{
 		Plugin:   plugin,
 		NodeName: p.required("KUBERNETES_NODE_NAME", raw.NodeName, "must be this node's name in Kubernetes: set it from spec.nodeName"),
-		BinDir:   p.absolute("HOST_CNI_BIN_DIR", raw.BinDir),
+		BinDir:   raw.BinDir,
+		LogLevel: raw.LogLevel,
 	}
 	if plugin.Kubeconfig == "" && plugin.K8sEndpoint == "" {
 		host := p.required("KUBERNETES_SERVICE_HOST", raw.ServiceHost, "must be the address of the API server, unless KUBECONFIG is set; Kubernetes sets it in every pod")
-		port := p.integer("KUBERNETES_SERVICE_PORT", raw.ServicePort, 1, 65535)
+		port := p.integer("KUBERNETES_SERVICE_PORT", raw.ServicePort, "1-65535")
 		u.APIServer = "https://" + net.JoinHostPort(host, strconv.Itoa(port))
 		u.TokenFile, u.CAFile = filepath.Join(raw.AccountDir, "token"), filepath.Join(raw.AccountDir, "ca.crt")
 	}
 	if plugin.DatastoreType != "" {
 		p.oneOf("DATASTORE_TYPE", plugin.DatastoreType, "kubernetes")
-	}
-	if err := u.LogLevel.UnmarshalText([]byte(raw.LogLevel)); err != nil {
-		p.add("LOG_LEVEL", raw.LogLevel, "must be debug, info, warn or error")
 	}
 	return u, p.err()
 }

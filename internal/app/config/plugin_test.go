@@ -55,7 +55,7 @@ func TestLoadUpgrade(t *testing.T) {
 }
 
 func TestPluginVariablesAreDescribed(t *testing.T) {
-	for _, raw := range []any{RawPlugin{}, RawUpgrade{}} {
+	for _, raw := range []any{PluginVariables{}, UpgradeVariables{}} {
 		seen := map[string]bool{}
 		for _, v := range Describe(raw) {
 			if v.Name == "" || v.Help == "" || seen[v.Name] {

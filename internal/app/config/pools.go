@@ -3,27 +3,28 @@ package config
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// RawPools is the environment of the default pools, as it is written. All names and meanings are Calico's.
+// RawPools is the environment of the default pools. All names and meanings are Calico's.
 type RawPools struct {
-	NoDefaultPools string `env:"NO_DEFAULT_POOLS" default:"false" help:"Never make a default pool."`
-	V4CIDR         string `env:"CALICO_IPV4POOL_CIDR" default:"" help:"Range of the IPv4 pool that is made if the cluster has none, or none; empty: see default pools."`
-	V4BlockSize    string `env:"CALICO_IPV4POOL_BLOCK_SIZE" default:"26" help:"Prefix length of that pool's blocks, 20 to 32."`
-	V4IPIP         string `env:"CALICO_IPV4POOL_IPIP" default:"Never" help:"IPIP between nodes: Always, CrossSubnet or Never."`
-	V4VXLAN        string `env:"CALICO_IPV4POOL_VXLAN" default:"Never" help:"The same for VXLAN. Not both."`
-	V4NATOutgoing  string `env:"CALICO_IPV4POOL_NAT_OUTGOING" default:"true" help:"Masquerade packets from its pods to outside of all pools."`
-	V4NodeSelector string `env:"CALICO_IPV4POOL_NODE_SELECTOR" default:"all()" help:"Nodes that use it."`
-	V4NoExport     string `env:"CALICO_IPV4POOL_DISABLE_BGP_EXPORT" default:"false" help:"Keep its routes from being announced."`
-	V6CIDR         string `env:"CALICO_IPV6POOL_CIDR" default:"" help:"The same for IPv6, if the kernel has it."`
-	V6BlockSize    string `env:"CALICO_IPV6POOL_BLOCK_SIZE" default:"122" help:"Prefix length of that pool's blocks, 116 to 128."`
-	V6VXLAN        string `env:"CALICO_IPV6POOL_VXLAN" default:"Never" help:"VXLAN between nodes: Always, CrossSubnet or Never."`
-	V6NATOutgoing  string `env:"CALICO_IPV6POOL_NAT_OUTGOING" default:"false" help:"Masquerade packets from its pods to outside of all pools."`
-	V6NodeSelector string `env:"CALICO_IPV6POOL_NODE_SELECTOR" default:"all()" help:"Nodes that use it."`
-	V6NoExport     string `env:"CALICO_IPV6POOL_DISABLE_BGP_EXPORT" default:"false" help:"Keep its routes from being announced."`
+	NoDefaultPools bool              `env:"NO_DEFAULT_POOLS" default:"false" help:"Never make a default pool."`
+	V4CIDR         string            `env:"CALICO_IPV4POOL_CIDR" default:"" help:"Range of the IPv4 pool that is made if the cluster has none, or none; empty: see default pools."`
+	V4BlockSize    int               `env:"CALICO_IPV4POOL_BLOCK_SIZE" default:"26" is:"20-32" help:"Prefix length of that pool's blocks, 20 to 32."`
+	V4IPIP         api.Encapsulation `env:"CALICO_IPV4POOL_IPIP" default:"Never" help:"IPIP between nodes: Always, CrossSubnet or Never."`
+	V4VXLAN        api.Encapsulation `env:"CALICO_IPV4POOL_VXLAN" default:"Never" help:"The same for VXLAN. Not both."`
+	V4NATOutgoing  bool              `env:"CALICO_IPV4POOL_NAT_OUTGOING" default:"true" help:"Masquerade packets from its pods to outside of all pools."`
+	V4NodeSelector string            `env:"CALICO_IPV4POOL_NODE_SELECTOR" default:"all()" help:"Nodes that use it."`
+	V4NoExport     bool              `env:"CALICO_IPV4POOL_DISABLE_BGP_EXPORT" default:"false" help:"Keep its routes from being announced."`
+	V6CIDR         string            `env:"CALICO_IPV6POOL_CIDR" default:"" help:"The same for IPv6, if the kernel has it."`
+	V6BlockSize    int               `env:"CALICO_IPV6POOL_BLOCK_SIZE" default:"122" is:"116-128" help:"Prefix length of that pool's blocks, 116 to 128."`
+	V6VXLAN        api.Encapsulation `env:"CALICO_IPV6POOL_VXLAN" default:"Never" help:"VXLAN between nodes: Always, CrossSubnet or Never."`
+	V6NATOutgoing  bool              `env:"CALICO_IPV6POOL_NAT_OUTGOING" default:"false" help:"Masquerade packets from its pods to outside of all pools."`
+	V6NodeSelector string            `env:"CALICO_IPV6POOL_NODE_SELECTOR" default:"all()" help:"Nodes that use it."`
+	V6NoExport     bool              `env:"CALICO_IPV6POOL_DISABLE_BGP_EXPORT" default:"false" help:"Keep its routes from being announced."`
 }
 
 // Pools are the default pools, one of each family. Nil makes no pool.
@@ -41,15 +42,16 @@ type Pool struct {
 
 // pools checks the environment of the default pools.
 func (p *problems) pools(raw RawPools) Pools {
-	v4 := p.pool(rawPool{
-		prefix: "CALICO_IPV4POOL_", v6: false, low: 20, high: 32, cidr: raw.V4CIDR, blockSize: raw.V4BlockSize, ipip: raw.V4IPIP, vxlan: raw.V4VXLAN,
-		natOutgoing: raw.V4NATOutgoing, nodeSelector: raw.V4NodeSelector, noExport: raw.V4NoExport,
+	uses := []api.AllowedUse{api.UseWorkload, api.UseTunnel}
+	v4 := p.pool("CALICO_IPV4POOL_", raw.V4CIDR, false, api.IPPoolSpec{
+		BlockSize: raw.V4BlockSize, IPIPMode: raw.V4IPIP, VXLANMode: raw.V4VXLAN, NATOutgoing: raw.V4NATOutgoing,
+		NodeSelector: raw.V4NodeSelector, DisableBGPExport: raw.V4NoExport, AllowedUses: uses,
 	})
-	v6 := p.pool(rawPool{
-		prefix: "CALICO_IPV6POOL_", v6: true, low: 116, high: 128, cidr: raw.V6CIDR, blockSize: raw.V6BlockSize, ipip: "Never", vxlan: raw.V6VXLAN,
-		natOutgoing: raw.V6NATOutgoing, nodeSelector: raw.V6NodeSelector, noExport: raw.V6NoExport,
+	v6 := p.pool("CALICO_IPV6POOL_", raw.V6CIDR, true, api.IPPoolSpec{
+		BlockSize: raw.V6BlockSize, IPIPMode: api.EncapNever, VXLANMode: raw.V6VXLAN, NATOutgoing: raw.V6NATOutgoing,
+		NodeSelector: raw.V6NodeSelector, DisableBGPExport: raw.V6NoExport, AllowedUses: uses,
 	})
-	if !p.boolean("NO_DEFAULT_POOLS", raw.NoDefaultPools) {
+	if !raw.NoDefaultPools {
 		return Pools{V4: v4, V6: v6}
 	}
 	for name, value := range map[string]string{"CALICO_IPV4POOL_CIDR": raw.V4CIDR, "CALICO_IPV6POOL_CIDR": raw.V6CIDR} {
@@ -60,49 +62,32 @@ func (p *problems) pools(raw RawPools) Pools {
 	return Pools{}
 }
 
-// rawPool is one family's part of RawPools.
-type rawPool struct {
-	prefix                                                            string // of the variables' names
-	v6                                                                bool
-	low, high                                                         int // limits of the block size
-	cidr, blockSize, ipip, vxlan, natOutgoing, nodeSelector, noExport string
-}
-
-func (p *problems) pool(raw rawPool) *Pool {
-	pool := &Pool{Spec: api.IPPoolSpec{
-		BlockSize:        p.integer(raw.prefix+"BLOCK_SIZE", raw.blockSize, raw.low, raw.high),
-		IPIPMode:         p.encapsulation(raw.prefix+"IPIP", raw.ipip),
-		VXLANMode:        p.encapsulation(raw.prefix+"VXLAN", raw.vxlan),
-		NATOutgoing:      p.boolean(raw.prefix+"NAT_OUTGOING", raw.natOutgoing),
-		NodeSelector:     raw.nodeSelector,
-		DisableBGPExport: p.boolean(raw.prefix+"DISABLE_BGP_EXPORT", raw.noExport),
-		AllowedUses:      []api.AllowedUse{api.UseWorkload, api.UseTunnel},
-	}}
-	if pool.Spec.IPIPMode != api.EncapNever && pool.Spec.VXLANMode != api.EncapNever {
-		p.add(raw.prefix+"VXLAN", raw.vxlan, fmt.Sprintf("must be Never beside %sIPIP=%q: a pool has one encapsulation", raw.prefix, raw.ipip))
+// pool checks one family's pool. The names of its variables begin with prefix.
+func (p *problems) pool(prefix, cidr string, v6 bool, spec api.IPPoolSpec) *Pool {
+	if spec.IPIPMode != api.EncapNever && spec.VXLANMode != api.EncapNever {
+		p.add(prefix+"VXLAN", string(spec.VXLANMode), fmt.Sprintf("must be Never beside %sIPIP=%q: a pool has one encapsulation", prefix, spec.IPIPMode))
 	}
-	switch raw.cidr {
+	switch cidr {
 	case "none":
 		return nil
 	case "":
-		return pool
+		return &Pool{Spec: spec}
 	}
-	pool.CIDR = p.poolRange(raw, pool.Spec.BlockSize)
-	return pool
+	return &Pool{CIDR: p.poolRange(prefix, cidr, v6, spec.BlockSize), Spec: spec}
 }
 
-func (p *problems) poolRange(raw rawPool, blockSize int) netip.Prefix {
-	name := raw.prefix + "CIDR"
-	cidr, err := netip.ParsePrefix(raw.cidr)
+func (p *problems) poolRange(prefix, text string, v6 bool, blockSize int) netip.Prefix {
+	name := prefix + "CIDR"
+	cidr, err := netip.ParsePrefix(text)
 	switch {
-	case err != nil || cidr.Addr().Is6() != raw.v6 || cidr != cidr.Masked():
+	case err != nil || cidr.Addr().Is6() != v6 || cidr != cidr.Masked():
 		example := "an IPv4 range with its host bits zero, such as 192.168.0.0/16"
-		if raw.v6 {
+		if v6 {
 			example = "an IPv6 range with its host bits zero, such as fd10:244::/48"
 		}
-		p.add(name, raw.cidr, "must be none or "+example)
+		p.add(name, text, "must be none or "+example)
 	case cidr.Bits() > blockSize:
-		p.add(raw.prefix+"BLOCK_SIZE", raw.blockSize, fmt.Sprintf("must not be less than the /%d of %s", cidr.Bits(), name))
+		p.add(prefix+"BLOCK_SIZE", strconv.Itoa(blockSize), fmt.Sprintf("must not be less than the /%d of %s", cidr.Bits(), name))
 	}
 	return cidr
 }

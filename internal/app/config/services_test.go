@@ -13,7 +13,7 @@ func TestServiceRanges(t *testing.T) {
 		"": nil, "10.96.0.0/12": {{CIDR: "10.96.0.0/12"}}, "10.96.0.1/12, fd00:96::/112": {{CIDR: "10.96.0.0/12"}, {CIDR: "fd00:96::/112"}},
 	} {
 		var p problems
-		if got := p.serviceRanges(RawServices{ClusterIPs: text}); !slices.Equal(got, want) || p.err() != nil {
+		if got := p.serviceRanges(text); !slices.Equal(got, want) || p.err() != nil {
 			t.Errorf("%q: %v, %v", text, got, p.err())
 		}
 	}
