@@ -13,8 +13,8 @@ var (
 	accountLabels = map[string][]string{"team": {"red", "blue"}, "app": {"web"}}
 	thingLabels   = map[string][]string{"app": {"web", "db", "api"}, "tier": {"x", "y"}, "kind": {"partner", "bad"}}
 	// tierNames are those of tiers; of the last one there is never an object.
-	tierNames     = []string{"t0", "t1", "t2", "t3"}
-	shownLabels   = map[string][]string{
+	tierNames   = []string{"t0", "t1", "t2", "t3"}
+	shownLabels = map[string][]string{
 		"projectcalico.org/namespace": {"ns-0", "ns-1"}, "projectcalico.org/orchestrator": {"k8s"}, "projectcalico.org/serviceaccount": {"default", "robot"},
 		"pcns.env": {"dev", "prod"}, "pcns.projectcalico.org/name": {"ns-0", "ns-1"}, "pcsa.team": {"red", "blue"}, "pcsa.projectcalico.org/name": {"robot"},
 	}

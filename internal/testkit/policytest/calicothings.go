@@ -128,14 +128,17 @@ func (t thing) declares(name string, protocol uint8, port uint16) bool {
 	})
 }
 
-// labelsOf merges those that Calico's clients write into an annotation over those that kubectl writes.
-func labelsOf(m *api.Meta) map[string]string {
+// labelsOf are the labels that count.
+func labelsOf(m *api.Meta) map[string]string { return withoutPretence(merged(m), ofCalico+"namespace") }
+
+// merged has those that Calico's clients write into an annotation over those that kubectl writes.
+func merged(m *api.Meta) map[string]string {
 	labels := map[string]string{}
 	maps.Copy(labels, m.Labels)
 	if text := m.Annotations[ofCalico+"metadata"]; text != "" {
 		maps.Copy(labels, decode[struct{ Labels map[string]string }](json.RawMessage(text)).Labels)
 	}
-	return withoutPretence(labels, ofCalico+"namespace")
+	return labels
 }
 
 // withoutPretence removes labels by which something would seem to be where it is not: those that are inherited, and some of Calico's own.

@@ -244,7 +244,7 @@ func (r *Rig) Again(link string, p Packet, number uint64) error {
 // Answer sends what the destination of a UDP packet answers, from behind its link.
 func (r *Rig) Answer(link string, p Packet, number uint64) (uint64, error) {
 	answer := r.next.Add(1)
-	from, to := netip.AddrPortFrom(p.To, p.Port), netip.AddrPortFrom(p.From, sourcePort(number))
+	from, to := netip.AddrPortFrom(p.To, p.Port), netip.AddrPortFrom(p.From, p.sourcePort(number))
 	kind, packet := netnstest.Datagram(from, to, mark(answer))
 	return answer, r.put(link, Packet{From: p.To, To: p.From}, kind, packet)
 }

@@ -40,24 +40,39 @@ func sourceOf(packet []byte) (a netip.Addr) {
 	return a
 }
 
-// sourcePort makes each of some 40,000 packets in a row a connection of its own.
-func sourcePort(number uint64) uint16 { return uint16(20000 + number%40000) }
+// sourcePort is the packet's, or makes each of some 40,000 packets in a row a connection of its own.
+func (p Packet) sourcePort(number uint64) uint16 {
+	if p.SourcePort != 0 {
+		return p.SourcePort
+	}
+	return uint16(20000 + number%40000)
+}
+
+// icmp is the packet's type and code, or an echo request.
+func (p Packet) icmp(echo uint8) (kind, code uint8) {
+	if p.Type == 0 && p.Code == 0 {
+		return echo, 0
+	}
+	return p.Type, p.Code
+}
 
 // encode makes the first packet of a new connection.
 func encode(p Packet, number uint64) (kind uint16, packet []byte) {
 	switch p.Protocol {
 	case TCP:
-		return netnstest.Packet(p.From, p.To, TCP, 64, append(syn(sourcePort(number), p.Port), mark(number)...), 16)
+		return netnstest.Packet(p.From, p.To, TCP, 64, append(syn(p.sourcePort(number), p.Port), mark(number)...), 16)
 	case UDP:
-		return netnstest.Datagram(netip.AddrPortFrom(p.From, sourcePort(number)), netip.AddrPortFrom(p.To, p.Port), mark(number))
+		return netnstest.Datagram(netip.AddrPortFrom(p.From, p.sourcePort(number)), netip.AddrPortFrom(p.To, p.Port), mark(number))
 	case SCTP:
-		return netnstest.Packet(p.From, p.To, SCTP, 64, initChunk(sourcePort(number), p.Port, mark(number)), -1)
+		return netnstest.Packet(p.From, p.To, SCTP, 64, initChunk(p.sourcePort(number), p.Port, mark(number)), -1)
 	case ICMP:
-		echo := append([]byte{8, 0, 0, 0, byte(number >> 8), byte(number), 0, 1}, mark(number)...)
+		kind, code := p.icmp(8)
+		echo := append([]byte{kind, code, 0, 0, byte(number >> 8), byte(number), 0, 1}, mark(number)...)
 		netnstest.PlainSum(echo, 2)
 		return netnstest.Packet(p.From, p.To, ICMP, 64, echo, -1)
 	case ICMPv6:
-		echo := append([]byte{128, 0, 0, 0, byte(number >> 8), byte(number), 0, 1}, mark(number)...)
+		kind, code := p.icmp(128)
+		echo := append([]byte{kind, code, 0, 0, byte(number >> 8), byte(number), 0, 1}, mark(number)...)
 		return netnstest.Packet(p.From, p.To, ICMPv6, 64, echo, 2)
 	}
 	return netnstest.Packet(p.From, p.To, p.Protocol, 64, mark(number), -1)
@@ -115,8 +130,12 @@ func initChunk(from, to uint16, data []byte) []byte {
 	return b
 }
 
-// Sendable reports whether hosts forward such a packet at all: no addresses of this host, of all hosts, or of none.
-func Sendable(p Packet) bool { return routable(p.From) && routable(p.To) }
+// Sendable reports whether hosts forward such a packet at all: no addresses of this host, of all hosts, or of none; and of ICMP only what asks, as
+// the rest belongs to other connections.
+func Sendable(p Packet) bool {
+	asks := map[uint8][]uint8{ICMP: {0, 8, 13, 15, 17}, ICMPv6: {0, 128}}[p.Protocol]
+	return routable(p.From) && routable(p.To) && (asks == nil || slices.Contains(asks, p.Type))
+}
 
 func routable(a netip.Addr) bool {
 	if a.Is4() && (a.As4()[0] == 0 || a.As4()[0] >= 224) {
