@@ -207,8 +207,14 @@ func TestVerdicts(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if text := r.markdown(); strings.Count(text, "**not met**") != 3 || !strings.Contains(text, "Calico, combined") {
-		t.Errorf("the report does not say it:\n%s", text)
+	text := r.markdown()
+	for _, want := range []string{"3 of 6 requirements are met", "\n- DEL, time: 1.53× (≤ 1.5× (veth floor + one GET))\n", "Calico, combined"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the report does not say %q:\n%s", want, text)
+		}
+	}
+	if rows, err := r.requirements(); err != nil || strings.Count(string(rows), ",true\n") != 3 || strings.Count(string(rows), ",false\n") != 3 {
+		t.Errorf("the verdicts as values: %v\n%s", err, rows)
 	}
 }
 

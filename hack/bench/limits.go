@@ -12,14 +12,6 @@ type verdict struct {
 	met                   bool
 }
 
-// mark begins the line of a verdict in the report; unmet ones sort first.
-func (v verdict) mark() string {
-	if v.met {
-		return ""
-	}
-	return "**not met**, "
-}
-
 // Limits relative to other programs in the same run, as absolute times differ between machines.
 const (
 	maxAddOfGet    = 4        // times the floor of one GET, wall and CPU

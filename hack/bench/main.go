@@ -85,14 +85,19 @@ func run(ctx context.Context, args []string) error {
 	if err := os.WriteFile(o.out, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("-o: %w", err)
 	}
-	if len(r.goBench) == 0 {
-		return nil
+	if err := writeBeside(o.out, "required", r.requirements); err != nil || len(r.goBench) == 0 {
+		return err
 	}
-	figures, err := r.goBenchmarks()
+	return writeBeside(o.out, "go", r.goBenchmarks)
+}
+
+// writeBeside writes comma-separated values to a file whose name begins with the report's.
+func writeBeside(report, name string, values func() ([]byte, error)) error {
+	text, err := values()
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(strings.TrimSuffix(o.out, ".md")+"-go.csv", figures, 0o644)
+	return os.WriteFile(strings.TrimSuffix(report, ".md")+"-"+name+".csv", text, 0o644)
 }
 
 func parse(args []string) (options, error) {
@@ -100,7 +105,7 @@ func parse(args []string) (options, error) {
 	root := f.String("root", ".", "root of the repository, with the programs that make build has made")
 	bin := f.String("bin", "", "directory of the plugins (default: bin below the root)")
 	conf := f.String("conf", "", "configuration of a plugin to measure instead of ours; __KUBECONFIG_FILEPATH__ and __KUBERNETES_NODE_NAME__ are replaced in it")
-	out := f.String("o", "", "file to write the report to, besides standard output, and Go's benchmarks to one beside it")
+	out := f.String("o", "", "file to write the report to, besides standard output; requirements and Go's benchmarks go to files beside it")
 	only := f.String("only", "", "comma-separated parts to run: "+strings.Join(parts, ", ")+"; policy for both of its parts")
 	fast := f.Bool("quick", false, "less of everything: a minute, and figures to match")
 	if err := f.Parse(args); err != nil {

@@ -3,10 +3,12 @@ package conformance
 import (
 	"bytes"
 	"cmp"
+	"encoding/csv"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -41,15 +43,15 @@ func (r *results) add(one result) {
 	r.all = append(r.all, one)
 }
 
-// String is the time of a spec that has passed, and the outcome of any other.
-func (one result) String() string {
+// outcome is what has become of a spec.
+func (one result) outcome() string {
 	switch {
 	case one.why != "":
-		return "not run: " + one.why
+		return "not run"
 	case one.passed:
-		return fmt.Sprintf("%.0fs", one.took.Seconds())
+		return "passed"
 	}
-	return "**failed**"
+	return "failed"
 }
 
 const intro = `<!-- Written by make e2e; what it does is in internal/tests/conformance. -->
@@ -57,6 +59,8 @@ const intro = `<!-- Written by make e2e; what it does is in internal/tests/confo
 # Conformance of policy
 
 What other projects' tests of network policy have shown, on [the lab](lab.md): three nodes, kube-proxy in nftables mode, pods with IPv4 over VXLAN.
+Each test, with its time: [conformance.csv](conformance.csv). Here are those that did not pass.
+
 `
 
 // write logs the number of specs of each outcome, and writes the report if it is asked for.
@@ -73,36 +77,69 @@ func (r *results) write(t *testing.T) {
 	for _, suite := range []string{kubernetesSuite, apiSuite} {
 		counts, lists := r.lists(suite)
 		t.Logf("%s: %s", suite, counts)
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s", suite, counts, lists)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n%s", suite, counts, lists)
 	}
 	if *report == "" {
 		return
 	}
-	errtest.Must(t, os.WriteFile(*report, b.Bytes(), 0o644))
+	for path, text := range map[string][]byte{*report: b.Bytes(), strings.TrimSuffix(*report, ".md") + ".csv": r.values(t)} {
+		errtest.Must(t, os.WriteFile(path, text, 0o644))
+	}
 }
 
-// lists returns how many specs of a suite have passed, have failed and were not run, and lists of them: those not run below their reasons.
+// values returns all specs as comma-separated values.
+func (r *results) values(t *testing.T) []byte {
+	t.Helper()
+	rows := [][]string{{"Suite", "Test", "Result", "Seconds"}}
+	for _, one := range r.all {
+		seconds := ""
+		if one.why == "" {
+			seconds = fmt.Sprintf("%.0f", one.took.Seconds())
+		}
+		rows = append(rows, []string{one.suite, one.spec, one.outcome(), seconds})
+	}
+	var b bytes.Buffer
+	errtest.Must(t, csv.NewWriter(&b).WriteAll(rows))
+	return b.Bytes()
+}
+
+// lists returns how many specs of a suite have passed, have failed and were not run, and lists of those that did not pass: those not run
+// below their reasons.
 func (r *results) lists(suite string) (counts, lists string) {
-	run, idle := "", map[string]string{}
-	passed, failed, left := 0, 0, 0
+	failed, idle, count := "", map[string]string{}, map[string]int{}
 	for _, one := range r.all {
 		if one.suite != suite {
 			continue
 		}
-		switch {
-		case one.why != "":
-			left++
+		count[one.outcome()]++
+		switch one.outcome() {
+		case "failed":
+			failed += "- **failed**: " + one.spec + "\n"
+		case "not run":
 			idle[one.why] += "- " + one.spec + "\n"
-			continue
-		case one.passed:
-			passed++
-		default:
-			failed++
 		}
-		run += fmt.Sprintf("- %s (%s)\n", one.spec, one)
+	}
+	if failed != "" {
+		lists = "\n" + failed
 	}
 	for _, why := range slices.Sorted(maps.Keys(idle)) {
-		run += fmt.Sprintf("\nNot run: %s:\n\n%s", why, idle[why])
+		lists += fmt.Sprintf("\nNot run: %s:\n\n%s", why, idle[why])
 	}
-	return fmt.Sprintf("%d passed, %d failed, %d not run.", passed, failed, left), run
+	return fmt.Sprintf("%d passed, %d failed, %d not run.", count["passed"], count["failed"], count["not run"]), lists
+}
+
+// Failed specs and those not run are on the page, all specs among the values.
+func TestReport(t *testing.T) {
+	r := &results{all: []result{
+		{suite: apiSuite, spec: "good", passed: true, took: 1600 * time.Millisecond}, {suite: apiSuite, spec: "bad", took: time.Second},
+		{suite: apiSuite, spec: "idle", why: "no SCTP"}, {suite: kubernetesSuite, spec: "another"},
+	}}
+	if counts, lists := r.lists(apiSuite); counts != "1 passed, 1 failed, 1 not run." || lists != "\n- **failed**: bad\n\nNot run: no SCTP:\n\n- idle\n" {
+		t.Errorf("%s\n%s", counts, lists)
+	}
+	want := "Suite,Test,Result,Seconds\n" + apiSuite + ",good,passed,2\n" + apiSuite + ",bad,failed,1\n" + apiSuite + ",idle,not run,\n" +
+		kubernetesSuite + ",another,failed,0\n"
+	if got := string(r.values(t)); got != want {
+		t.Errorf("values\n%s\nwant\n%s", got, want)
+	}
 }
