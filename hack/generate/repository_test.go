@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/csv"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -185,4 +186,50 @@ func TestCommandsInPagesExist(t *testing.T) {
 			t.Errorf("found only %d names of %s", found, c.source)
 		}
 	}
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func (Test|Fuzz)\w+`)
+
+// Every attack of docs/defences.csv has an outcome, and names tests that exist.
+func TestDefencesNameTests(t *testing.T) {
+	file, err := os.Open(filepath.Join(repository, "docs", "defences.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	rows, err := csv.NewReader(file).ReadAll()
+	if err != nil || len(rows) < 40 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	exists := testFunctions(t)
+	for _, row := range rows[1:] {
+		if row[0] == "" || row[1] == "" || row[2] == "" {
+			t.Errorf("%q lacks a value", row)
+		}
+		for _, name := range strings.Split(row[3], ", ") {
+			if !exists[name] {
+				t.Errorf("attack %q: no test is called %s", row[1], name)
+			}
+		}
+	}
+}
+
+// testFunctions returns the names of the product's tests.
+func testFunctions(t *testing.T) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	err := filepath.WalkDir(filepath.Join(repository, "internal"), func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, found := range testFunction.FindAllString(string(text), -1) {
+			all[strings.TrimPrefix(found, "func ")] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }

@@ -12,7 +12,7 @@ import (
 // podArgs is what the kubelet's runtime passes in CNI_ARGS. The names of the fields are the keys; docs/ is made of the tags.
 type podArgs struct {
 	types.CommonArgs
-	K8S_POD_NAMESPACE          types.UnmarshallableString `help:"Namespace of the pod. With datastore kubernetes calico requires it; calico-ipam does not."`
+	K8S_POD_NAMESPACE          types.UnmarshallableString `help:"Namespace of the pod; calico with datastore kubernetes requires it."`
 	K8S_POD_NAME               types.UnmarshallableString `help:"Name of the pod; both or neither. A container of neither is no pod's."`
 	K8S_POD_INFRA_CONTAINER_ID types.UnmarshallableString `help:"Accepted: it is the container ID, which CNI_CONTAINERID says too."`
 	K8S_POD_UID                types.UnmarshallableString `help:"UID of the pod: ADD refuses a sandbox of a pod that was deleted and created again."`

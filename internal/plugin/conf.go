@@ -49,22 +49,22 @@ const (
 type netConf struct {
 	types.NetConf
 	DatastoreType        string         `json:"datastore_type" help:"kubernetes or etcdv3; empty: etcdv3 if there are etcd endpoints, else kubernetes."`
-	CalicoAPIGroup       string         `json:"calico_api_group" help:"API group in which Calico's objects are stored. Only crd.projectcalico.org/v1 is supported."`
+	CalicoAPIGroup       string         `json:"calico_api_group" help:"API group of Calico's objects: only crd.projectcalico.org/v1."`
 	Nodename             string         `json:"nodename" help:"This node's name in Kubernetes; empty: nodename_file's content, else the host name in lower case."`
-	NodenameFile         string         `json:"nodename_file" default:"/var/lib/calico/nodename" help:"Written by the agent. calico refuses to work before it exists."`
+	NodenameFile         string         `json:"nodename_file" default:"/var/lib/calico/nodename" help:"Written by the agent; calico refuses to work without it."`
 	NodenameFileOptional bool           `json:"nodename_file_optional" help:"Work without nodename_file."`
 	Hostname             string         `json:"hostname" instead:"nodename" help:"This node's name if neither nodename nor the file has one."`
 	MTU                  int            `json:"mtu" default:"0" help:"MTU of the pod's link; 0: the agent's, in /var/lib/calico/mtu, else the kernel's default."`
 	RequireMTUFile       bool           `json:"require_mtu_file" help:"With mtu 0, refuse to work without /var/lib/calico/mtu."`
 	NumQueues            int            `json:"num_queues" default:"1" help:"Receive and transmit queues of the link."`
-	DeviceType           string         `json:"device_type" default:"veth" help:"Kind of the link: veth, or netkit, for which a kernel without it gets a veth."`
+	DeviceType           string         `json:"device_type" default:"veth" help:"Kind of the link: veth, or netkit, instead of which a kernel without it gets veth."`
 	LogLevel             string         `json:"log_level" default:"info" help:"debug, info, warn or error; anything else is info."`
 	LogFilePath          string         `json:"log_file_path" help:"Log to this file too; to standard error always."`
 	LogFileMaxSize       int            `json:"log_file_max_size" default:"100" help:"Size in MB at which the log file is rotated."`
 	LogFileMaxAge        int            `json:"log_file_max_age" default:"30" help:"Days for which rotated log files are kept."`
 	LogFileMaxCount      int            `json:"log_file_max_count" default:"10" help:"How many rotated log files are kept."`
 	IPAM                 ipamConf       `json:"ipam"`
-	IPAMLockFile         string         `json:"ipam_lock_file" default:"/var/run/calico/ipam.lock" help:"Lock that lets one plugin of a node assign at a time."`
+	IPAMLockFile         string         `json:"ipam_lock_file" default:"/var/run/calico/ipam.lock" help:"Lock by which one plugin of a node assigns at a time."`
 	QPS                  float64        `json:"qps" help:"Accepted: a call makes few requests."`
 	Burst                int            `json:"burst" help:"Accepted, as qps."`
 	Policy               policyConf     `json:"policy"`
@@ -73,8 +73,8 @@ type netConf struct {
 	ContainerSettings    containerConf  `json:"container_settings"`
 	IncludeDefaultRoutes bool           `json:"include_default_routes" help:"With ipam.routes, the pod gets the default route too."`
 	ReadinessGates       []string       `json:"readiness_gates" help:"URLs that must answer with status 200 to 399 before ADD goes on, within 30 seconds."`
-	PolicyEnforced       bool           `json:"policy_enforced" help:"The agent enforces NetworkPolicies: if the kernel has none of its rules, as after a reboot, ADD closes pods until the agent has started, unless the agent has left policies to another engine."`
-	PolicySetupTimeout   int            `json:"policy_setup_timeout_seconds" default:"0" help:"How long ADD waits until the pod's policies are in force; then it goes on with a warning, and the pod is closed until they are. Where the kernel has no rules of the agent and policy_enforced is false, for a file of Felix in endpoint_status_dir."`
+	PolicyEnforced       bool           `json:"policy_enforced" help:"The agent enforces NetworkPolicies: while the kernel has none of its rules, as after a reboot, ADD closes pods, unless the agent has left policies to another engine."`
+	PolicySetupTimeout   int            `json:"policy_setup_timeout_seconds" default:"0" help:"How long ADD waits for the pod's policies; then it warns and goes on, and the pod is closed until they are in force. Without rules of the agent and policy_enforced: for Felix's file in endpoint_status_dir."`
 	EndpointStatusDir    string         `json:"endpoint_status_dir" default:"/var/run/calico/endpoint-status" help:"Where Felix writes those files."`
 	Dataplane            dataplaneConf  `json:"dataplane_options"`
 	EtcdEndpoints        string         `json:"etcd_endpoints" help:"Comma-separated URLs of etcd."`
@@ -90,7 +90,7 @@ type netConf struct {
 }
 
 type ipamConf struct {
-	Type string `json:"type" help:"IPAM plugin, required. calico-ipam is served by calico itself, any other executed, host-local with the values below."`
+	Type string `json:"type" help:"IPAM plugin, required: calico itself serves calico-ipam, and executes any other."`
 	// Strings, as in Calico: only "false" and only "true" change the default.
 	AssignIPv4 string   `json:"assign_ipv4" default:"true" help:"calico-ipam: only the string false turns IPv4 off."`
 	AssignIPv6 string   `json:"assign_ipv6" default:"false" help:"calico-ipam: only the string true turns IPv6 on."`
@@ -103,7 +103,7 @@ type ipamConf struct {
 }
 
 type policyConf struct {
-	Type       string `json:"type" help:"k8s lets annotations of pods and namespaces count and, with etcdv3, reads them. calico-ipam takes any other value for none."`
+	Type       string `json:"type" help:"k8s: annotations of pods and namespaces count. calico-ipam takes any other value for none."`
 	APIRoot    string `json:"k8s_api_root" instead:"kubernetes.k8s_api_root" help:"URL of the API server; what follows /api/ is cut off."`
 	AuthToken  string `json:"k8s_auth_token" instead:"kubernetes.kubeconfig" help:"Token; wins over the kubeconfig's."`
 	ClientCert string `json:"k8s_client_certificate" instead:"kubernetes.kubeconfig" help:"PEM file of the client certificate; wins over the kubeconfig's."`

@@ -11,7 +11,7 @@ import (
 // RawAddress is the environment by which a node's addresses are found, as it is written. Names and meanings are Calico's; but the
 // default method is kubernetes-internal-ip, links are told by kind, and an address on the Node that no link has is not believed.
 type RawAddress struct {
-	IP      string `env:"IP" default:"" help:"IPv4 address of this node, with or without prefix length; autodetect, by IP_AUTODETECTION_METHOD; none, for IPv6 alone; empty keeps the Node's if a link has it, else detects."`
+	IP      string `env:"IP" default:"" help:"IPv4 address of this node, with or without prefix length; autodetect; none, for IPv6 alone; empty keeps the Node's if a link has it, else detects."`
 	IP6     string `env:"IP6" default:"" help:"IPv6 address of this node, as IP; but empty uses no IPv6 unless the Node has an address."`
 	Method  string `env:"IP_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"kubernetes-internal-ip, first-found, can-reach=HOST, or lists of interface=REGEX, skip-interface=REGEX, cidr=CIDR."`
 	Method6 string `env:"IP6_AUTODETECTION_METHOD" default:"kubernetes-internal-ip" help:"The same for IPv6."`
@@ -28,8 +28,8 @@ type Address struct {
 type Addresses struct {
 	V4, V6      Address
 	Shared      bool   `env:"DISABLE_NODE_IP_CHECK" default:"false" help:"true takes an address that another node has announced."`
-	RouterID    string `env:"CALICO_ROUTER_ID" default:"" help:"BGP's router ID: an IPv4 address, or hash, of the node's name; empty means the IPv4 address, so a node with IPv6 alone needs it."`
-	MaxPrefixes int    `env:"TORTIE_BGP_MAX_PREFIXES" default:"20000" is:"1-10000000" help:"How many prefixes a BGP peer may announce; above, its session is closed for a while."`
+	RouterID    string `env:"CALICO_ROUTER_ID" default:"" help:"BGP's router ID: an IPv4 address, or hash, of the node's name; empty: the IPv4 address; needed with IPv6 alone."`
+	MaxPrefixes int    `env:"TORTIE_BGP_MAX_PREFIXES" default:"20000" is:"1-10000000" help:"Prefixes that a BGP peer may announce; above, its session is closed for a while."`
 	// ASN is written to the Node; 0 leaves what is there.
 	ASN uint32
 }

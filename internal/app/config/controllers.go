@@ -24,12 +24,12 @@ type Controllers struct {
 	Identity   string         `env:"POD_NAME" default:"" help:"Name of this one in the Lease; empty makes one of the host's name."`
 	Address    string         `env:"TORTIE_CONTROLLERS_ADDRESS" default:"127.0.0.1:9095" is:"listen" help:"host:port of /livez, /readyz, /metrics and /status."`
 	Metrics    string         `env:"TORTIE_CONTROLLERS_METRICS" default:"" is:"listen" help:"host:port of a second /metrics, for other hosts; empty is none."`
-	Period     *time.Duration `env:"RECONCILER_PERIOD" default:"" help:"How often everything is checked without a change; empty: the object's, else 5m."`
-	Grace      *time.Duration `env:"TORTIE_LEAK_GRACE_PERIOD" default:"" help:"How long an address must look unused before it is freed; 0 is never; empty: the object's, else 15m."`
+	Period     *time.Duration `env:"RECONCILER_PERIOD" default:"" help:"How often everything is checked; empty: the object's, else 5m."`
+	Grace      *time.Duration `env:"TORTIE_LEAK_GRACE_PERIOD" default:"" help:"How long an address must look unused to be freed; 0 is never; empty: the object's, else 15m."`
 	NodeGrace  time.Duration  `env:"TORTIE_NODE_GRACE_PERIOD" default:"10s" help:"How long a Node must be gone before its addresses are freed."`
 	Compaction *time.Duration `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted; 0 is never; empty: the object's, else 10m."`
-	SyncLabels *bool          `env:"SYNC_NODE_LABELS" default:"" help:"With etcd: whether Kubernetes' labels of nodes are copied to Calico's; empty is what the object says, else true."`
-	Rate       int            `env:"TORTIE_API_RATE" default:"100" is:"1-10000" help:"Requests a second to the datastore at most, while there is something to clean up."`
+	SyncLabels *bool          `env:"SYNC_NODE_LABELS" default:"" help:"With etcd: whether nodes' labels are copied from Kubernetes to Calico; empty: the object's, else true."`
+	Rate       int            `env:"TORTIE_API_RATE" default:"100" is:"1-10000" help:"Most requests per second to the datastore while cleaning up."`
 	LogLevel   slog.Level     `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 	Pools      Pools
 	NoPolicy   bool              // the agents enforce none
@@ -42,7 +42,7 @@ type ControllersVariables struct {
 	Datastore string `env:"DATASTORE_TYPE" default:"" help:"kubernetes or etcdv3; empty is etcdv3 if ETCD_ENDPOINTS is set, else kubernetes."`
 	Controllers
 	RawPools
-	Policy PolicyMode `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agents'. With off each NetworkPolicy has an Event, as it restricts nothing; with on and auto those that are invalid, select no pod, or name a port that no pod declares."`
+	Policy PolicyMode `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agents': with off each NetworkPolicy gets an Event, with on and auto those that are invalid, select no pod, or name a port that no pod declares."`
 }
 
 // calicoControllers are Calico's that are not provided here.

@@ -17,48 +17,48 @@ import (
 type Install struct {
 	InstallHost
 	SourceDir      string        `env:"CNI_BIN_SOURCE_DIR" default:"/opt/cni/bin" is:"path" help:"Where the image keeps the plugins."`
-	SkipBinaries   []string      `env:"SKIP_CNI_BINARIES" default:"" help:"Comma-separated names of plugins not to install, except calico and calico-ipam."`
-	UpdateBinaries bool          `env:"UPDATE_CNI_BINARIES" default:"true" help:"false keeps plugins that are on the host, whatever they are; if calico, calico-ipam and what the conflist names are there, the directory may be read-only."`
+	SkipBinaries   []string      `env:"SKIP_CNI_BINARIES" default:"" help:"Plugins not to install, comma-separated; not calico and calico-ipam."`
+	UpdateBinaries bool          `env:"UPDATE_CNI_BINARIES" default:"true" help:"false keeps whatever plugins are on the host; with calico, calico-ipam and what the conflist names there, the directory may be read-only."`
 	NetworkConfig  string        `env:"CNI_NETWORK_CONFIG" default:"" help:"Template of the conflist; empty means the built-in one."`
 	NetworkFile    string        `env:"CNI_NETWORK_CONFIG_FILE" default:"" is:"path" help:"File that holds the template; it wins over CNI_NETWORK_CONFIG."`
 	ConfMode       fs.FileMode   `env:"TEST_FILE_PERMISSION" default:"0600" help:"Mode of the conflist, in octal."`
 	MTU            int           `env:"CNI_MTU" default:"0" is:"0-65535" help:"MTU of pods' interfaces. 0 takes what the agent writes to /var/lib/calico/mtu."`
-	RequireMTUFile bool          `env:"REQUIRE_MTU_FILE" default:"false" help:"Placeholder: with CNI_MTU 0 the plugins refuse to work without /var/lib/calico/mtu."`
-	Policy         PolicyMode    `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agent's: with on and auto, the plugins see to it that a pod's policies are in force before its first packet."`
+	RequireMTUFile bool          `env:"REQUIRE_MTU_FILE" default:"false" help:"With CNI_MTU 0 plugins refuse to work without /var/lib/calico/mtu."`
+	Policy         PolicyMode    `env:"TORTIE_POLICY" default:"off" help:"off, on or auto, as the agent's: with on and auto, plugins wait for a pod's policies."`
 	PolicyTimeout  int           `env:"TORTIE_POLICY_SETUP_TIMEOUT_SECONDS" default:"5" is:"0-60" help:"For policy_setup_timeout_seconds of the conflist, unless TORTIE_POLICY is off."`
 	NodeName       string        `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; empty: the host name in lower case."`
-	ServiceHost    string        `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, for the plugins' kubeconfig; Kubernetes sets it in every pod."`
+	ServiceHost    string        `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, set by Kubernetes, for the plugins' kubeconfig."`
 	ServicePort    int           `env:"KUBERNETES_SERVICE_PORT" default:"443" is:"1-65535" help:"Port of the API server."`
 	Protocol       string        `env:"KUBERNETES_SERVICE_PROTOCOL" default:"https" is:"https|http" help:"https or http."`
 	SkipTLSVerify  bool          `env:"SKIP_TLS_VERIFY" default:"false" help:"true: plugins and installer do not check the API server's certificate."`
-	EndpointDir    string        `env:"TORTIE_API_ENDPOINT_DIR" default:"" is:"path" help:"Mounted ConfigMap with KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which win over the variables and are followed."`
+	EndpointDir    string        `env:"TORTIE_API_ENDPOINT_DIR" default:"" is:"path" help:"Mounted ConfigMap whose KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT win over the variables and are followed."`
 	Kubeconfig     string        `env:"KUBECONFIG" default:"" is:"path" help:"Kubeconfig of the installer itself; empty: the pod's service account."`
 	Datastore      string        `env:"DATASTORE_TYPE" default:"kubernetes" is:"kubernetes|etcdv3" help:"Datastore of the plugins: kubernetes or etcdv3."`
-	APIGroup       string        `env:"CALICO_API_GROUP" default:"crd.projectcalico.org/v1" is:"crd.projectcalico.org/v1" help:"API group in which Calico's objects are stored. Only crd.projectcalico.org/v1 is supported."`
+	APIGroup       string        `env:"CALICO_API_GROUP" default:"crd.projectcalico.org/v1" is:"crd.projectcalico.org/v1" help:"API group of Calico's objects: only crd.projectcalico.org/v1."`
 	EtcdEndpoints  string        `env:"ETCD_ENDPOINTS" default:"" help:"Comma-separated URLs of etcd, for the placeholder."`
 	EtcdDiscovery  string        `env:"ETCD_DISCOVERY_SRV" default:"" help:"Domain with etcd's SRV records, for the placeholder."`
-	TLSDir         string        `env:"TLS_ASSETS_DIR" default:"/calico-secrets" is:"path" help:"Directory with etcd-ca, etcd-cert and etcd-key, copied to calico-tls beside the conflist, and followed."`
+	TLSDir         string        `env:"TLS_ASSETS_DIR" default:"/calico-secrets" is:"path" help:"Directory with etcd-ca, etcd-cert and etcd-key, which are followed and copied to calico-tls."`
 	ServiceAccount string        `env:"CALICO_CNI_SERVICE_ACCOUNT" default:"tortie-cni" help:"ServiceAccount whose token the plugins use."`
-	Refresh        time.Duration `env:"CNI_TOKEN_REFRESH_INTERVAL" default:"" is:"1m" help:"How often the token is renewed, such as 1h. Empty: after a quarter to a half of its life."`
+	Refresh        time.Duration `env:"CNI_TOKEN_REFRESH_INTERVAL" default:"" is:"1m" help:"How often the token is renewed, such as 1h; empty: after a quarter to a half of its life."`
 	LogLevel       string        `env:"LOG_LEVEL" default:"info" is:"info|debug|warn|error" help:"Log level of the plugins and of install: debug, info, warn or error."`
 	LogMaxSize     int           `env:"LOG_FILE_MAX_SIZE" default:"100" is:"0-1048576" help:"Size in MB at which the plugins' log file is rotated."`
 	LogMaxAge      int           `env:"LOG_FILE_MAX_AGE" default:"30" is:"0-1048576" help:"Days for which rotated log files are kept."`
 	LogMaxCount    int           `env:"LOG_FILE_MAX_COUNT" default:"10" is:"0-1048576" help:"How many rotated log files are kept."`
 	Stay           bool          `env:"SLEEP" default:"true" help:"false installs and exits, as -once: then nobody renews the token."`
 	AccountDir     string        `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" is:"path" help:"Where Kubernetes mounts this pod's token, namespace and CA."`
-	AgentReadyURL  string        `env:"TORTIE_AGENT_READY_URL" default:"" is:"url" help:"URL that answers 200 once this node's agent serves: the conflist is written only then. Empty does not wait."`
+	AgentReadyURL  string        `env:"TORTIE_AGENT_READY_URL" default:"" is:"url" help:"URL that answers 200 once the agent serves; then the conflist is written. Empty does not wait."`
 	MetricsAddr    string        `env:"TORTIE_INSTALL_METRICS" default:"" is:"address" help:"host:port on which metrics are served. Empty serves none."`
 }
 
 // InstallHost is the part that says where things are on the host: all that uninstall and rollback need.
 type InstallHost struct {
-	NetDir      string   `env:"CNI_NET_DIR" default:"/etc/cni/net.d" is:"path" help:"Directory of CNI configuration as the host sees it, for the conflist; files go to HOST_CNI_NET_DIR."`
+	NetDir      string   `env:"CNI_NET_DIR" default:"/etc/cni/net.d" is:"path" help:"Directory of CNI configuration as the host sees it; files go to HOST_CNI_NET_DIR."`
 	HostNetDir  string   `env:"HOST_CNI_NET_DIR" default:"/host/etc/cni/net.d" is:"path" help:"Where the host's CNI configuration is mounted."`
-	HostBinDirs []string `env:"HOST_CNI_BIN_DIR" default:"" is:"path" help:"Where the host's directory of CNI plugins is mounted; of a comma-separated list one that can be written is enough. Empty means /host/opt/cni/bin, and /host/secondary-bin-dir if mounted."`
+	HostBinDirs []string `env:"HOST_CNI_BIN_DIR" default:"" is:"path" help:"Where the host's directory of CNI plugins is mounted; of a list one writable is enough. Empty: /host/opt/cni/bin, and /host/secondary-bin-dir if mounted."`
 	ConfName    string   `env:"CNI_CONF_NAME" default:"10-calico.conflist" is:"conf" help:"File name of the network's configuration."`
-	OldConfName string   `env:"CNI_OLD_CONF_NAME" default:"10-calico.conflist" is:"conf" help:"File name of an earlier installation, removed after the new one is there."`
-	StateDir    string   `env:"TORTIE_INSTALL_STATE_DIR" default:"/var/lib/calico" is:"path" help:"The host's directory of that name, for copies of replaced files; if it is not mounted, none are kept."`
-	RunDir      string   `env:"TORTIE_INSTALL_RUN_DIR" default:"/var/run/calico" is:"path" help:"The host's directory of that name, where plugins report that their token was refused, if it is mounted."`
+	OldConfName string   `env:"CNI_OLD_CONF_NAME" default:"10-calico.conflist" is:"conf" help:"File name of an earlier installation, removed once the new one is there."`
+	StateDir    string   `env:"TORTIE_INSTALL_STATE_DIR" default:"/var/lib/calico" is:"path" help:"The host's directory of that name, if mounted, for copies of replaced files."`
+	RunDir      string   `env:"TORTIE_INSTALL_RUN_DIR" default:"/var/run/calico" is:"path" help:"The host's directory of that name, if mounted: plugins report a refused token there."`
 	LogFile     string   `env:"LOG_FILE_PATH" default:"/var/log/calico/cni/cni.log" is:"path" help:"Log file of the plugins, as the host sees it."`
 }
 

@@ -8,7 +8,7 @@ import (
 // Metrics is where metrics are served, and which.
 type Metrics struct {
 	Addr    string // host:port besides that of the health; empty: none
-	PerPeer bool   `env:"TORTIE_METRICS_PER_PEER" default:"false" help:"Serve metrics for each BGP peer, not only those of BGPPeers; in a full mesh they grow with the square of the nodes."`
+	PerPeer bool   `env:"TORTIE_METRICS_PER_PEER" default:"false" help:"Serve metrics of each BGP peer, not only of BGPPeers; in a mesh they grow with the square of the nodes."`
 }
 
 // metricsVariables say where metrics are served. The names are Felix's.

@@ -28,10 +28,10 @@ type Node struct {
 	HealthAddr       string   // host:port
 	Metrics          Metrics
 	RouteProtocol    int        `env:"TORTIE_ROUTE_PROTOCOL" default:"84" is:"5-255" help:"Protocol number of the agent's routes; 12, 80 and 186 belong to BIRD, Felix and FRR."`
-	RemoveRules      bool       `env:"TORTIE_REMOVE_CALICO_RULES" default:"false" help:"true removes the rules of nftables, and of iptables that uses it, that Calico's Felix has left on a node where it does not run any more. Felix's policies are not in force then; with TORTIE_POLICY auto or on, the agent's own are before."`
-	AllowBGPFromPods bool       `env:"TORTIE_ALLOW_BGP_FROM_PODS" default:"false" help:"true lets pods connect to BGP ports; a peer outside of the pools and without a password takes such a pod for the node."`
-	Policy           PolicyMode `env:"TORTIE_POLICY" default:"off" help:"off enforces no NetworkPolicies, on does, auto does unless another policy engine enforces on this node: Calico's Felix (by its rules, unless TORTIE_REMOVE_CALICO_RULES is true), Cilium (link cilium_host) or Antrea (antrea-gw0). The chart's default is auto."`
-	KeepConnections  bool       `env:"TORTIE_POLICY_KEEP_CONNECTIONS" default:"false" help:"true leaves established connections alone that a changed policy forbids, as Calico does; false ends them within two seconds."`
+	RemoveRules      bool       `env:"TORTIE_REMOVE_CALICO_RULES" default:"false" help:"true removes the nftables rules, also of iptables-nft, of a Felix that does not run any more, and its policies with them; with TORTIE_POLICY auto or on, the agent's are in force before."`
+	AllowBGPFromPods bool       `env:"TORTIE_ALLOW_BGP_FROM_PODS" default:"false" help:"true lets pods connect to BGP ports; a peer outside of the pools without a password takes such a pod for the node."`
+	Policy           PolicyMode `env:"TORTIE_POLICY" default:"off" help:"Whether NetworkPolicies are enforced: off, on, or auto, unless another engine enforces on this node: Felix (by its rules, unless TORTIE_REMOVE_CALICO_RULES is true), Cilium (link cilium_host) or Antrea (antrea-gw0). The chart's default is auto."`
+	KeepConnections  bool       `env:"TORTIE_POLICY_KEEP_CONNECTIONS" default:"false" help:"true keeps established connections that a changed policy forbids, as Calico does; false ends them within two seconds."`
 	SysctlRoot       string     `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
 	StateDir         string     `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
 	RunDir           string     `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
@@ -43,9 +43,9 @@ type NodeVariables struct {
 	Node
 	RawAddress
 	RawFelix
-	ClusterIPs    string `env:"CALICO_ADVERTISE_CLUSTER_IPS" default:"" help:"Comma-separated ranges of cluster IPs that are announced if BGPConfiguration default has no serviceClusterIPs."`
+	ClusterIPs    string `env:"CALICO_ADVERTISE_CLUSTER_IPS" default:"" help:"Comma-separated ranges of cluster IPs to announce if BGPConfiguration default has no serviceClusterIPs."`
 	DatastoreType string `env:"DATASTORE_TYPE" default:"kubernetes" is:"kubernetes" help:"kubernetes; etcdv3 is for plugins and controllers only."`
-	Backend       string `env:"CALICO_NETWORKING_BACKEND" default:"bird" is:"bird|vxlan" help:"bird for BGP (by GoBGP), or vxlan for no BGP: then only pools with VXLAN reach further than a subnet."`
+	Backend       string `env:"CALICO_NETWORKING_BACKEND" default:"bird" is:"bird|vxlan" help:"bird: BGP (by GoBGP); vxlan: none, so that only pools with VXLAN reach beyond a subnet."`
 	HealthHost    string `env:"FELIX_HEALTHHOST" default:"127.0.0.1" help:"Address that /livez, /readyz, /metrics and /status are served on."`
 	HealthPort    int    `env:"FELIX_HEALTHPORT" default:"9099" is:"1-65535" help:"Port that they are served on."`
 	metricsVariables

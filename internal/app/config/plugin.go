@@ -26,7 +26,7 @@ type Plugin struct {
 	EtcdKeyFile      string `env:"ETCD_KEY_FILE" default:"" help:"As the key etcd_key_file."`
 	EtcdUsername     string `env:"ETCD_USERNAME" default:"" help:"User of etcd."`
 	EtcdPassword     string `env:"ETCD_PASSWORD" default:"" help:"Its password."`
-	InterfacePrefix  string `env:"FELIX_INTERFACEPREFIX" default:"cali" is:"link" help:"Start of the names of pods' links, at most 4 characters; of a comma-separated list the first."`
+	InterfacePrefix  string `env:"FELIX_INTERFACEPREFIX" default:"cali" is:"link" help:"Start of pods' link names, at most 4 characters; of a list the first."`
 }
 
 // PluginVariables are those of the CNI plugins, with those that are checked and have no further meaning.
@@ -86,7 +86,7 @@ func isNameRune(r rune) bool {
 type UpgradeVariables struct {
 	NodeName    string     `env:"KUBERNETES_NODE_NAME" default:"" help:"This node's name in Kubernetes, from spec.nodeName; required."`
 	BinDir      string     `env:"HOST_CNI_BIN_DIR" default:"/host/opt/cni/bin" is:"path" help:"Where the host's directory of CNI plugins is mounted."`
-	ServiceHost string     `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, set by Kubernetes; not used with KUBECONFIG or K8S_API_ENDPOINT."`
+	ServiceHost string     `env:"KUBERNETES_SERVICE_HOST" default:"" help:"Address of the API server, set by Kubernetes; KUBECONFIG and K8S_API_ENDPOINT win."`
 	ServicePort string     `env:"KUBERNETES_SERVICE_PORT" default:"443" help:"Port of the API server."`
 	AccountDir  string     `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" help:"Where Kubernetes mounts this pod's token and CA."`
 	LogLevel    slog.Level `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`

@@ -12,7 +12,7 @@ import (
 // RawPools is the environment of the default pools. All names and meanings are Calico's.
 type RawPools struct {
 	NoDefaultPools bool              `env:"NO_DEFAULT_POOLS" default:"false" help:"Never make a default pool."`
-	V4CIDR         string            `env:"CALICO_IPV4POOL_CIDR" default:"" help:"Range of the IPv4 pool that is made if the cluster has none, or none; empty: see default pools."`
+	V4CIDR         string            `env:"CALICO_IPV4POOL_CIDR" default:"" help:"Range of the default IPv4 pool, or none; empty: see default pools."`
 	V4BlockSize    int               `env:"CALICO_IPV4POOL_BLOCK_SIZE" default:"26" is:"20-32" help:"Prefix length of that pool's blocks, 20 to 32."`
 	V4IPIP         api.Encapsulation `env:"CALICO_IPV4POOL_IPIP" default:"Never" help:"IPIP between nodes: Always, CrossSubnet or Never."`
 	V4VXLAN        api.Encapsulation `env:"CALICO_IPV4POOL_VXLAN" default:"Never" help:"The same for VXLAN. Not both."`
