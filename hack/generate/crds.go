@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"reflect"
 	"strings"
 
 	"golang.org/x/tools/go/packages"
@@ -26,6 +27,8 @@ var kinds = []api.Resource{
 	&api.IPPool{}, &api.IPReservation{}, &api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{},
 	&api.ClusterInformation{}, &api.BGPConfiguration{}, &api.BGPPeer{}, &api.BGPFilter{}, &api.FelixConfiguration{},
 	&api.CalicoNodeStatus{}, &api.KubeControllersConfiguration{},
+	&api.CalicoNetworkPolicy{}, &api.CalicoGlobalNetworkPolicy{}, &api.CalicoTier{}, &api.CalicoNetworkSet{}, &api.CalicoGlobalNetworkSet{},
+	&api.CalicoHostEndpoint{}, &api.CalicoStagedNetworkPolicy{}, &api.CalicoStagedGlobalNetworkPolicy{}, &api.CalicoStagedKubernetesNetworkPolicy{},
 }
 
 // wholeObjects are kinds without a status subresource: their clients write spec and status in one request, of which the API server would drop
@@ -42,7 +45,7 @@ func crds(root string) (files, error) {
 	out := files{}
 	for _, kind := range kinds {
 		t := kind.ResourceType()
-		def, err := g.definition(t)
+		def, err := g.definition(t, reflect.TypeOf(kind).Elem().Name())
 		if err != nil {
 			return nil, fmt.Errorf("kind %s: %w", t.Kind, err)
 		}
@@ -66,12 +69,14 @@ func load(root string) (*generator, error) {
 		return nil, fmt.Errorf("loading internal/api: %w", err)
 	}
 	registry := &markers.Registry{}
-	if err := errors.Join(crdmarkers.Register(registry), registerItemsNullable(registry)); err != nil {
+	if err := errors.Join(crdmarkers.Register(registry), registerOwn(registry)); err != nil {
 		return nil, fmt.Errorf("registering markers: %w", err)
 	}
 	parser := &crd.Parser{
 		Collector: &markers.Collector{Registry: registry},
 		Checker:   &loader.TypeChecker{NodeFilters: []loader.NodeFilter{}},
+		// Calico's orders are floating point numbers.
+		AllowDangerousTypes: true,
 	}
 	parser.NeedPackage(pkgs[0])
 	return &generator{parser: parser, pkg: pkgs[0]}, nil
@@ -88,12 +93,13 @@ func (g *generator) schema(name string) (apiext.JSONSchemaProps, error) {
 	return g.parser.FlattenedSchemata[ident], nil
 }
 
-func (g *generator) definition(t api.Type) (*apiext.CustomResourceDefinition, error) {
-	info, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: t.Kind}]
+// definition returns that of a kind, whose Go type may have another name.
+func (g *generator) definition(t api.Type, name string) (*apiext.CustomResourceDefinition, error) {
+	info, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: name}]
 	if !ok {
 		return nil, errors.New("no such Go type in internal/api")
 	}
-	version, err := g.version(t, info.Doc)
+	version, err := g.version(t, name, info)
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +123,8 @@ func (g *generator) definition(t api.Type) (*apiext.CustomResourceDefinition, er
 }
 
 // version returns the version of a kind: its schema and subresources.
-func (g *generator) version(t api.Type, doc string) (*apiext.CustomResourceDefinitionVersion, error) {
-	spec, err := g.schema(t.Kind + "Spec")
+func (g *generator) version(t api.Type, name string, info *markers.TypeInfo) (*apiext.CustomResourceDefinitionVersion, error) {
+	spec, err := g.schema(name + "Spec")
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +135,8 @@ func (g *generator) version(t api.Type, doc string) (*apiext.CustomResourceDefin
 		"spec":       spec,
 	}
 	version := &apiext.CustomResourceDefinitionVersion{Name: t.Version, Served: true, Storage: true}
-	if _, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: t.Kind + "Status"}]; ok {
-		status, err := g.schema(t.Kind + "Status")
+	if _, ok := g.parser.Types[crd.TypeIdent{Package: g.pkg, Name: name + "Status"}]; ok {
+		status, err := g.schema(name + "Status")
 		if err != nil {
 			return nil, err
 		}
@@ -139,12 +145,26 @@ func (g *generator) version(t api.Type, doc string) (*apiext.CustomResourceDefin
 			version.Subresources = &apiext.CustomResourceSubresources{Status: &apiext.CustomResourceSubresourceStatus{}}
 		}
 	}
-	root := &apiext.JSONSchemaProps{Type: "object", Description: doc, Properties: properties}
+	root := &apiext.JSONSchemaProps{Type: "object", Description: info.Doc, Properties: properties}
 	if len(spec.Required) > 0 {
 		root.Required = []string{"spec"}
 	}
 	version.Schema = &apiext.CustomResourceValidation{OpenAPIV3Schema: root}
-	return version, nil
+	return version, errors.Join(applyRules(root, info), untyped(root))
+}
+
+// applyRules adds the rules on a whole object, such as on its name.
+func applyRules(root *apiext.JSONSchemaProps, info *markers.TypeInfo) error {
+	for _, marker := range info.Markers["kubebuilder:validation:XValidation"] {
+		rule, ok := marker.(crdmarkers.XValidation)
+		if !ok {
+			return fmt.Errorf("marker XValidation parsed as %T", marker)
+		}
+		if err := rule.ApplyToSchema(nil, root); err != nil {
+			return fmt.Errorf("rule %s: %w", rule.Rule, err)
+		}
+	}
+	return nil
 }
 
 // applyColumns adds what the type's printcolumn markers ask `kubectl get` to show.

@@ -6,6 +6,12 @@ import (
 )
 
 // CalicoNetworkPolicy is Calico's NetworkPolicy: ordered rules for pods of its namespace.
+//
+// +kubebuilder:printcolumn:name="Tier",type=string,JSONPath=`.spec.tier`
+// +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
+// +kubebuilder:printcolumn:name="Selector",type=string,JSONPath=`.spec.selector`
+// +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.types`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec CalicoNetworkPolicySpec `json:"spec"`
@@ -16,10 +22,19 @@ type CalicoNetworkPolicySpec struct {
 	CalicoPolicySpec `json:",inline"`
 }
 
+// Lists of rules have a limit for the API server's estimate of what validation costs: no object has room for as many.
+
 // CalicoPolicySpec is what policies of all of Calico's kinds share. In its tier the policy with the lowest order comes first; the first of its
 // rules that matches and does not only log decides.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.ingress) || self.ingress.all(r, !has(r.destination) || !has(r.destination.services))",message="destination.services is for egress rules: select pods instead",fieldPath=".ingress"
+// +kubebuilder:validation:XValidation:rule="!has(self.egress) || self.egress.all(r, !has(r.source) || !has(r.source.services))",message="source.services is for ingress rules: select pods instead",fieldPath=".egress"
+// +kubebuilder:validation:XValidation:rule="!has(self.egress) || self.egress.all(r, !has(r.http))",message="http is for ingress rules: leave it out",fieldPath=".egress"
+// +kubebuilder:validation:XValidation:rule="!has(self.selector) || !self.selector.contains('global(')",message="global() is for namespaceSelector of a rule's source or destination: use has() or all()",fieldPath=".selector"
+// +kubebuilder:validation:XValidation:rule="!has(self.serviceAccountSelector) || !self.serviceAccountSelector.contains('global(')",message="global() is for namespaceSelector of a rule's source or destination: use has() or all()",fieldPath=".serviceAccountSelector"
 type CalicoPolicySpec struct {
 	// Tier is the name of the policy's Tier; empty means default.
+	// +kubebuilder:default=default
 	Tier string `json:"tier,omitempty"`
 	// Order is the policy's place in its tier: lower ones come first. Absent means last. A Kubernetes NetworkPolicy has 1000 in tier default.
 	Order *float64 `json:"order,omitempty"`
@@ -29,10 +44,14 @@ type CalicoPolicySpec struct {
 	ServiceAccountSelector string `json:"serviceAccountSelector,omitempty"`
 	// Types are the directions that the policy is for: Ingress, Egress. What they leave out is as if there were no policy. Calico's clients
 	// derive them from the rules; in an object without them the policy is for both.
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:Enum=Ingress;Egress
 	Types []string `json:"types,omitempty"`
 	// Ingress are the rules for connections to what the policy selects, in their order.
+	// +kubebuilder:validation:MaxItems=30000
 	Ingress []CalicoRule `json:"ingress,omitempty"`
 	// Egress are the rules for connections from what the policy selects, in their order.
+	// +kubebuilder:validation:MaxItems=30000
 	Egress []CalicoRule `json:"egress,omitempty"`
 	// PerformanceHints are for Calico nodes that share the cluster.
 	PerformanceHints []string `json:"performanceHints,omitempty"`
@@ -41,12 +60,27 @@ type CalicoPolicySpec struct {
 }
 
 // CalicoGlobalNetworkPolicy is Calico's GlobalNetworkPolicy: ordered rules for pods of all namespaces, and for host endpoints.
+//
+// +kubebuilder:printcolumn:name="Tier",type=string,JSONPath=`.spec.tier`
+// +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
+// +kubebuilder:printcolumn:name="Selector",type=string,JSONPath=`.spec.selector`
+// +kubebuilder:printcolumn:name="Namespaces",type=string,JSONPath=`.spec.namespaceSelector`
+// +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.types`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoGlobalNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec CalicoGlobalNetworkPolicySpec `json:"spec"`
 }
 
 // CalicoGlobalNetworkPolicySpec is the content of a CalicoGlobalNetworkPolicy.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.namespaceSelector) || !self.namespaceSelector.contains('global(')",message="global() is for namespaceSelector of a rule's source or destination: use has() or all()",fieldPath=".namespaceSelector"
+// +kubebuilder:validation:XValidation:rule="!has(self.ingress) || self.ingress.all(r, !has(r.source) || !has(r.source.services) || has(r.source.services.__namespace__) && size(r.source.services.__namespace__) > 0)",message="source.services needs the namespace of the Service: set namespace",fieldPath=".ingress"
+// +kubebuilder:validation:XValidation:rule="!has(self.egress) || self.egress.all(r, !has(r.destination) || !has(r.destination.services) || has(r.destination.services.__namespace__) && size(r.destination.services.__namespace__) > 0)",message="destination.services needs the namespace of the Service: set namespace",fieldPath=".egress"
+// +kubebuilder:validation:XValidation:rule="!(has(self.doNotTrack) && self.doNotTrack && has(self.preDNAT) && self.preDNAT)",message="preDNAT and doNotTrack exclude one another: set one of the two",fieldPath=".preDNAT"
+// +kubebuilder:validation:XValidation:rule="!(has(self.preDNAT) && self.preDNAT) || !has(self.egress) || size(self.egress) == 0",message="a policy with preDNAT has no egress rules: leave them out",fieldPath=".egress"
+// +kubebuilder:validation:XValidation:rule="!(has(self.preDNAT) && self.preDNAT) || !has(self.types) || !('Egress' in self.types)",message="a policy with preDNAT is for ingress: set types to Ingress",fieldPath=".types"
+// +kubebuilder:validation:XValidation:rule="has(self.applyOnForward) && self.applyOnForward || !(has(self.doNotTrack) && self.doNotTrack) && !(has(self.preDNAT) && self.preDNAT)",message="doNotTrack and preDNAT need applyOnForward: set it to true",fieldPath=".applyOnForward"
 type CalicoGlobalNetworkPolicySpec struct {
 	CalicoPolicySpec `json:",inline"`
 	// NamespaceSelector limits the policy to pods in namespaces with the labels; it then is for no host endpoint.
@@ -60,10 +94,26 @@ type CalicoGlobalNetworkPolicySpec struct {
 }
 
 // CalicoRule decides on the packets that match all of what it says; one that says nothing matches every packet.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.protocol) || self.protocol == 'TCP' || self.protocol == 'UDP' || self.protocol == 'SCTP' || self.protocol == 'tcp' || self.protocol == 'udp' || self.protocol == 'sctp' || self.protocol == 6 || self.protocol == 17 || self.protocol == 132 || !(has(self.source) && has(self.source.ports) && size(self.source.ports) > 0 || has(self.source) && has(self.source.notPorts) && size(self.source.notPorts) > 0 || has(self.destination) && has(self.destination.ports) && size(self.destination.ports) > 0 || has(self.destination) && has(self.destination.notPorts) && size(self.destination.notPorts) > 0)",message="ports and notPorts need protocol TCP, UDP or SCTP: set it, or leave them out",fieldPath=".protocol"
+// +kubebuilder:validation:XValidation:rule="has(self.protocol) || !(has(self.source) && has(self.source.ports) && size(self.source.ports) > 0) || type(self.source.ports[0]) != int",message="a port's number needs protocol TCP, UDP or SCTP: set protocol",fieldPath=".source.ports"
+// +kubebuilder:validation:XValidation:rule="has(self.protocol) || !(has(self.source) && has(self.source.notPorts) && size(self.source.notPorts) > 0) || type(self.source.notPorts[0]) != int",message="a port's number needs protocol TCP, UDP or SCTP: set protocol",fieldPath=".source.notPorts"
+// +kubebuilder:validation:XValidation:rule="has(self.protocol) || !(has(self.destination) && has(self.destination.ports) && size(self.destination.ports) > 0) || type(self.destination.ports[0]) != int",message="a port's number needs protocol TCP, UDP or SCTP: set protocol",fieldPath=".destination.ports"
+// +kubebuilder:validation:XValidation:rule="has(self.protocol) || !(has(self.destination) && has(self.destination.notPorts) && size(self.destination.notPorts) > 0) || type(self.destination.notPorts[0]) != int",message="a port's number needs protocol TCP, UDP or SCTP: set protocol",fieldPath=".destination.notPorts"
+// +kubebuilder:validation:XValidation:rule="!has(self.icmp) || has(self.protocol) && (self.protocol == 'ICMP' || self.protocol == 1) || has(self.protocol) && (self.protocol == 'ICMPv6' || self.protocol == 58)",message="icmp needs protocol ICMP or ICMPv6: set it",fieldPath=".icmp"
+// +kubebuilder:validation:XValidation:rule="!has(self.ipVersion) || self.ipVersion == 4 || !(has(self.protocol) && (self.protocol == 'ICMP' || self.protocol == 1))",message="protocol ICMP is of IPv4: set ipVersion 4, or use ICMPv6",fieldPath=".ipVersion"
+// +kubebuilder:validation:XValidation:rule="!has(self.ipVersion) || self.ipVersion == 6 || !(has(self.protocol) && (self.protocol == 'ICMPv6' || self.protocol == 58))",message="protocol ICMPv6 is of IPv6: set ipVersion 6, or use ICMP",fieldPath=".ipVersion"
+// +kubebuilder:validation:XValidation:rule="!has(self.ipVersion) || self.ipVersion == 4 || !(has(self.notProtocol) && (self.notProtocol == 'ICMP' || self.notProtocol == 1))",message="notProtocol ICMP is of IPv4: set ipVersion 4, or use ICMPv6",fieldPath=".ipVersion"
+// +kubebuilder:validation:XValidation:rule="!has(self.ipVersion) || self.ipVersion == 6 || !(has(self.notProtocol) && (self.notProtocol == 'ICMPv6' || self.notProtocol == 58))",message="notProtocol ICMPv6 is of IPv6: set ipVersion 6, or use ICMP",fieldPath=".ipVersion"
+// +kubebuilder:validation:XValidation:rule="!has(self.http) || self.action == 'Allow'",message="http is for action Allow only: use Allow, or leave it out",fieldPath=".http"
+// +kubebuilder:validation:XValidation:rule="!has(self.http) || !has(self.protocol) || self.protocol == 'TCP' || self.protocol == 'tcp' || self.protocol == 6",message="http needs protocol TCP: set it, or leave it out",fieldPath=".http"
+// +kubebuilder:validation:XValidation:rule="!(has(self.destination) && has(self.destination.services)) || !(has(self.destination) && has(self.destination.ports) && size(self.destination.ports) > 0) && !(has(self.destination) && has(self.destination.notPorts) && size(self.destination.notPorts) > 0)",message="the ports are those of the Service: leave ports and notPorts out, or services",fieldPath=".destination.services"
 type CalicoRule struct {
 	// Action is what becomes of the packets: Allow, Deny, Pass (to the next tier), or Log, after which the next rule decides.
+	// +kubebuilder:validation:Enum=Allow;Deny;Log;Pass
 	Action string `json:"action"`
 	// IPVersion restricts the rule to IPv4 (4) or IPv6 (6).
+	// +kubebuilder:validation:Enum=4;6
 	IPVersion *int `json:"ipVersion,omitempty"`
 	// Protocol is TCP, UDP, ICMP, ICMPv6, SCTP, UDPLite or a number.
 	Protocol *CalicoProtocol `json:"protocol,omitempty"`
@@ -86,6 +136,8 @@ type CalicoRule struct {
 // CalicoProtocol is a protocol's name or its number, which may be a number in JSON.
 //
 // +kubebuilder:validation:XIntOrString
+// +kubebuilder:validation:Pattern=`^((?i)TCP|UDP|ICMP|ICMPv6|SCTP|UDPLite|[0-9]{1,3})$`
+// +tortie:numbersTo=255
 type CalicoProtocol string
 
 // UnmarshalJSON takes a number for its text.
@@ -94,24 +146,42 @@ func (p *CalicoProtocol) UnmarshalJSON(data []byte) error { return numberOrText(
 // CalicoPort is a port, a range such as 8080:8090, or the name of a port that pods declare. In JSON one port may be a number.
 //
 // +kubebuilder:validation:XIntOrString
+// +kubebuilder:validation:Pattern=`^([0-9]{1,5}:[0-9]{1,5}|[a-zA-Z0-9_.-]{1,128})$`
+// +tortie:numbersTo=65535
 type CalicoPort string
 
 // UnmarshalJSON takes a number for its text.
 func (p *CalicoPort) UnmarshalJSON(data []byte) error { return numberOrText(data, (*string)(p)) }
 
 // CalicoICMP is a type of ICMP messages, or one code of it.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.code) || has(self.type)",message="code needs type: set it",fieldPath=".code"
 type CalicoICMP struct {
 	// Type is the type; absent means any.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=255
 	Type *int `json:"type,omitempty"`
 	// Code is the code; absent means any. Needs type.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=255
 	Code *int `json:"code,omitempty"`
 }
 
 // CalicoEntityRule is one end of a connection. All of what it says must hold.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.services) || has(self.services.name) && size(self.services.name) > 0",message="services needs the name of a Service: set name",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.selector) || size(self.selector) == 0",message="services excludes selector: give one of the two",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.notSelector) || size(self.notSelector) == 0",message="services excludes notSelector: give one of the two",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.namespaceSelector) || size(self.namespaceSelector) == 0",message="services excludes namespaceSelector: give one of the two",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.nets) || size(self.nets) == 0",message="services excludes nets: give one of the two",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.notNets) || size(self.notNets) == 0",message="services excludes notNets: give one of the two",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.serviceAccounts)",message="services excludes serviceAccounts: give one of the two",fieldPath=".services"
 type CalicoEntityRule struct {
 	// Nets are CIDRs, of which one must contain the address.
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
 	Nets []string `json:"nets,omitempty"`
 	// NotNets are CIDRs, of which none may contain the address.
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
 	NotNets []string `json:"notNets,omitempty"`
 	// Selector selects pods, network sets and host endpoints by their labels. In a NetworkPolicy those of its namespace, unless there is a
 	// namespaceSelector.

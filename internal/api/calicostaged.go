@@ -1,6 +1,13 @@
 package api
 
 // CalicoStagedNetworkPolicy is Calico's StagedNetworkPolicy: a NetworkPolicy that decides on nothing yet.
+//
+// +kubebuilder:printcolumn:name="Tier",type=string,JSONPath=`.spec.tier`
+// +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
+// +kubebuilder:printcolumn:name="Selector",type=string,JSONPath=`.spec.selector`
+// +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.stagedAction`
+// +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.types`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoStagedNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec CalicoStagedNetworkPolicySpec `json:"spec"`
@@ -10,11 +17,19 @@ type CalicoStagedNetworkPolicy struct {
 type CalicoStagedNetworkPolicySpec struct {
 	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this name; Learn and Ignore
 	// nothing.
+	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
 	StagedAction     string `json:"stagedAction,omitempty"`
 	CalicoPolicySpec `json:",inline"`
 }
 
 // CalicoStagedGlobalNetworkPolicy is Calico's StagedGlobalNetworkPolicy: a GlobalNetworkPolicy that decides on nothing yet.
+//
+// +kubebuilder:printcolumn:name="Tier",type=string,JSONPath=`.spec.tier`
+// +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
+// +kubebuilder:printcolumn:name="Selector",type=string,JSONPath=`.spec.selector`
+// +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.stagedAction`
+// +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.types`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoStagedGlobalNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec CalicoStagedGlobalNetworkPolicySpec `json:"spec"`
@@ -24,11 +39,16 @@ type CalicoStagedGlobalNetworkPolicy struct {
 type CalicoStagedGlobalNetworkPolicySpec struct {
 	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this name; Learn and Ignore
 	// nothing.
+	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
 	StagedAction                  string `json:"stagedAction,omitempty"`
 	CalicoGlobalNetworkPolicySpec `json:",inline"`
 }
 
 // CalicoStagedKubernetesNetworkPolicy is Calico's StagedKubernetesNetworkPolicy: a Kubernetes NetworkPolicy that decides on nothing yet.
+//
+// +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.stagedAction`
+// +kubebuilder:printcolumn:name="Types",type=string,JSONPath=`.spec.policyTypes`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoStagedKubernetesNetworkPolicy struct {
 	Meta `json:"metadata"`
 	Spec CalicoStagedKubernetesNetworkPolicySpec `json:"spec"`
@@ -38,6 +58,7 @@ type CalicoStagedKubernetesNetworkPolicy struct {
 type CalicoStagedKubernetesNetworkPolicySpec struct {
 	// StagedAction says what is tried out: Set, which is the default, the policy; Delete, the end of the policy with this name; Learn and Ignore
 	// nothing.
+	// +kubebuilder:validation:Enum=Set;Delete;Learn;Ignore
 	StagedAction      string `json:"stagedAction,omitempty"`
 	NetworkPolicySpec `json:",inline"`
 }

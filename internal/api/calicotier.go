@@ -1,6 +1,13 @@
 package api
 
 // CalicoTier is Calico's Tier: a list of policies that decide before those of tiers with a higher order.
+//
+// +kubebuilder:printcolumn:name="Order",type=number,JSONPath=`.spec.order`
+// +kubebuilder:printcolumn:name="Default",type=string,JSONPath=`.spec.defaultAction`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!self.metadata.name.contains('.')",message="a tier's name has no dot: choose another"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name != 'default' || has(self.spec) && has(self.spec.order) && self.spec.order == 1000000.0",message="the order of tier default is 1000000: set spec.order to it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name != 'default' || !has(self.spec) || !has(self.spec.defaultAction) || self.spec.defaultAction == 'Deny'",message="the defaultAction of tier default is Deny: set spec.defaultAction to it"
 type CalicoTier struct {
 	Meta `json:"metadata"`
 	Spec CalicoTierSpec `json:"spec"`
@@ -12,10 +19,14 @@ type CalicoTierSpec struct {
 	Order *float64 `json:"order,omitempty"`
 	// DefaultAction is what becomes of packets that a policy of the tier could have decided on and no rule matches: Deny, or Pass, to the next
 	// tier. Absent means Deny.
+	// +kubebuilder:validation:Enum=Deny;Pass
 	DefaultAction string `json:"defaultAction,omitempty"`
 }
 
 // CalicoNetworkSet is Calico's NetworkSet: networks with labels, in a namespace.
+//
+// +kubebuilder:printcolumn:name="Nets",type=string,priority=1,JSONPath=`.spec.nets`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoNetworkSet struct {
 	Meta `json:"metadata"`
 	Spec CalicoNetworkSetSpec `json:"spec"`
@@ -24,10 +35,14 @@ type CalicoNetworkSet struct {
 // CalicoNetworkSetSpec is the content of a CalicoNetworkSet.
 type CalicoNetworkSetSpec struct {
 	// Nets are CIDRs or addresses.
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
 	Nets []string `json:"nets,omitempty"`
 }
 
 // CalicoGlobalNetworkSet is Calico's GlobalNetworkSet: networks with labels, in no namespace.
+//
+// +kubebuilder:printcolumn:name="Nets",type=string,priority=1,JSONPath=`.spec.nets`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoGlobalNetworkSet struct {
 	Meta `json:"metadata"`
 	Spec CalicoGlobalNetworkSetSpec `json:"spec"`
@@ -36,22 +51,33 @@ type CalicoGlobalNetworkSet struct {
 // CalicoGlobalNetworkSetSpec is the content of a CalicoGlobalNetworkSet.
 type CalicoGlobalNetworkSetSpec struct {
 	// Nets are CIDRs or addresses.
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
 	Nets []string `json:"nets,omitempty"`
 }
 
 // CalicoHostEndpoint is Calico's HostEndpoint: interfaces of a node, or its addresses, with labels.
+//
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
+// +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.spec.interfaceName`
+// +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.expectedIPs`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CalicoHostEndpoint struct {
 	Meta `json:"metadata"`
 	Spec CalicoHostEndpointSpec `json:"spec"`
 }
 
 // CalicoHostEndpointSpec is the content of a CalicoHostEndpoint.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.node) && size(self.node) > 0",message="node is missing: name the node"
+// +kubebuilder:validation:XValidation:rule="has(self.interfaceName) && size(self.interfaceName) > 0 || has(self.expectedIPs) && size(self.expectedIPs) > 0",message="give interfaceName, which may be *, or expectedIPs"
 type CalicoHostEndpointSpec struct {
 	// Node is the node's name.
 	Node string `json:"node,omitempty"`
 	// InterfaceName is the interface, or * for all of the node's.
+	// +kubebuilder:validation:Pattern=`^(\*|[a-zA-Z0-9_.-]{0,15})$`
 	InterfaceName string `json:"interfaceName,omitempty"`
 	// ExpectedIPs are the addresses that stand for the endpoint in rules. Without interfaceName they find the interface, too.
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+$`
 	ExpectedIPs []string `json:"expectedIPs,omitempty"`
 	// Profiles are names of Profiles that decide where no policy does.
 	Profiles []string `json:"profiles,omitempty"`
@@ -62,10 +88,13 @@ type CalicoHostEndpointSpec struct {
 // CalicoEndpointPort gives a name to a port.
 type CalicoEndpointPort struct {
 	// Name is what rules use.
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9_.-]{1,128}$`
 	Name string `json:"name"`
 	// Protocol is TCP, UDP, SCTP or a number.
 	Protocol CalicoProtocol `json:"protocol"`
 	// Port is the port's number.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
 	Port int `json:"port"`
 }
 

@@ -113,6 +113,9 @@ const (
 )
 
 // IntOrString is a number, or a name if Name is not empty.
+//
+// +kubebuilder:validation:Type=string
+// +kubebuilder:validation:XIntOrString
 type IntOrString struct {
 	Number int32
 	Name   string

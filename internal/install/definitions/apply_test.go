@@ -71,8 +71,12 @@ func (c *cluster) apply(t *testing.T, all []*unstructured.Unstructured) string {
 	return strings.Join(c.told, "\n")
 }
 
+func gvr(plural string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural}
+}
+
 func (c *cluster) kind(plural string) dynamic.ResourceInterface {
-	return c.client.Resource(schema.GroupVersionResource{Group: "crd.projectcalico.org", Version: "v1", Resource: plural})
+	return c.client.Resource(gvr(plural))
 }
 
 func (c *cluster) create(t *testing.T, plural, text string) *unstructured.Unstructured {
