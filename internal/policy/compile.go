@@ -32,11 +32,14 @@ type compiler struct {
 
 // Compile decides what the kernel of the node has to enforce. Equal states give equal Rulesets, in other processes, too.
 // A local pod gets no endpoint, so that nothing passes, while it is not in Pods or the labels of its namespace, which a policy asks for, are not known.
-func Compile(state State) *Compiled {
+func Compile(state State) *Compiled { return Select(state).Compile() }
+
+// Compile is that of the State, but for what Counting and Keep have changed.
+func (s *Selection) Compile() *Compiled {
+	state, selected := s.state, s.byLink
 	t := newTerms(state.Namespaces)
-	c := &compiler{state: state, policies: ordered(state.Policies), terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
+	c := &compiler{state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
 		spent: map[string]*spending{}, tooLarge: map[*Program]ID{}}
-	selected := c.selected()
 	names := c.egressNames(selected)
 	c.declared = declaredPorts(state.Pods, names)
 	r := Ruleset{Closed: len(state.Policies) > 0, Endpoints: map[string]Endpoint{}, Programs: map[string]Program{}, Nets: map[string][]Range{}}
@@ -98,47 +101,6 @@ func (id ID) precedes(other ID) int {
 		return strings.TrimPrefix(id.Name, TierDefault.Name+".")
 	}
 	return cmp.Or(cmp.Compare(name(id), name(other)), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Name, other.Name))
-}
-
-// selected finds the policies of each local pod, by link and direction. Links whose pods are not known are missing.
-func (c *compiler) selected() map[string][2][]int {
-	x := newPodIndex(c.state.Namespaces)
-	bySelection := map[int32][]int{}
-	for i, p := range c.policies {
-		id := x.add(p.Subject, true)
-		bySelection[id] = append(bySelection[id], i)
-	}
-	found := map[string][2][]int{}
-	for link, key := range c.state.Local {
-		pod := c.state.Pods[key]
-		if pod == nil || c.undecided(pod) {
-			continue
-		}
-		var policies [2][]int
-		for _, id := range x.of(pod) {
-			for _, i := range bySelection[id] {
-				for d := range policies {
-					if c.policies[i].Applies[d] {
-						policies[d] = append(policies[d], i)
-					}
-				}
-			}
-		}
-		slices.Sort(policies[Ingress])
-		slices.Sort(policies[Egress])
-		found[link] = policies
-	}
-	return found
-}
-
-// undecided reports whether it depends on unknown labels of the pod's namespace whether a policy selects it.
-func (c *compiler) undecided(pod *Pod) bool {
-	if _, known := c.state.Namespaces[pod.Namespace]; known {
-		return false
-	}
-	return slices.ContainsFunc(c.policies, func(p Policy) bool {
-		return p.Subject.selects(c.state.Namespaces, pod, true) != p.Subject.selects(c.state.Namespaces, pod, false)
-	})
 }
 
 // egressNames are the names of ports in egress rules that count for local pods; true: of rules for pods of one namespace, so that it matters where a

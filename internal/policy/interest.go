@@ -14,17 +14,15 @@ type Interest struct {
 }
 
 // Interest looks for it in the rules of the policies that select local pods.
-func (state State) Interest() Interest {
-	c := &compiler{state: state, policies: ordered(state.Policies)}
-	b := broad{state: state, names: map[string]bool{}, asked: map[string]bool{}}
-	seen := map[[2]int]bool{}
-	for _, policies := range c.selected() {
-		for d := range policies {
-			for _, i := range policies[d] {
-				if !seen[[2]int{i, d}] {
-					seen[[2]int{i, d}] = true
-					b.add(c.policies[i].Rules[d], Direction(d))
-				}
+func (state State) Interest() Interest { return Select(state).Interest() }
+
+// Interest is that of the State.
+func (s *Selection) Interest() Interest {
+	b := broad{state: s.state, names: map[string]bool{}, asked: map[string]bool{}}
+	for p := range s.Counting() {
+		for d := range p.Rules {
+			if p.Applies[d] {
+				b.add(p.Rules[d], Direction(d))
 			}
 		}
 	}

@@ -68,7 +68,7 @@ func TestPolicyAwaitsTheFirstListOfItsPeers(t *testing.T) {
 	feed.hold(true)
 	n.policy(t, "wide", `{"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{}, "podSelector":{"matchLabels":{"app":"none"}}}]}]}`)
 	begun := time.Now()
-	eventually(t, soon, "without a list the policy is in force all the same", func() bool { return !reaches(t, peer, at) })
+	eventually(t, 3*soon, "without a list the policy is in force all the same", func() bool { return !reaches(t, peer, at) })
 	if took := time.Since(begun); took < time.Second {
 		t.Errorf("in force after %v, before there was a list", took)
 	}

@@ -20,8 +20,7 @@ type model struct {
 	// invalid are the problems of policies that are in force as far as they can be read, leftOut is why others are not in force at all, or as they were.
 	invalid, leftOut map[policy.ID][]string
 	sameLink         []string // see Links
-	// unlisted are policies with rules that deny everything, as what they name has not been listed yet.
-	unlisted []policy.ID
+	unlisted
 }
 
 // object names one object, and none that follows it under its name.
@@ -58,44 +57,6 @@ func (m *model) build(r routed) {
 	for link, key := range m.Local {
 		m.Pods[key] = r.localPod(m.view.Pods[key], link)
 	}
-}
-
-// closed returns the State for Compile: rules that deny, or pass on, what has not been listed yet deny everything, as they would else deny nothing.
-// interest is that of the State as it is.
-func (m *model) closed(interest policy.Interest) policy.State {
-	state := m.State
-	if m.unlisted = nil; m.view.NodesKnown && m.view.Knows(interest) {
-		return state
-	}
-	state.Policies = slices.Clone(state.Policies)
-	for i := range state.Policies {
-		p, closed := &state.Policies[i], false
-		for d, rules := range p.Rules {
-			p.Rules[d] = slices.Clone(rules)
-			for j := range rules {
-				closed = m.closeUnlisted(policy.Direction(d), &p.Rules[d][j]) || closed
-			}
-		}
-		if closed {
-			m.unlisted = append(m.unlisted, p.ID)
-		}
-	}
-	return state
-}
-
-// closeUnlisted closes a rule, if it has to be.
-func (m *model) closeUnlisted(d policy.Direction, r *policy.Rule) bool {
-	if r.Action == policy.Allow {
-		return false
-	}
-	nodes := slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Nodes != nil })
-	if (!nodes || m.view.NodesKnown) && m.view.Knows(m.InterestOf(d, *r)) {
-		return false
-	}
-	named := slices.ContainsFunc(r.Ports, func(p policy.Port) bool { return p.Name != "" })
-	r.Action, r.AnyPeer, r.Peers = policy.Deny, true, nil
-	r.AnyPort = r.AnyPort || named && d == policy.Egress // their numbers are those that the pods declare
-	return true
 }
 
 // replace takes in pods of other nodes. known: one of them had an address before, so that it may have connections.

@@ -49,22 +49,6 @@ func TestUnreadablePolicies(t *testing.T) {
 	}
 }
 
-// A policy that selects nodes waits for their first list as it does for that of pods: until then a Deny of nodes would deny nothing.
-func TestPolicyAwaitsTheFirstListOfNodes(t *testing.T) {
-	now := time.Now()
-	w := &Worker{synced: true, model: model{view: cluster.PolicyView{NodesKnown: false}}}
-	if !w.awaitsList(now) {
-		t.Error("in force without nodes")
-	}
-	if w.awaitsList(now.Add(listTime)) {
-		t.Error("not in force, though there is no list for long")
-	}
-	w.model.view.NodesKnown = true
-	if w.awaitsList(now) || !w.unlisted.IsZero() {
-		t.Error("waits for nodes that are known")
-	}
-}
-
 // noFeed knows nothing.
 type noFeed struct{ Feed }
 
@@ -104,10 +88,10 @@ func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 			passes := func(a netip.Addr, port uint16) bool {
 				return w.compiled.rules.Decide(link, policy.Egress, a, policy.Packet{Protocol: policy.TCP, Port: port}).Allow
 			}
-			if err := w.compile(routed{}); err != nil {
+			if err := w.compile(routed{}, time.Now()); err != nil {
 				t.Fatal(err)
 			}
-			if passes(node, 80) == c.closed || passes(other, 80) == c.closed || passes(node, 81) == c.otherPorts || (len(w.model.unlisted) > 0) != c.closed {
+			if passes(node, 80) == c.closed || passes(other, 80) == c.closed || passes(node, 81) == c.otherPorts || (len(w.model.closed) > 0) != c.closed {
 				t.Errorf("not listed: passes %v, %v, at other ports %v", passes(node, 80), passes(other, 80), passes(node, 81))
 			}
 			if got, want := w.interest, w.model.Interest(); got.All != want.All || !slices.Equal(got.Namespaces, want.Namespaces) {
@@ -117,10 +101,10 @@ func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {
 				return // a list of pods cannot be had here
 			}
 			w.model.view.NodesKnown, w.model.view.Nodes = true, map[string]policy.Node{"n": {Addresses: []netip.Addr{node}}}
-			if err := w.compile(routed{}); err != nil {
+			if err := w.compile(routed{}, time.Now()); err != nil {
 				t.Fatal(err)
 			}
-			if passes(node, 80) == (name == "deny nodes") || !passes(other, 80) || len(w.model.unlisted) > 0 {
+			if passes(node, 80) == (name == "deny nodes") || !passes(other, 80) || len(w.model.closed) > 0 {
 				t.Errorf("listed: passes %v, %v", passes(node, 80), passes(other, 80))
 			}
 		})

@@ -125,8 +125,8 @@ func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 func (w *Worker) describe(s *Seen) {
 	s.Policed, s.Open, s.Programs, s.Members = 0, 0, 0, 0
 	s.Policies, s.Invalid, s.LeftOut, s.SameLink = len(w.model.Policies), w.model.invalid, w.model.leftOut, w.model.sameLink
-	if s.Unlisted = nil; w.synced && time.Since(w.unlisted) >= listTime {
-		s.Unlisted = w.model.unlisted
+	if s.Unlisted = nil; w.synced && w.model.late(time.Now()) {
+		s.Unlisted = w.model.closed
 	}
 	if w.inForce.rules == nil {
 		return

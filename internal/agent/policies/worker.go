@@ -29,8 +29,6 @@ const (
 	comparePause = 180 * time.Second
 	// passTime bounds one pass.
 	passTime = 30 * time.Second
-	// listTime bounds how long new policies wait for the first list of the pods that they name.
-	listTime = 2 * time.Second
 	// firstRetry and mostRetry bound the pauses after passes that failed.
 	firstRetry = 50 * time.Millisecond
 	mostRetry  = 10 * time.Second
@@ -90,6 +88,7 @@ type Worker struct {
 	model    model
 	interest policy.Interest // whose pods the policies in the model name
 	todo     todo
+	expires  time.Time // when what is compiled is to be compiled anew, as policies have waited long enough for a list; zero: never
 	waiting  time.Time // since when a change waits to be programmed
 	compared time.Time // when everything was compared last
 	full     time.Duration
@@ -100,7 +99,7 @@ type Worker struct {
 	lasted   time.Duration
 	synced   bool      // a Ruleset of this process is in the kernel
 	removed  bool      // there is nothing of ours in the kernel, as somebody else enforces
-	unlisted time.Time // since when a Ruleset waits for the first list of pods that it names; zero: it does not
+	whole    time.Time // when the model was complete first, while nothing is synced
 	inPlace  bool      // as Placed has told
 	lacks    error     // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
 	refused  error     // why programs are not in force, whose pods are closed
@@ -109,10 +108,11 @@ type Worker struct {
 	feedEvents, routeEvents, tableEvents <-chan struct{} // nil: not subscribed
 }
 
-// compiled is a Ruleset and the local addresses that it was made with. rules is nil while there is none.
+// compiled is a Ruleset with the policies and the local addresses that it was made with. rules is nil while there is none.
 type compiled struct {
-	rules  *policy.Compiled
-	routed routed
+	rules     *policy.Compiled
+	selection *policy.Selection
+	routed    routed
 }
 
 // todo is what a pass has to do besides looking whether to enforce.
@@ -176,19 +176,26 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 	}
 	w.removed = false
 	w.probe(ctx, now)
-	touched, all, err := w.learn()
+	touched, all, err := w.learn(now)
 	if err != nil {
 		return err
 	}
-	if !w.synced && !w.model.complete() {
+	if !w.synced && !w.begins(now) {
 		return nil // what an earlier agent left stays in force
 	}
 	w.tell(false)
-	all = all || !w.unlisted.IsZero()
-	if w.awaitsList(now) {
-		return w.keep(ctx)
-	}
 	return w.apply(ctx, touched, all)
+}
+
+// begins reports that the first Ruleset may be programmed: nothing is missing, or it is a list that takes long.
+func (w *Worker) begins(now time.Time) bool {
+	if !w.model.complete() {
+		return false
+	}
+	if w.whole.IsZero() {
+		w.whole = now
+	}
+	return w.model.since.IsZero() || now.Sub(w.whole) >= listTime
 }
 
 // probe finds out before any policy needs it what the kernel lacks, and asks until there is an answer.
@@ -202,32 +209,6 @@ func (w *Worker) probe(ctx context.Context, now time.Time) {
 	}
 }
 
-// keep makes what is in force so again, if somebody else has changed it.
-func (w *Worker) keep(ctx context.Context) error {
-	if !w.todo.table {
-		return nil
-	}
-	if _, err := w.Engine.Sync(ctx, &w.inForce.rules.Ruleset, nil); err != nil && !errors.Is(err, netpol.ErrRefused) {
-		return fmt.Errorf("program policies: %w", err)
-	}
-	w.todo.table = false
-	w.forbids = true
-	return nil
-}
-
-// awaitsList reports that policies have come to depend on pods or nodes that have not been listed yet. What was in force stays for so long: without
-// these connections would be denied, and established ones ended, that the policies allow. After that the policies are in force as model.closed has them.
-func (w *Worker) awaitsList(now time.Time) bool {
-	if view := &w.model.view; !w.synced || view.Knows(w.interest) && view.NodesKnown {
-		w.unlisted = time.Time{}
-		return false
-	}
-	if w.unlisted.IsZero() {
-		w.unlisted = now
-	}
-	return now.Sub(w.unlisted) < listTime
-}
-
 // stayOut leaves the node without rules of ours: nobody would keep them up to date, so that pods that come would stay closed. A plugin that has
 // not heard of it may make some once more.
 func (w *Worker) stayOut(ctx context.Context) error {
@@ -239,7 +220,7 @@ func (w *Worker) stayOut(ctx context.Context) error {
 	if err := w.Engine.Remove(ctx); err != nil {
 		return fmt.Errorf("remove the rules of policies: %w", err)
 	}
-	w.removed, w.synced, w.model = true, false, model{}
+	w.removed, w.synced, w.model, w.whole = true, false, model{}, time.Time{}
 	w.done()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -248,7 +229,7 @@ func (w *Worker) stayOut(ctx context.Context) error {
 }
 
 // learn takes in what has changed. all: more than the Members of touched may be another.
-func (w *Worker) learn() (touched []netip.Addr, all bool, err error) {
+func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error) {
 	first := w.compiled.rules == nil
 	fresh, moved := w.compiled.routed, first
 	if w.todo.routes || first {
@@ -262,12 +243,13 @@ func (w *Worker) learn() (touched []netip.Addr, all bool, err error) {
 		news = w.model.take(w.Feed.Take())
 	}
 	all = w.todo.table || first
-	if !moved && !news.all {
+	expired := !w.expires.IsZero() && !now.Before(w.expires)
+	if !moved && !news.all && !expired {
 		if touched, ok := w.update(news.pods); ok {
 			return touched, all, nil
 		}
 	}
-	return nil, true, w.compile(fresh)
+	return nil, true, w.compile(fresh, now)
 }
 
 // update takes in pods of other nodes; ok is false if that is not enough.
@@ -282,16 +264,19 @@ func (w *Worker) update(pods []policy.PodKey) (touched []netip.Addr, ok bool) {
 }
 
 // compile makes the Ruleset anew.
-func (w *Worker) compile(routed routed) error {
+func (w *Worker) compile(routed routed, now time.Time) error {
 	w.model.build(routed)
-	w.interest = w.model.Interest()
+	selection := policy.Select(w.model.State)
+	w.interest = selection.Interest()
 	w.Feed.Want(w.interest)
-	rules := policy.Compile(w.model.closed(w.interest))
+	w.model.await(selection, w.interest, w.inForce, now)
+	w.expires = w.model.due(now)
+	rules := selection.Compile()
 	for _, id := range rules.TooLarge {
 		w.model.invalid[id] = append(slices.Clip(w.model.invalid[id]), policy.TooLargeText)
 	}
 	w.forbids = w.compiled.rules == nil || mayForbid(&w.compiled.rules.Ruleset, &rules.Ruleset) || w.forbids
-	w.compiled = compiled{rules, routed}
+	w.compiled = compiled{rules, selection, routed}
 	return nil
 }
 
@@ -354,11 +339,10 @@ func (w *Worker) wait(ctx context.Context) {
 	if w.synced {
 		due = min(due, w.full-time.Since(w.compared))
 	}
-	if rest := listTime - time.Since(w.unlisted); rest > 0 {
-		due = min(due, rest)
-	}
-	if rest := time.Until(w.probeDue); rest > 0 && !w.probed {
-		due = min(due, rest)
+	for _, at := range []time.Time{w.expires, w.whole.Add(listTime), w.probeDue} {
+		if rest := time.Until(at); rest > 0 {
+			due = min(due, rest)
+		}
 	}
 	timer := time.NewTimer(max(due, 0))
 	defer timer.Stop()

@@ -1,0 +1,136 @@
+package policies
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// listTime bounds how long running pods keep the policies that they had, while one that selects them now names pods or nodes that have not been listed:
+// a busy API server takes seconds to list 10,000 pods to a thousand agents, and a policy that denies must not be without effect for longer than
+// people wait for it.
+const listTime = 10 * time.Second
+
+// unlisted is about policies that name pods or nodes which the API server has not listed yet. Without these an Allow denies what it is to allow, so that
+// established connections end, and a Deny or Pass would deny nothing, so that it denies everything at its ports. Pods that run keep for a
+// while all policies that they had: these are as they were at one moment, so that nothing passes that was denied then and is denied later. Pods that
+// are new get the new policies at once.
+type unlisted struct {
+	since  time.Time       // since when there are such policies that count for a pod of this node; zero: there are none
+	closed []policy.ID     // those with rules that deny everything
+	holds  map[string]hold // by UID of the pods that such policies select
+}
+
+// hold is what a pod keeps.
+type hold struct {
+	policies [2][]*policy.Policy
+	until    time.Time // zero: it keeps nothing, as it was new
+}
+
+// await closes rules of what has not been listed, and lets pods that run keep what they had before.
+func (m *model) await(selection *policy.Selection, interest policy.Interest, before compiled, now time.Time) {
+	awaiting := m.closeUnlisted(selection, interest)
+	if len(awaiting) == 0 {
+		m.unlisted = unlisted{}
+		return
+	}
+	if m.since.IsZero() {
+		m.since = now
+	}
+	holds := map[string]hold{}
+	for link, key := range m.Local {
+		policies, ok := selection.Of(link)
+		if !ok || !anyOf(policies, awaiting) {
+			continue
+		}
+		uid := m.Pods[key].UID
+		h, known := m.holds[uid]
+		if !known {
+			h = before.hold(link, uid, now)
+		}
+		if holds[uid] = h; now.Before(h.until) {
+			selection.Keep(link, h.policies)
+		}
+	}
+	m.holds = holds
+}
+
+func anyOf(policies [2][]*policy.Policy, ids map[policy.ID]bool) bool {
+	in := func(p *policy.Policy) bool { return ids[p.ID] }
+	return slices.ContainsFunc(policies[policy.Ingress], in) || slices.ContainsFunc(policies[policy.Egress], in)
+}
+
+// hold is that of a pod which runs, if it does.
+func (c compiled) hold(link, uid string, now time.Time) hold {
+	if c.rules == nil || c.rules.Endpoints[link].UID != uid {
+		return hold{}
+	}
+	had, _ := c.selection.Of(link)
+	return hold{had, now.Add(listTime)}
+}
+
+// due returns when the next pod loses what it keeps, or the state is due to tell of policies that wait for a list; zero: nothing waits.
+func (u *unlisted) due(now time.Time) (next time.Time) {
+	consider := func(t time.Time) {
+		if t.After(now) && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	if !u.since.IsZero() {
+		consider(u.since.Add(listTime))
+	}
+	for _, h := range u.holds {
+		consider(h.until)
+	}
+	return next
+}
+
+// late reports that policies have waited for so long that people should know.
+func (u *unlisted) late(now time.Time) bool {
+	return !u.since.IsZero() && now.Sub(u.since) >= listTime
+}
+
+// closeUnlisted closes the rules that have to be, and returns the policies that count for pods of this node and name what has not been listed.
+func (m *model) closeUnlisted(selection *policy.Selection, interest policy.Interest) (awaiting map[policy.ID]bool) {
+	if m.closed = nil; m.view.NodesKnown && m.view.Knows(interest) {
+		return nil
+	}
+	awaiting = map[policy.ID]bool{}
+	for p := range selection.Counting() {
+		closed := false
+		for d := range p.Rules {
+			if !p.Applies[d] || m.lists(policy.Direction(d), p.Rules[d]...) {
+				continue
+			}
+			awaiting[p.ID] = true
+			p.Rules[d] = slices.Clone(p.Rules[d])
+			for i := range p.Rules[d] {
+				closed = m.closeRule(policy.Direction(d), &p.Rules[d][i]) || closed
+			}
+		}
+		if closed {
+			m.closed = append(m.closed, p.ID)
+		}
+	}
+	return awaiting
+}
+
+// lists reports whether all that rules name has been listed.
+func (m *model) lists(d policy.Direction, rules ...policy.Rule) bool {
+	nodes := slices.ContainsFunc(rules, func(r policy.Rule) bool {
+		return slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Nodes != nil })
+	})
+	return (!nodes || m.view.NodesKnown) && m.view.Knows(m.InterestOf(d, rules...))
+}
+
+// closeRule closes a rule, if it has to be.
+func (m *model) closeRule(d policy.Direction, r *policy.Rule) bool {
+	if r.Action != policy.Deny && r.Action != policy.Pass || m.lists(d, *r) {
+		return false
+	}
+	named := slices.ContainsFunc(r.Ports, func(p policy.Port) bool { return p.Name != "" })
+	r.Action, r.AnyPeer, r.Peers = policy.Deny, true, nil
+	r.AnyPort = r.AnyPort || named && d == policy.Egress // their numbers are those that the pods declare
+	return true
+}

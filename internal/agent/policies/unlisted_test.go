@@ -1,0 +1,140 @@
+package policies
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// nodePods are pods of one node, whose policies are compiled but not programmed.
+type nodePods struct {
+	*Worker
+	t *testing.T
+}
+
+// learn takes in a view, and has it in force.
+func (n nodePods) learn(now time.Time, view cluster.PolicyView) {
+	n.t.Helper()
+	n.model.take(view)
+	if err := n.compile(routed{}, now); err != nil {
+		n.t.Fatal(err)
+	}
+	n.inForce = n.compiled
+}
+
+// passes expects what a pod may send to an address at port 80.
+func (n nodePods) passes(when, pod, to string, want bool) {
+	n.t.Helper()
+	links, _ := Links(n.model.view.Local)
+	for link, key := range links {
+		if key.Name == pod {
+			if v := n.compiled.rules.Decide(link, policy.Egress, netip.MustParseAddr(to), policy.Packet{Protocol: policy.TCP, Port: 80}); v.Allow != want {
+				n.t.Errorf("%s: from %s to %s: %+v, want %v", when, pod, to, v, want)
+			}
+			return
+		}
+	}
+	n.t.Errorf("%s: no pod %s", when, pod)
+}
+
+// denying is a ClusterNetworkPolicy for the pods of namespaces with a label.
+func denying(name, label string, to api.ClusterNetworkPolicyPeer) *api.ClusterNetworkPolicy {
+	return &api.ClusterNetworkPolicy{Meta: api.Meta{Name: name}, Spec: api.ClusterNetworkPolicySpec{
+		Tier: "Admin", Subject: api.ClusterNetworkPolicySubject{Namespaces: &api.LabelSelector{MatchLabels: map[string]string{label: ""}}},
+		Egress: []api.ClusterNetworkPolicyEgressRule{{Action: "Deny", To: []api.ClusterNetworkPolicyPeer{to}}},
+	}}
+}
+
+// While a policy names what has not been listed, pods that it selects and that run keep all policies that they had, for a bounded time: what was
+// denied stays denied. New pods, and pods that it does not select, have the new policies at once.
+func TestRunningPodsKeepTheirPoliciesUntilTheList(t *testing.T) {
+	const node, other, outside = "192.0.2.1", "192.0.2.2", "198.51.100.1"
+	toOther := api.ClusterNetworkPolicyPeer{Networks: []string{other + "/32"}}
+	toNodes := api.ClusterNetworkPolicyPeer{Nodes: &api.LabelSelector{}}
+	old, apart, next := denying("old", "named", toOther), denying("apart", "apart", toOther), denying("next", "named", toNodes)
+	view := func(policies []*api.ClusterNetworkPolicy, pods ...policy.PodKey) cluster.PolicyView {
+		v := cluster.PolicyView{Complete: true, ClusterNetworkPolicies: policies, Local: pods, NodesKnown: true, Pods: map[policy.PodKey]*policy.Pod{},
+			Namespaces: map[string]map[string]string{"a": {"named": ""}, "b": {"apart": ""}}}
+		for _, key := range pods {
+			v.Pods[key] = &policy.Pod{PodKey: key, UID: key.Name}
+		}
+		return v
+	}
+	runs, stranger, fresh := policy.PodKey{Namespace: "a", Name: "runs"}, policy.PodKey{Namespace: "b", Name: "stranger"}, policy.PodKey{Namespace: "a", Name: "fresh"}
+	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
+	start := time.Now()
+	n.learn(start, view([]*api.ClusterNetworkPolicy{old, apart}, runs, stranger))
+	n.passes("at first", "runs", other, false)
+	n.passes("at first", "runs", outside, true)
+
+	unlisted := view([]*api.ClusterNetworkPolicy{old, apart, next}, runs, stranger, fresh)
+	unlisted.NodesKnown = false
+	n.learn(start, unlisted)
+	n.passes("a new policy", "runs", other, false)
+	n.passes("a new policy", "runs", outside, true)
+	n.passes("a new policy", "fresh", outside, false)
+	n.passes("a new policy", "stranger", outside, true)
+	if !n.expires.Equal(start.Add(listTime)) {
+		t.Errorf("to be compiled anew at %v, want %v", n.expires, start.Add(listTime))
+	}
+
+	unlisted.ClusterNetworkPolicies = []*api.ClusterNetworkPolicy{next} // which replaces the others
+	for range 2 {
+		n.learn(start.Add(time.Second), unlisted)
+		n.passes("without the old policy", "runs", other, false)
+		n.passes("without the old policy", "runs", outside, true)
+		n.passes("without the old policy", "fresh", outside, false)
+		n.passes("without the old policy", "stranger", other, true)
+	}
+
+	n.learn(start.Add(listTime), unlisted)
+	n.passes("after too long", "runs", other, false)
+	n.passes("after too long", "runs", outside, false)
+	if !n.expires.IsZero() || !n.model.late(start.Add(listTime)) {
+		t.Errorf("to be compiled anew at %v, told of %v", n.expires, n.model.since)
+	}
+
+	listed := view(unlisted.ClusterNetworkPolicies, runs, stranger, fresh)
+	listed.Nodes = map[string]policy.Node{"n": {Addresses: []netip.Addr{netip.MustParseAddr(node)}}}
+	n.learn(start.Add(2*listTime), listed)
+	for _, pod := range []string{"runs", "fresh"} {
+		n.passes("listed", pod, node, false)
+		n.passes("listed", pod, other, true)
+	}
+	if len(n.model.closed) > 0 || n.model.late(start.Add(time.Hour)) {
+		t.Errorf("still closed: %v", n.model.closed)
+	}
+}
+
+// What has been compiled but was never in force is not kept: it may be without policies, as before the first list of these.
+func TestPodsKeepNothingThatWasNotInForce(t *testing.T) {
+	key := policy.PodKey{Namespace: "a", Name: "runs"}
+	view := cluster.PolicyView{Local: []policy.PodKey{key}, Pods: map[policy.PodKey]*policy.Pod{key: {PodKey: key, UID: "u"}}, Namespaces: map[string]map[string]string{"a": {"named": ""}}}
+	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
+	n.learn(time.Now(), view)
+	n.inForce = compiled{}
+	view.ClusterNetworkPolicies = []*api.ClusterNetworkPolicy{denying("next", "named", api.ClusterNetworkPolicyPeer{Nodes: &api.LabelSelector{}})}
+	n.learn(time.Now(), view)
+	n.passes("the first in force", "runs", "192.0.2.1", false)
+}
+
+// An agent that starts leaves what the kernel has until all is known, or for a bounded time if a list is missing for a policy that has just come.
+func TestFirstRulesetAwaitsLists(t *testing.T) {
+	now := time.Now()
+	w := &Worker{}
+	if w.begins(now) || w.begins(now.Add(time.Hour)) {
+		t.Error("begins without a complete view")
+	}
+	w.model.view.Complete, w.model.since = true, now.Add(-time.Hour)
+	if w.begins(now) || w.begins(now.Add(listTime-1)) || !w.begins(now.Add(listTime)) {
+		t.Error("does not await a list")
+	}
+	w = &Worker{}
+	if w.model.view.Complete = true; !w.begins(now) {
+		t.Error("awaits a list, though all is known")
+	}
+}

@@ -1,0 +1,142 @@
+package policy
+
+import (
+	"iter"
+	"slices"
+)
+
+// Selection has the policies of each local pod of a State, from which its Interest and its Ruleset are made: to find them takes a good part of the
+// time of both.
+type Selection struct {
+	state    State
+	policies []Policy            // in the order of evaluation, and behind them what Keep has added
+	byLink   map[string][2][]int // of policies, in the order of evaluation; links whose pods are not known are missing
+	versions map[ID][]int        // of policies, for Keep
+}
+
+// Select finds the policies of each local pod.
+func Select(state State) *Selection {
+	s := &Selection{state: state, policies: ordered(state.Policies)}
+	s.byLink = s.selected()
+	return s
+}
+
+// Of returns the policies of the local pod behind the link, by direction, in the order of evaluation. ok is false while they are not known.
+func (s *Selection) Of(link string) (policies [2][]*Policy, ok bool) {
+	indexes, ok := s.byLink[link]
+	for d := range indexes {
+		for _, i := range indexes[d] {
+			policies[d] = append(policies[d], &s.policies[i])
+		}
+	}
+	return policies, ok
+}
+
+// Counting are the policies that select a local pod. They may be given other rules, which must not be in the place of the others in memory.
+func (s *Selection) Counting() iter.Seq[*Policy] {
+	return func(yield func(*Policy) bool) {
+		for _, i := range s.counting() {
+			if !yield(&s.policies[i]) {
+				return
+			}
+		}
+	}
+}
+
+func (s *Selection) counting() []int {
+	var all []int
+	seen := make([]bool, len(s.policies))
+	for _, indexes := range s.byLink {
+		for d := range indexes {
+			for _, i := range indexes[d] {
+				if !seen[i] {
+					seen[i] = true
+					all = append(all, i)
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Keep gives the local pod behind a link other policies than those of the State, which are in the order of evaluation: such as it had in another State.
+func (s *Selection) Keep(link string, policies [2][]*Policy) {
+	if s.versions == nil {
+		s.versions = map[ID][]int{}
+		for i := range s.policies {
+			s.versions[s.policies[i].ID] = append(s.versions[s.policies[i].ID], i)
+		}
+	}
+	var indexes [2][]int
+	for d := range policies {
+		for _, p := range policies[d] {
+			indexes[d] = append(indexes[d], s.version(p))
+		}
+	}
+	s.byLink[link] = indexes
+}
+
+// version returns the index of a policy as it is.
+func (s *Selection) version(p *Policy) int {
+	for _, i := range s.versions[p.ID] {
+		if s.policies[i].decidesAs(p) {
+			return i
+		}
+	}
+	s.policies = append(s.policies, *p)
+	i := len(s.policies) - 1
+	s.versions[p.ID] = append(s.versions[p.ID], i)
+	return i
+}
+
+// decidesAs reports that both decide the same of pods that they select; false may be wrong.
+func (p *Policy) decidesAs(o *Policy) bool {
+	same := p.ID == o.ID && p.Tier == o.Tier && p.Order == o.Order && p.Applies == o.Applies
+	for d := range p.Rules {
+		a, b := p.Rules[d], o.Rules[d]
+		same = same && len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+	}
+	return same
+}
+
+// selected finds the policies of each local pod.
+func (s *Selection) selected() map[string][2][]int {
+	x := newPodIndex(s.state.Namespaces)
+	bySelection := map[int32][]int{}
+	for i, p := range s.policies {
+		id := x.add(p.Subject, true)
+		bySelection[id] = append(bySelection[id], i)
+	}
+	found := map[string][2][]int{}
+	for link, key := range s.state.Local {
+		pod := s.state.Pods[key]
+		if pod == nil || s.undecided(pod) {
+			continue
+		}
+		var policies [2][]int
+		for _, id := range x.of(pod) {
+			for _, i := range bySelection[id] {
+				for d := range policies {
+					if s.policies[i].Applies[d] {
+						policies[d] = append(policies[d], i)
+					}
+				}
+			}
+		}
+		slices.Sort(policies[Ingress])
+		slices.Sort(policies[Egress])
+		found[link] = policies
+	}
+	return found
+}
+
+// undecided reports whether it depends on unknown labels of the pod's namespace whether a policy selects it.
+func (s *Selection) undecided(pod *Pod) bool {
+	if _, known := s.state.Namespaces[pod.Namespace]; known {
+		return false
+	}
+	return slices.ContainsFunc(s.policies, func(p Policy) bool {
+		return p.Subject.selects(s.state.Namespaces, pod, true) != p.Subject.selects(s.state.Namespaces, pod, false)
+	})
+}
