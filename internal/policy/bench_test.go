@@ -101,6 +101,38 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
+// 30,000 policies with distinct subjects, of which few or none select one of 100 local pods: of one namespace, of 1,000, and of none.
+func BenchmarkSelect(b *testing.B) {
+	const count = 30_000
+	not := func(i int) *api.LabelSelector {
+		return &api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: "app", Operator: api.SelectorNotIn, Values: []string{fmt.Sprint(i)}}}}
+	}
+	is := func(i int) *api.LabelSelector {
+		return &api.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprintf("app-%d", i)}}
+	}
+	for name, c := range map[string]struct {
+		subject func(int) *api.LabelSelector
+		spread  int // namespaces; 0: of the cluster
+	}{"equal, one namespace": {is, 1}, "equal, spread": {is, 1000}, "equal, of the cluster": {is, 0},
+		"not equal, one namespace": {not, 1}, "not equal, spread": {not, 1000}, "not equal, of the cluster": {not, 0}} {
+		s := city(true)
+		s.Policies = nil
+		for i := range count {
+			p := FromNetworkPolicy(&api.NetworkPolicy{Meta: api.Meta{Namespace: fmt.Sprintf("ns-%d", i%max(c.spread, 1)), Name: fmt.Sprint(i)},
+				Spec: api.NetworkPolicySpec{PodSelector: *c.subject(i)}})
+			if c.spread == 0 {
+				p.Subject.Namespace = ""
+			}
+			s.Policies = append(s.Policies, p)
+		}
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				Select(s)
+			}
+		})
+	}
+}
+
 // A pod comes with labels that nobody had, and goes.
 func BenchmarkUpdate(b *testing.B) {
 	for name, s := range map[string]State{"sparse": city(false), "dense": city(true), "dense with admin": admin(city(true), 20)} {

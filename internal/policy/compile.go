@@ -40,6 +40,9 @@ func (s *Selection) Compile() *Compiled {
 	t := newTerms(state.Namespaces)
 	c := &compiler{state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
 		spent: map[string]*spending{}, tooLarge: map[*Program]ID{}}
+	for namespace, i := range s.crowded {
+		c.spendingOf(namespace).exhaust(s.policies[i].ID)
+	}
 	names := c.egressNames(selected)
 	c.declared = declaredPorts(state.Pods, names)
 	r := Ruleset{Closed: len(state.Policies) > 0, Endpoints: map[string]Endpoint{}, Programs: map[string]Program{}, Nets: map[string][]Range{}}

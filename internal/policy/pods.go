@@ -49,6 +49,7 @@ type selection struct {
 	pods       Pods
 	unknown    bool // the answer while the namespace is not known
 	namespaces int  // the number of the selector on these
+	tried      int  // how many conditions a pod may have to be tried with because of it, if those before it have as many
 }
 
 // place is where the selections are that need a label, or none, of a pod or of its namespace.
@@ -73,14 +74,17 @@ func (x *podIndex) add(pods Pods, unknown bool) int32 {
 	}
 	id := int32(len(x.all))
 	x.ids[text] = id
-	x.all = append(x.all, selection{pods, unknown, x.ofNames.add(pods.Namespaces)})
 	for _, key := range pods.Labels.Keys() {
 		x.keys[key] = true
 	}
 	places, _ := pods.places(func(p place) int { return len(x.placed[p]) })
+	most := 0
 	for _, p := range places {
 		x.placed[p] = append(x.placed[p], id)
+		most = max(most, len(x.placed[p]))
 	}
+	size := max(1, pods.Labels.Size()+pods.Namespaces.Size())
+	x.all = append(x.all, selection{pods, unknown, x.ofNames.add(pods.Namespaces), most * size})
 	if unknown && places[0].ofNamespace {
 		x.unsure = append(x.unsure, id)
 	}

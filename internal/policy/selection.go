@@ -12,11 +12,12 @@ type Selection struct {
 	policies []Policy            // in the order of evaluation, and behind them what Keep has added
 	byLink   map[string][2][]int // of policies, in the order of evaluation; links whose pods are not known are missing
 	versions map[ID][]int        // of policies, for Keep
+	crowded  map[string]int      // by namespace: a policy with which there are too many subjects to try each pod of the namespace with
 }
 
 // Select finds the policies of each local pod.
 func Select(state State) *Selection {
-	s := &Selection{state: state, policies: ordered(state.Policies)}
+	s := &Selection{state: state, policies: ordered(state.Policies), crowded: map[string]int{}}
 	s.byLink = s.selected()
 	return s
 }
@@ -100,18 +101,34 @@ func (p *Policy) decidesAs(o *Policy) bool {
 	return same
 }
 
-// selected finds the policies of each local pod.
+// selected finds the policies of each local pod. One of a crowded namespace has one policy, for which Compile closes it.
 func (s *Selection) selected() map[string][2][]int {
 	x := newPodIndex(s.state.Namespaces)
 	bySelection := map[int32][]int{}
+	tried := map[string]int{}
 	for i, p := range s.policies {
+		namespace := p.Subject.Namespace
+		if _, crowded := s.crowded[namespace]; crowded {
+			continue
+		}
+		known := len(x.all)
 		id := x.add(p.Subject, true)
 		bySelection[id] = append(bySelection[id], i)
+		if namespace != "" && len(x.all) > known {
+			tried[namespace] += x.all[id].tried
+		}
+		if tried[namespace] > mostElements {
+			s.crowded[namespace] = i
+		}
 	}
 	found := map[string][2][]int{}
 	for link, key := range s.state.Local {
 		pod := s.state.Pods[key]
 		if pod == nil || s.undecided(pod) {
+			continue
+		}
+		if i, crowded := s.crowded[pod.Namespace]; crowded {
+			found[link] = [2][]int{{i}, {i}}
 			continue
 		}
 		var policies [2][]int

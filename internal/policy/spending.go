@@ -5,7 +5,8 @@ const (
 	// ports overlap make lists of their own for each range, which grow as the square of the rules: 10,000, which one object has room for, would take
 	// all memory of the agent and of the kernel. The limit is reached by 700 rules that all overlap, each with one network.
 	// What pods are tried with counts, too: the conditions of different selectors that no label tells apart. It grows as their square, and does not
-	// depend on pods, which are other users': 700 reach the limit, and cost 50 µs for a pod.
+	// depend on pods, which are other users': 700 reach the limit, and cost 50 µs for a pod. So it is with the subjects of a namespace's policies, by
+	// themselves.
 	mostElements = 250_000
 	// mostWork bounds what is merged for them.
 	mostWork = 1_000_000
@@ -40,6 +41,9 @@ func (c *compiler) spendingOf(namespace string) *spending {
 	}
 	return s
 }
+
+// exhaust leaves nothing, because of a policy.
+func (s *spending) exhaust(by ID) { s.elements, s.largest = mostElements+1, by }
 
 func (s *spending) over() bool { return s.elements > mostElements || s.work > mostWork }
 

@@ -154,6 +154,45 @@ func TestManySelectorsAreClosed(t *testing.T) {
 	}
 }
 
+// So are the subjects of a namespace's policies that each of its pods has to be tried with. Both directions are closed: what the others select is not known.
+func TestManySubjectsAreClosed(t *testing.T) {
+	for name, c := range map[string]struct {
+		subject  func(i int) api.LabelSelector
+		policies int
+		large    bool
+	}{
+		"that differ": {func(i int) api.LabelSelector {
+			return api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: "a", Operator: api.SelectorNotIn, Values: []string{fmt.Sprint(i)}}}}
+		}, 1000, true},
+		"by a label": {func(i int) api.LabelSelector {
+			return api.LabelSelector{MatchLabels: map[string]string{"a": fmt.Sprint(i)}}
+		}, 3000, false},
+		"equal": {func(int) api.LabelSelector { return api.LabelSelector{} }, 3000, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			big, other := PodKey{"a", "big"}, PodKey{"b", "other"}
+			state := State{Local: map[string]PodKey{"cali1": big, "cali2": other}, Namespaces: map[string]map[string]string{"a": nil, "b": nil},
+				Pods: map[PodKey]*Pod{big: {PodKey: big, Labels: map[string]string{"a": "0"}}, other: {PodKey: other}}}
+			for i := range c.policies {
+				state.Policies = append(state.Policies, FromNetworkPolicy(&api.NetworkPolicy{Meta: api.Meta{Namespace: "a", Name: fmt.Sprint(i)},
+					Spec: api.NetworkPolicySpec{PodSelector: c.subject(i), Ingress: []api.NetworkPolicyIngressRule{{}}}}))
+			}
+			got := Compile(state)
+			if (len(got.TooLarge) > 0) != c.large {
+				t.Errorf("too large: %v", got.TooLarge)
+			}
+			for _, d := range []Direction{Ingress, Egress} {
+				if v := got.Decide("cali1", d, netip.MustParseAddr("10.9.0.1"), Packet{Protocol: TCP, Port: 80}); v.Allow == c.large {
+					t.Errorf("%s of a pod of the namespace: %+v", d, v)
+				}
+				if v := got.Decide("cali2", d, netip.MustParseAddr("10.9.0.1"), Packet{Protocol: TCP, Port: 80}); !v.Allow {
+					t.Errorf("%s of a pod of another namespace: %+v", d, v)
+				}
+			}
+		})
+	}
+}
+
 // Whose pods matter does not take long to find out either.
 func TestInterestOfManySelectors(t *testing.T) {
 	state := State{Namespaces: map[string]map[string]string{}}
