@@ -10,20 +10,20 @@ import (
 
 // Plugin is the environment of the CNI plugins. The names are those of Calico. What the network configuration says wins over it.
 type Plugin struct {
-	DatastoreType    string `env:"DATASTORE_TYPE" default:"" help:"As the key datastore_type."`
-	Kubeconfig       string `env:"KUBECONFIG" default:"" help:"As the key kubernetes.kubeconfig."`
-	K8sEndpoint      string `env:"K8S_API_ENDPOINT" default:"" help:"As the key kubernetes.k8s_api_root, also without a kubeconfig."`
+	DatastoreType    string `env:"DATASTORE_TYPE" default:"" help:"As datastore_type."`
+	Kubeconfig       string `env:"KUBECONFIG" default:"" help:"As kubernetes.kubeconfig."`
+	K8sEndpoint      string `env:"K8S_API_ENDPOINT" default:"" help:"As kubernetes.k8s_api_root, also without a kubeconfig."`
 	K8sCAFile        string `env:"K8S_CA_FILE" default:"" help:"PEM file of the API server's authorities; wins over the kubeconfig's."`
 	K8sCertFile      string `env:"K8S_CERT_FILE" default:"" help:"PEM file of the client certificate; wins over the kubeconfig's."`
 	K8sKeyFile       string `env:"K8S_KEY_FILE" default:"" help:"PEM file of its key."`
 	K8sInsecure      bool   `env:"K8S_INSECURE_SKIP_TLS_VERIFY" default:"" help:"true does not check the API server's certificate."`
 	K8sContext       string `env:"K8S_CURRENT_CONTEXT" default:"" help:"Context of the kubeconfig to use in place of its current one."`
-	APIGroup         string `env:"CALICO_API_GROUP" default:"" help:"As the key calico_api_group."`
-	EtcdEndpoints    string `env:"ETCD_ENDPOINTS" default:"" help:"As the key etcd_endpoints."`
-	EtcdDiscoverySRV string `env:"ETCD_DISCOVERY_SRV" default:"" help:"As the key etcd_discovery_srv."`
-	EtcdCACertFile   string `env:"ETCD_CA_CERT_FILE" default:"" help:"As the key etcd_ca_cert_file."`
-	EtcdCertFile     string `env:"ETCD_CERT_FILE" default:"" help:"As the key etcd_cert_file."`
-	EtcdKeyFile      string `env:"ETCD_KEY_FILE" default:"" help:"As the key etcd_key_file."`
+	APIGroup         string `env:"CALICO_API_GROUP" default:"" help:"As calico_api_group."`
+	EtcdEndpoints    string `env:"ETCD_ENDPOINTS" default:"" help:"As etcd_endpoints."`
+	EtcdDiscoverySRV string `env:"ETCD_DISCOVERY_SRV" default:"" help:"As etcd_discovery_srv."`
+	EtcdCACertFile   string `env:"ETCD_CA_CERT_FILE" default:"" help:"As etcd_ca_cert_file."`
+	EtcdCertFile     string `env:"ETCD_CERT_FILE" default:"" help:"As etcd_cert_file."`
+	EtcdKeyFile      string `env:"ETCD_KEY_FILE" default:"" help:"As etcd_key_file."`
 	EtcdUsername     string `env:"ETCD_USERNAME" default:"" help:"User of etcd."`
 	EtcdPassword     string `env:"ETCD_PASSWORD" default:"" help:"Its password."`
 	InterfacePrefix  string `env:"FELIX_INTERFACEPREFIX" default:"cali" is:"link" help:"Start of pods' link names, at most 4 characters; of a list the first."`
@@ -32,8 +32,8 @@ type Plugin struct {
 // PluginVariables are those of the CNI plugins, with those that are checked and have no further meaning.
 type PluginVariables struct {
 	Plugin
-	K8sQPS        string `env:"K8S_CLIENT_QPS" default:"" is:"number" help:"As the key qps."`
-	K8sBurst      string `env:"K8S_CLIENT_BURST" default:"" is:"number" help:"As the key burst."`
+	K8sQPS        string `env:"K8S_CLIENT_QPS" default:"" is:"number" help:"As qps."`
+	K8sBurst      string `env:"K8S_CLIENT_BURST" default:"" is:"number" help:"As burst."`
 	K8sNoNodePoll bool   `env:"K8S_DISABLE_NODE_POLL" default:"" help:"Accepted: the plugins poll no nodes."`
 	UsePodCIDR    bool   `env:"USE_POD_CIDR" default:"" help:"Accepted: plugins take pod CIDRs by ipam.subnet usePodCidr."`
 }

@@ -16,15 +16,15 @@ type RawPools struct {
 	V4BlockSize    int               `env:"CALICO_IPV4POOL_BLOCK_SIZE" default:"26" is:"20-32" help:"Prefix length of that pool's blocks, 20 to 32."`
 	V4IPIP         api.Encapsulation `env:"CALICO_IPV4POOL_IPIP" default:"Never" help:"IPIP between nodes: Always, CrossSubnet or Never."`
 	V4VXLAN        api.Encapsulation `env:"CALICO_IPV4POOL_VXLAN" default:"Never" help:"The same for VXLAN. Not both."`
-	V4NATOutgoing  bool              `env:"CALICO_IPV4POOL_NAT_OUTGOING" default:"true" help:"Masquerade packets from its pods to outside of all pools."`
+	V4NATOutgoing  bool              `env:"CALICO_IPV4POOL_NAT_OUTGOING" default:"true" help:"Masquerade its pods' packets to outside of all pools."`
 	V4NodeSelector string            `env:"CALICO_IPV4POOL_NODE_SELECTOR" default:"all()" help:"Nodes that use it."`
 	V4NoExport     bool              `env:"CALICO_IPV4POOL_DISABLE_BGP_EXPORT" default:"false" help:"Keep its routes from being announced."`
 	V6CIDR         string            `env:"CALICO_IPV6POOL_CIDR" default:"" help:"The same for IPv6, if the kernel has it."`
 	V6BlockSize    int               `env:"CALICO_IPV6POOL_BLOCK_SIZE" default:"122" is:"116-128" help:"Prefix length of that pool's blocks, 116 to 128."`
 	V6VXLAN        api.Encapsulation `env:"CALICO_IPV6POOL_VXLAN" default:"Never" help:"VXLAN between nodes: Always, CrossSubnet or Never."`
-	V6NATOutgoing  bool              `env:"CALICO_IPV6POOL_NAT_OUTGOING" default:"false" help:"Masquerade packets from its pods to outside of all pools."`
-	V6NodeSelector string            `env:"CALICO_IPV6POOL_NODE_SELECTOR" default:"all()" help:"Nodes that use it."`
-	V6NoExport     bool              `env:"CALICO_IPV6POOL_DISABLE_BGP_EXPORT" default:"false" help:"Keep its routes from being announced."`
+	V6NATOutgoing  bool              `env:"CALICO_IPV6POOL_NAT_OUTGOING" default:"false" help:"As IPv4's."`
+	V6NodeSelector string            `env:"CALICO_IPV6POOL_NODE_SELECTOR" default:"all()" help:"As IPv4's."`
+	V6NoExport     bool              `env:"CALICO_IPV6POOL_DISABLE_BGP_EXPORT" default:"false" help:"As IPv4's."`
 }
 
 // Pools are the default pools, one of each family. Nil makes no pool.

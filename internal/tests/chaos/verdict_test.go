@@ -59,18 +59,18 @@ The verdict of the run of %s, disturbed for %v, seed %d: %s
 |---|---|
 | Operations on addresses (ADD, DEL, lost ends, looks at all blocks) | %d, on %d addresses |
 | Addresses for which no order of these gives one holder at a time | %d |
-| Findings of internal/ipam/audit at the moment at which the disturbance ended | %d |
-| Time until there was none, from when each pod had its sandbox (grace %v, of a node %v) | %v |
+| Findings of internal/ipam/audit when the disturbance ended | %d |
+| Time until there was none, once each pod had its sandbox (grace %v, of a node %v) | %v |
 | Addresses that pods and tunnels use; that the pool reports in use; free, of | %d; %d; %d, %d |
 | Time until there was none after all pods had ended | %v, %d in use by tunnels |
 | Time until no block, claim or handle was left after all Nodes had been deleted | %v |
 
 ## What was done to it
 
-%d machines with a network and a file system of their own, on which the real plugins were executed, with up to %d of these at the same
-time; a real kube-apiserver on a real etcd; two processes of kube-controllers, of which one leads. On %d machines the
-agent was the real process, killed as well, with its facts for the plugins; on the others its keeper of the tunnel's address ran in the test's
-process. Clocks were stepped by up to %v, in plugins, agents and controllers.
+%d machines with their own network and file system executed the real plugins, with up to %d at once,
+on a real etcd and kube-apiserver, with two processes of kube-controllers, of which one leads. On %d machines the
+agent was the real process, also killed, with its facts for the plugins; on the others its keeper of the tunnel's address ran in the test.
+Clocks were stepped by up to %v, in plugins, agents and controllers.
 
 `, v.started.UTC().Format("2006-01-02 15:04 MST"), *soakTime, *seed, result,
 		v.operations, v.addresses, v.twice, v.left, leakGrace, nodeGrace, v.resting.Round(100*time.Millisecond),

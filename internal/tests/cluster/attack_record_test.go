@@ -37,12 +37,12 @@ const attackIntro = `<!-- Written by make attack; what it does is in internal/te
 attacked lost [no packet](#effect-on-others).
 
 A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4, no encapsulation for IPv6. The attacker is root on node1, with
-the tokens of its agent, plugins and kubelet and the node's network, and has two pods on node2, one with the runtime's default capabilities
-(including NET_RAW), one without any. Meanwhile pods on master and node2 talk. After each attack the routes, tunnel neighbours and sessions of
-master and node2 are compared with those before the first one. A refusal (403) is in the API server's audit log; one by a policy also in
+its agent's, plugins' and kubelet's tokens, and has two pods on node2, one with the runtime's default capabilities (including NET_RAW), one
+without any. Meanwhile pods on master and node2 talk. After each attack routes, tunnel neighbours and sessions of master and node2 are compared
+with those before the first one. A refusal (403) is in the API server's audit log; one by a policy also in
 apiserver_validating_admission_policy_check_total. Other signs are on nodes that are not the attacker's. Addresses and blocks are replaced by
-their owners' names. The tests of each attack: [security](security.md#attacks-and-the-tests-that-show-them-failing); what the attacker can
-still do: [a stolen node](security.md#a-stolen-node).
+their owners' names. [The tests of each attack](security.md#attacks-and-the-tests-that-show-them-failing); [what the attacker can still
+do](security.md#a-stolen-node).
 
 ## Effect on others
 

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-const intro = `What follows is real output. A cluster runs on this machine: etcd, kube-apiserver, kube-controller-manager and kube-scheduler,
-and three nodes with containerd, kubelet and kube-proxy, each in namespaces of its own. The nodes have no pod network yet.
+const intro = `Real output of a cluster on this machine: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, and three nodes with
+containerd, kubelet and kube-proxy, each in namespaces of its own, without a pod network yet.
 
-Lines after $ run next to the control plane (lab kubectl, lab helm), lines after node1# on that node (lab exec node1). Before it looks at
-nodes and pods, the demo waits until they are Ready.`
+Lines after $ run next to the control plane (lab kubectl, lab helm), lines after node1# on that node (lab exec node1). The demo waits until
+nodes and pods are Ready.`
 
 // Names that the steps agree on. The veth's name follows from namespace and pod, by a hash that Calico has fixed.
 const (
@@ -33,40 +33,38 @@ var installStep = step{
 // steps are those after installStep.
 func (d *Demo) steps() []step {
 	return []step{
-		{"The components run", `The nodes are Ready, since each has a pod network now. Next to containerd, kubelet and kube-proxy runs Tortie's agent, "node"; "install"
-has put the CNI plugins on the node and renews their token.`, (*Demo).components},
-		{"A pod on node1", "The scheduler is passed over, so that the pod is where we look. The pod serves its name by HTTP.", (*Demo).runPod},
+		{"The components run", `The nodes are Ready, as each has a pod network. Beside containerd, kubelet and kube-proxy runs Tortie's agent, "node"; "install" has put
+the CNI plugins on the node and renews their token.`, (*Demo).components},
+		{"A pod on node1", "Without the scheduler, so that the pod is where we look. It serves its name by HTTP.", (*Demo).runPod},
 		{"The kubelet has the runtime make a sandbox", `containerd holds the pod's namespaces open with a container of its own, "pause", and calls CNI for the network namespace, cni-...`,
 			(*Demo).sandbox},
-		{"The runtime reads the conflist", `containerd takes the first file in /etc/cni/net.d. It was written last, after the plugins and their kubeconfig: a node is never
-Ready with half an installation.`, (*Demo).conflist},
-		{`The runtime executes "calico"`, "The plugin makes the interfaces and routes. It is a small static program; nothing of it stays running.", (*Demo).calico},
-		{`"calico" assigns an address`, `The address is its own work too, as ipam.type is calico-ipam: a second process would double the time. It is taken by updating
-the API's objects and by asking no agent, and is noted in a handle, so that DEL finds it again. What the agent has written
-down of pools and claims only saves requests.`, (*Demo).calicoIPAM},
-		{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses (the one of IPv6 waits for a plugin that is told to assign from it). A node claims a block by
-creating a BlockAffinity, and every address in it by updating the IPAMBlock, each write guarded by its resource version.`, (*Demo).blocks},
-		{"The pod's address", "The kubelet reports the address from the CNI result. The plugin has noted it on the pod too, where agents find it at once.", (*Demo).podAddress},
-		{"BlockAffinities of all nodes", `An affinity says which node a block is for: that is all that routing needs. The IPAMBlock says which of its addresses are taken
-and by which handle: only the plugins read it. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
+		{"The runtime reads the conflist", `containerd takes the first file in /etc/cni/net.d. It was written after the plugins and their kubeconfig: a node is never Ready with half
+an installation.`, (*Demo).conflist},
+		{`The runtime executes "calico"`, "The plugin, a small static program, makes interfaces and routes; nothing of it stays running.", (*Demo).calico},
+		{`"calico" assigns an address`, `As ipam.type is calico-ipam it does that itself: a second process would double the time. It updates the API's objects, asks no agent, and
+notes the address in a handle, by which DEL finds it. What the agent has written down of pools and claims only saves requests.`, (*Demo).calicoIPAM},
+		{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses (IPv6's waits for a plugin that is to assign from it). A node claims a block by creating a
+BlockAffinity, and each address by updating the IPAMBlock, guarded by resource versions.`, (*Demo).blocks},
+		{"The pod's address", "The kubelet reports it from the CNI result. The plugin has noted it on the pod too, where agents find it at once.", (*Demo).podAddress},
+		{"BlockAffinities of all nodes", `An affinity says which node a block is for: all that routing needs. The IPAMBlock, which only plugins read, says which addresses are taken
+by which handle. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
 		{"The pod's route and interface", `On the host the pod is a /32 route to its veth, named by a hash of namespace and name. The pod's only neighbour is 169.254.1.1,
 which no interface has: the host's end of the veth answers for it by proxy ARP.`, (*Demo).podRoute},
-		{"What the agent watches", `Besides Nodes and Namespaces, every agent watches ten of Calico's resources, three of them only for the plugins of its node: these
-are the watches that the API server counts. (A fourth of each is the garbage collector's of kube-controller-manager, which
-watches everything, and a fifth of some kube-controllers'; one of the pools is the API server's own, for node fencing.) Blocks are enough to route; for policies an agent watches the
-pods of its node and, of others, those that these name.`, (*Demo).watches},
+		{"What the agent watches", `Besides Nodes and Namespaces, every agent watches ten of Calico's resources, three of them only for its node's plugins: these are the watches
+that the API server counts. (A fourth of each is kube-controller-manager's garbage collector's, a fifth of some kube-controllers'; one of the
+pools is the API server's own, for node fencing.) For policies an agent watches its node's pods, and of others those that these name.`, (*Demo).watches},
 		{"BGP sessions", "Every agent has one BGP session with every other node, on port 179. A node announces its blocks.", (*Demo).sessions},
 		d.Encap.routes,
-		{"From node to node", `A second pod on node2, and a third on node1 that calls it. Time to live is 62 of 64: each node takes one, the tunnel takes none.`, (*Demo).traffic},
+		{"From node to node", `A second pod on node2, and a third on node1 that calls it. Time to live is 62 of 64: each node takes one, the tunnel none.`, (*Demo).traffic},
 		d.Encap.wire,
 		{"The pool", "The IPPool says all of it: range, block size, encapsulation, masquerading for what leaves the pool.", (*Demo).pool},
-		{"Deny all, then allow one", `A NetworkPolicy without rules: nobody may send to the namespace's pods, whose connections are dropped on the pod's own node. A second one
-lets debug in, at one port; test-pod stays outside.`, (*Demo).policy},
+		{"Deny all, then allow one", `A NetworkPolicy without rules: no pod may send to the namespace's pods; connections are dropped on the destination's node. A second one lets
+debug in, at one port; test-pod stays outside.`, (*Demo).policy},
 	}
 }
 
 func (d *Demo) install(ctx context.Context) error {
-	out, err := d.kubectl(ctx, "helm install tortie charts/tortie --namespace kube-system --wait --timeout "+d.timeout()+
+	out, err := d.kubectl(ctx, "helm install tortie charts/tortie --namespace kube-system --wait --hide-notes --timeout "+d.timeout()+
 		" --set image.repository="+Image+",image.tag=dev"+d.Encap.values)
 	if err != nil {
 		return err

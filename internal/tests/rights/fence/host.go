@@ -31,32 +31,32 @@ var Containers = []Container{
 		Name: "node", Root: true, HostNetwork: true,
 		Capabilities: []Capability{
 			{"NET_ADMIN", "links, addresses, routes, rules, nftables, the TCP MD5 key of a BGP session: the host's whole network is his"},
-			{"NET_RAW", "raw sockets: the probes of `node diagnose`, and rules of the old iptables. He reads and forges packets of the host"},
+			{"NET_RAW", "raw sockets: probes of `node diagnose`, rules of the old iptables. He reads and forges the host's packets"},
 			{"NET_BIND_SERVICE", "BGP's port 179"},
 		},
 		Paths: []Path{
 			{"/proc/sys/net", true, "the network's parameters; a container's own `/proc/sys` cannot be written"},
-			{"/var/lib/calico", true, "`nodename` and `mtu`, and in `tortie/journal` what plugins could not release. He stops pods of this node, and has addresses of this node's pods released; the plugins' name of " +
-				"another node, and addresses of others', are refused by the fence"},
-			{"/var/run/calico/tortie", true, "the plugins' facts: pods of this node get no address, or one that no other node knows; the notes on refused tokens: the installer asks for another, after a pause"},
+			{"/var/lib/calico", true, "`nodename`, `mtu`, and in `tortie/journal` what plugins could not release. He stops pods of this node and has their addresses released; the fence " +
+				"refuses another node's name for the plugins, and others' addresses"},
+			{"/var/run/calico/tortie", true, "the plugins' facts: this node's pods get no address, or one that no other node knows; notes on refused tokens: the installer asks for another, after a pause"},
 			{"/etc/cni/net.d", false, "for `node diagnose`. He reads the plugins' token, which the fence keeps to this node"},
 		},
 	},
 	{
 		Name: "install", Root: true, HostNetwork: true,
-		Capabilities: []Capability{{"DAC_OVERRIDE", "`/opt/cni/bin` may belong to somebody who is not root"}},
+		Capabilities: []Capability{{"DAC_OVERRIDE", "`/opt/cni/bin` may belong to another user"}},
 		Paths: []Path{
 			{"/opt/cni/bin", true, "the plugins, which the host's root executes: **he is root on the host**"},
 			{"/etc/cni/net.d", true, "the conflist, the kubeconfig, and the ledger of what was replaced: likewise"},
 			{"/var/lib/calico", true, "copies of what was replaced"},
-			{"/var/run/calico/tortie", true, "where plugins say that their token was refused"},
+			{"/var/run/calico/tortie", true, "plugins' notes on refused tokens"},
 		},
 	},
 	{
 		Name: "migrate", Root: true, HostNetwork: true,
 		Capabilities: []Capability{{"DAC_OVERRIDE", "as `install`"}},
 		Paths: []Path{
-			{"/opt/cni/bin", true, "takes the plugins away while addresses are taken over: as `install`"},
+			{"/opt/cni/bin", true, "removes the plugins while addresses are taken over: as `install`"},
 			{"/var/lib/cni/networks", true, "what host-local has assigned"},
 		},
 	},
@@ -71,7 +71,7 @@ var Containers = []Container{
 			{"/var/log/calico", true, "the plugins' log"},
 		},
 	},
-	{Name: "kernel", Root: true, HostNetwork: true, Capabilities: []Capability{{"NET_ADMIN", "takes away the links, routes and rules that the agent has left"}}},
+	{Name: "kernel", Root: true, HostNetwork: true, Capabilities: []Capability{{"NET_ADMIN", "removes the agent's links, routes and rules"}}},
 	{Name: "kube-controllers", HostNetwork: true},
 	{Name: "definitions", HostNetwork: true},
 	{Name: "uninstall", HostNetwork: true},
