@@ -20,8 +20,10 @@ type Difference struct {
 	// Policies are those of the file, with "new", "changed", "deleted" or "not there".
 	Policies []string `json:"policies"`
 	Problems []string `json:"problems,omitempty"`
+	// TooLarge are the policies that make programs too large afterwards, if all pods of their namespace are on one node: these pods are judged as closed.
+	TooLarge []string `json:"tooLarge,omitempty"`
 	// Pods have an address and a network of their own. Judged is the number of connections between them that were compared: those of pods
-	// that one of the policies selects, before or after.
+	// that one of the policies selects, before or after, or that programs which are too large close.
 	Pods   int    `json:"pods"`
 	Judged int    `json:"judged"`
 	Flows  []Flow `json:"flows"`
@@ -204,7 +206,7 @@ func diff(before policy.State, c *change, declared map[policy.PodKey][]port) *Di
 			}
 		}
 	}
-	return &Difference{Policies: said, Problems: c.problems, Pods: len(x.pods), Judged: x.judged, Flows: x.sorted()}
+	return &Difference{Policies: said, Problems: c.problems, TooLarge: x.tooLarge(), Pods: len(x.pods), Judged: x.judged, Flows: x.sorted()}
 }
 
 // find compiles both states for all pods, as if they were on this node, and finds whom the change is about.
@@ -224,9 +226,28 @@ func (x *comparison) find(before, after policy.State, c *change) {
 					return o.Applies[d] && slices.ContainsFunc(c.policies, same) && s.Selects(&o.Subject, p)
 				})
 			}
-			x.affected[d][p.PodKey] = changed(&before) || changed(&after)
+			x.affected[d][p.PodKey] = changed(&before) || changed(&after) || x.closes(p, policy.Direction(d))
 		}
 	}
+}
+
+// closes reports that a pod's program becomes too large, or is so no longer: the limit is one of all policies of the namespace.
+func (x *comparison) closes(p *policy.Pod, d policy.Direction) bool {
+	_, was := x.before.ClosedBy(linkOf(p.PodKey), d)
+	_, is := x.after.ClosedBy(linkOf(p.PodKey), d)
+	return was != is
+}
+
+// tooLarge names the policies that are too large afterwards.
+func (x *comparison) tooLarge() (texts []string) {
+	for _, id := range x.after.TooLarge {
+		when := "now"
+		if slices.Contains(x.before.TooLarge, id) {
+			when = "as before"
+		}
+		texts = append(texts, fmt.Sprintf("%s, %s: %s", id, when, policy.TooLargeText))
+	}
+	return texts
 }
 
 // compare judges all connections from a pod to another.
@@ -387,6 +408,9 @@ func (d *Difference) WriteText(w io.Writer) error {
 			rows = append(rows, []string{f.Change, several(f.From), fmt.Sprintf("%s:%d/%s", several(f.To), f.Port, f.Protocol), f.By})
 		}
 		b.WriteString("\n" + tabulate(rows))
+	}
+	if len(d.TooLarge) > 0 {
+		b.WriteString("\nToo large where one node has all of these pods, which is how they are judged:\n  " + strings.Join(d.TooLarge, "\n  ") + "\n")
 	}
 	if len(d.Problems) > 0 {
 		b.WriteString("\nInvalid policies:\n  " + strings.Join(d.Problems, "\n  ") + "\n")

@@ -180,11 +180,11 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// A pod that the limit of its namespace's policies closes is said to be closed by it, and not what its policies say.
-func TestExplainTooLargePolicies(t *testing.T) {
-	k := shop(t)
+// tooLarge is a policy of namespace shop that is over the limit.
+func tooLarge(t *testing.T, subject selector.Selector) policy.Policy {
+	t.Helper()
 	large := policy.Policy{ID: policy.ID{Kind: "NetworkPolicy", Namespace: "shop", Name: "large"}, Tier: policy.TierDefault, Applies: [2]bool{policy.Ingress: true}}
-	large.Subject = policy.Pods{Namespace: "shop"}
+	large.Subject = policy.Pods{Namespace: "shop", Labels: subject}
 	rule := policy.Rule{AnyPort: true}
 	for i := range 1000 {
 		s, err := selector.FromLabels(api.LabelSelector{MatchExpressions: []api.LabelSelectorRequirement{{Key: "app", Operator: "NotIn", Values: []string{strconv.Itoa(i)}}}})
@@ -194,6 +194,13 @@ func TestExplainTooLargePolicies(t *testing.T) {
 		rule.Peers = append(rule.Peers, policy.Peer{Pods: &policy.Pods{Namespace: "shop", Labels: s}})
 	}
 	large.Rules[policy.Ingress] = []policy.Rule{rule}
+	return large
+}
+
+// A pod that the limit of its namespace's policies closes is said to be closed by it, and not what its policies say.
+func TestExplainTooLargePolicies(t *testing.T) {
+	k := shop(t)
+	large := tooLarge(t, selector.Selector{})
 	k.Policies = append(k.Policies, large)
 	asked, err := parseConnection([]string{"shop/client-1", "shop/web-1:8080"})
 	if err != nil {
@@ -260,6 +267,32 @@ spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress:
 	golden(t, "diff", d)
 	if same := diff(k.State, &change{policies: k.Policies}, declared); len(same.Flows) > 0 {
 		t.Errorf("the policies as they are change %+v", same.Flows)
+	}
+}
+
+// A change that makes programs too large says so, and its pods are closed: also in directions that the policy is not about.
+func TestDiffOfTooLargePolicies(t *testing.T) {
+	k := shop(t)
+	clients, err := selector.FromLabels(api.LabelSelector{MatchLabels: map[string]string{"app": "client"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := &change{policies: []policy.Policy{tooLarge(t, clients)}}
+	declared := map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}}
+	created := diff(k.State, large, declared)
+	golden(t, "diff-too-large", created)
+	for _, f := range created.Flows {
+		if f.Change != changeDenied || !strings.HasSuffix(f.By, " NetworkPolicy shop/large") {
+			t.Errorf("%+v", f)
+		}
+	}
+	k.Policies = append(k.Policies, large.policies...)
+	if same := diff(k.State, large, declared); len(same.Flows) > 0 || len(same.TooLarge) != 1 || !strings.Contains(same.TooLarge[0], "NetworkPolicy shop/large, as before: ") {
+		t.Errorf("as before: %+v", same)
+	}
+	large.deletes = true
+	if gone := diff(k.State, large, declared); len(gone.Flows) != len(created.Flows) || len(gone.TooLarge) > 0 {
+		t.Errorf("deleted: %+v", gone)
 	}
 }
 
