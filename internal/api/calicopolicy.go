@@ -159,7 +159,7 @@ func (p *CalicoPort) UnmarshalJSON(data []byte) error { return numberOrText(data
 type CalicoICMP struct {
 	// Type is the type; absent means any.
 	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=255
+	// +kubebuilder:validation:Maximum=254
 	Type *int `json:"type,omitempty"`
 	// Code is the code; absent means any. Needs type.
 	// +kubebuilder:validation:Minimum=0

@@ -19,6 +19,8 @@ type Selector struct {
 	keys  []string
 	needs []Need
 	size  int
+	// global: it has global() in it.
+	global bool
 }
 
 // String returns the text that the selector was parsed from, or that FromLabels wrote.
@@ -32,8 +34,16 @@ func (s Selector) Matches(labels map[string]string) bool {
 	return s.eval == nil || s.eval(labels)
 }
 
+// Global reports whether global() is in the selector.
+func (s Selector) Global() bool { return s.global }
+
 // Parse reads a selector. Empty text matches everything. An error names the text and where it went wrong.
-func Parse(text string) (Selector, error) {
+func Parse(text string) (Selector, error) { return parse(text, "") }
+
+// ParseScoped reads a selector of namespaces that also says what it means of things in none: all() matches what has the label, global() what does not.
+func ParseScoped(text, label string) (Selector, error) { return parse(text, label) }
+
+func parse(text, scope string) (Selector, error) {
 	if strings.Trim(text, blanks) == "" {
 		return Selector{text: text}, nil
 	}
@@ -41,7 +51,7 @@ func Parse(text string) (Selector, error) {
 	if err != nil {
 		return Selector{}, fmt.Errorf("selector %q: %w", text, err)
 	}
-	p := &parser{tokens: tokens}
+	p := &parser{tokens: tokens, scope: scope}
 	eval, err := p.or()
 	if err == nil && p.peek().kind != end {
 		err = p.unexpected("an operator or the end")
@@ -50,7 +60,7 @@ func Parse(text string) (Selector, error) {
 		return Selector{}, fmt.Errorf("selector %q: %w", text, err)
 	}
 	slices.Sort(p.keys)
-	return Selector{text: text, eval: eval, keys: slices.Compact(p.keys)}, nil
+	return Selector{text: text, eval: eval, keys: slices.Compact(p.keys), global: p.global}, nil
 }
 
 type evaluator = func(map[string]string) bool
@@ -63,6 +73,8 @@ type parser struct {
 	pos    int
 	depth  int
 	keys   []string // labels that were named so far
+	scope  string   // see ParseScoped
+	global bool
 }
 
 func (p *parser) peek() token { return p.tokens[p.pos] }
@@ -160,18 +172,32 @@ func (p *parser) primary() (evaluator, error) {
 // call parses what follows "name(".
 func (p *parser) call(name string) (evaluator, error) {
 	switch name {
-	case "all", "global": // where namespaces are selected, global() means something else
-		return func(map[string]string) bool { return true }, p.expect(")")
+	case "all":
+		return p.scoped(true), p.expect(")")
+	case "global":
+		p.global = true
+		return p.scoped(false), p.expect(")")
 	case "has":
 		if p.peek().kind != word {
 			return nil, p.unexpected("a label name")
 		}
-		key := p.next().text
-		p.keys = append(p.keys, key)
-		return func(l map[string]string) bool { _, ok := l[key]; return ok }, p.expect(")")
+		return p.has(p.next().text, true), p.expect(")")
 	default:
 		return nil, fmt.Errorf("unknown function %s(): use has(LABEL), all() or global()", name)
 	}
+}
+
+// scoped is true of everything, or of what is in a namespace or not.
+func (p *parser) scoped(namespaced bool) evaluator {
+	if p.scope == "" {
+		return func(map[string]string) bool { return true }
+	}
+	return p.has(p.scope, namespaced)
+}
+
+func (p *parser) has(key string, want bool) evaluator {
+	p.keys = append(p.keys, key)
+	return func(l map[string]string) bool { _, ok := l[key]; return ok == want }
 }
 
 func (p *parser) comparison(key string) (evaluator, error) {

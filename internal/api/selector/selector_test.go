@@ -76,6 +76,22 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+func TestScoped(t *testing.T) {
+	in, inNone := map[string]string{"name": "x", "env": "dev"}, map[string]string(nil)
+	for text, want := range map[string][2]bool{ // of what is in a namespace, and in none
+		"all()": {true, false}, "global()": {false, true}, "!global()": {true, false}, "env == 'dev' || global()": {true, true}, "env != 'dev'": {false, true},
+	} {
+		s, err := ParseScoped(text, "name")
+		errtest.Must(t, err)
+		if got := [2]bool{s.Matches(in), s.Matches(inNone)}; got != want || s.Global() != strings.Contains(text, "global") {
+			t.Errorf("%q: %v, want %v; global() is in it: %v", text, got, want, s.Global())
+		}
+	}
+	if s, err := Parse("'global()' == x"); err == nil || s.Global() {
+		t.Error("a value is a function")
+	}
+}
+
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"zone = 'a'":                "6 '='",

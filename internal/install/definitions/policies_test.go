@@ -133,7 +133,7 @@ var refused = []struct{ kind, spec, want string }{
 		`spec.egress[1].source.ports[0] "a b"`},
 	{anyNP, "{ingress: [{action: Allow, icmp: {type: 8}}]}", "spec.ingress[0].icmp protocol ICMP ICMPv6"},
 	{anyNP, "{ingress: [{action: Allow, protocol: ICMP, icmp: {code: 0}}]}", "spec.ingress[0].icmp.code type"},
-	{anyNP, "{ingress: [{action: Allow, protocol: ICMP, icmp: {type: 256}}]}", "spec.ingress[0].icmp.type 256 255"},
+	{anyNP, "{ingress: [{action: Allow, protocol: ICMP, icmp: {type: 255}}]}", "spec.ingress[0].icmp.type 255 254"},
 	{anyNP, "{ingress: [{action: Allow, protocol: ICMP, ipVersion: 6}]}", "spec.ingress[0].ipVersion ICMPv6"},
 	{anyNP, "{ingress: [{action: Allow, notProtocol: 58, ipVersion: 4}]}", "spec.ingress[0].ipVersion notProtocol ICMP"},
 	{anyNP, "{ingress: [{action: Deny, http: {methods: [GET]}}]}", "spec.ingress[0].http Allow"},

@@ -1,0 +1,197 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/api/selector"
+)
+
+// FromCalicoNetworkPolicy converts Calico's NetworkPolicy; tiers are those that FromCalicoTiers has found. An error says that a selector cannot be
+// read: then the policy is as good as absent, as it is to Calico. Anything else that cannot be read is closed and named in Problems: see
+// calicoRule. Of a policy without types both directions count. One of which no rules could be read denies everything to the pods that it selects.
+func FromCalicoNetworkPolicy(n *api.CalicoNetworkPolicy, tiers map[string]Tier) (Policy, error) {
+	r := &calicoReader{namespace: n.Namespace}
+	p := r.policy(ID{KindCalicoNetworkPolicy, n.Namespace, n.Name}, &n.Spec.CalicoPolicySpec, tiers)
+	p.Subject.Namespace = n.Namespace
+	return r.done(p)
+}
+
+// FromCalicoGlobalNetworkPolicy is FromCalicoNetworkPolicy for a GlobalNetworkPolicy. One with preDNAT or doNotTrack is for host endpoints alone.
+func FromCalicoGlobalNetworkPolicy(g *api.CalicoGlobalNetworkPolicy, tiers map[string]Tier) (Policy, error) {
+	r := &calicoReader{}
+	p := r.policy(ID{Kind: KindCalicoGlobalNetworkPolicy, Name: g.Name}, &g.Spec.CalicoPolicySpec, tiers)
+	r.namespaces("spec.namespaceSelector", g.Spec.NamespaceSelector, &p.Subject)
+	const hosts = "is for host endpoints alone, whose policies are not enforced: leave it out of policies for pods"
+	if g.Spec.PreDNAT {
+		r.problem("spec.preDNAT", true, hosts)
+	}
+	if g.Spec.DoNotTrack {
+		r.problem("spec.doNotTrack", true, hosts)
+	}
+	if g.Spec.PreDNAT || g.Spec.DoNotTrack {
+		p.Applies, p.Rules = [2]bool{}, [2][]Rule{}
+	}
+	return r.done(p)
+}
+
+// calicoReader reads a policy of Calico's.
+type calicoReader struct {
+	reader
+	namespace  string // the policy's; empty: a GlobalNetworkPolicy
+	unselected bool   // a selector cannot be read
+}
+
+func (r *calicoReader) done(p Policy) (Policy, error) {
+	if r.unselected {
+		return Policy{}, errors.New(strings.Join(r.problems, "; "))
+	}
+	p.Problems = r.problems
+	return p, nil
+}
+
+func (r *calicoReader) policy(id ID, spec *api.CalicoPolicySpec, tiers map[string]Tier) Policy {
+	p := Policy{ID: id, Tier: r.tier(spec.Tier, tiers), Order: orderOf(spec.Order), Applies: r.types(spec)}
+	p.Subject = Pods{Calico: true, Labels: r.labels("spec.selector", spec.Selector), AccountLabels: r.labels("spec.serviceAccountSelector", spec.ServiceAccountSelector)}
+	if spec.Unreadable != "" {
+		r.problems = append(r.problems, "spec cannot be read, so that it denies everything to the pods that it selects: correct it: "+spec.Unreadable)
+	}
+	for d, stored := range [2][]api.CalicoRule{Ingress: spec.Ingress, Egress: spec.Egress} {
+		rules := r.rules(Direction(d), stored)
+		switch {
+		case !p.Applies[d]:
+		case spec.Unreadable != "":
+			p.Rules[d] = []Rule{{Action: Deny, AnyPeer: true, AnyPort: true}}
+		default:
+			p.Rules[d] = rules
+		}
+	}
+	return p
+}
+
+// orderOf: without an order comes last.
+func orderOf(order *float64) float64 {
+	if order == nil {
+		return math.Inf(1)
+	}
+	return *order
+}
+
+// types are the directions that count: case does not. Without types they are both, even if there are rules for one: Calico's clients write them, and
+// kubectl does not.
+func (r *calicoReader) types(spec *api.CalicoPolicySpec) (applies [2]bool) {
+	if len(spec.Types) == 0 {
+		if spec.Unreadable == "" && (len(spec.Ingress) == 0 || len(spec.Egress) == 0) {
+			r.problem("spec.types", "", "is missing, so that the policy counts for both directions: give Ingress, Egress, or both")
+		}
+		return [2]bool{true, true}
+	}
+	for i, name := range spec.Types {
+		switch {
+		case strings.EqualFold(name, api.PolicyTypeIngress):
+			applies[Ingress] = true
+		case strings.EqualFold(name, api.PolicyTypeEgress):
+			applies[Egress] = true
+		default:
+			r.problem(fmt.Sprintf("spec.types[%d]", i), name, "counts as both directions: use Ingress or Egress")
+			applies = [2]bool{true, true}
+		}
+	}
+	return applies
+}
+
+// calicoTiers are the tiers that need no object, and that none changes. Calico 3.32 renames the two of Kubernetes' administrators.
+var calicoTiers = map[string]Tier{
+	names.TierDefault: TierDefault,
+	"kube-admin":      TierAdmin, "adminnetworkpolicy": TierAdmin,
+	"kube-baseline": TierBaseline, "baselineadminnetworkpolicy": TierBaseline,
+}
+
+// tier finds the tier that a policy names. One that does not exist comes last and denies.
+func (r *calicoReader) tier(field string, tiers map[string]Tier) Tier {
+	name := names.Tier(field)
+	if tier, ok := calicoTiers[name]; ok {
+		return tier
+	}
+	if tier, ok := tiers[name]; ok {
+		return tier
+	}
+	r.problem("spec.tier", name, "does not exist, so that the policy comes after those of all tiers: create the Tier, or correct the name")
+	return Tier{Name: name, Order: math.Inf(1), End: Deny, Missing: true}
+}
+
+// FromCalicoTiers converts Tiers, by name, with what is wrong with each.
+func FromCalicoTiers(all []*api.CalicoTier) (tiers map[string]Tier, problems map[string][]string) {
+	tiers, problems = map[string]Tier{}, map[string][]string{}
+	for _, t := range all {
+		r := &reader{}
+		tier := Tier{Name: t.Name, Order: orderOf(t.Spec.Order), End: Deny}
+		switch t.Spec.DefaultAction {
+		case "", api.CalicoDeny:
+		case api.CalicoPass:
+			tier.End = Pass
+		default:
+			r.problem("spec.defaultAction", t.Spec.DefaultAction, "counts as Deny: use Deny or Pass")
+		}
+		if own, fixed := calicoTiers[t.Name]; fixed {
+			r.fixedTier(t, own, tier)
+			tier = own
+		}
+		tiers[t.Name] = tier
+		if len(r.problems) > 0 {
+			problems[t.Name] = r.problems
+		}
+	}
+	return tiers, problems
+}
+
+// fixedTier: until release 3.28 Calico's Tiers have no defaultAction, so that its absence is no difference.
+func (r *reader) fixedTier(t *api.CalicoTier, own, said Tier) {
+	if said.Order != own.Order {
+		r.problem("spec.order", said.Order, fmt.Sprintf("is ignored: it is %g for this tier", own.Order))
+	}
+	if said.End != own.End && t.Spec.DefaultAction != "" {
+		r.problem("spec.defaultAction", t.Spec.DefaultAction, fmt.Sprintf("is ignored: it is %s for this tier", map[Action]string{Deny: api.CalicoDeny, Pass: api.CalicoPass}[own.End]))
+	}
+}
+
+// labels reads a selector on labels as Calico sees them.
+func (r *calicoReader) labels(field, text string) selector.Selector {
+	s, err := selector.Parse(text)
+	switch {
+	case err != nil:
+		r.unselected = true
+		r.problem(field, text, "is no selector, so that the policy counts for nothing: correct it: "+err.Error())
+	case s.Global():
+		r.problem(field, text, "has global(), which is true of everything here: use it as a namespaceSelector of a rule")
+	}
+	return s
+}
+
+// namespaces reads a selector on namespaces into p: what is in one is selected, or with global() what is in none.
+func (r *calicoReader) namespaces(field, text string, p *Pods) {
+	if text == "" {
+		return
+	}
+	s, err := selector.Parse(text)
+	if err != nil {
+		r.labels(field, text)
+		return
+	}
+	p.Namespace, p.Scope, p.Namespaces = "", Namespaced, s
+	switch bare := strings.Trim(text, " \t"); {
+	case !s.Global():
+	case strings.HasPrefix(bare, "global(") && strings.Index(bare, ")") == len(bare)-1:
+		p.Scope, p.Namespaces = Global, selector.Selector{}
+	default:
+		p.Scope = Everywhere
+		p.Namespaces, _ = selector.ParseScoped(text, calicoName) // which has the same grammar
+	}
+}
+
+// calicoName is a label that everything has which is in a namespace.
+const calicoName = "projectcalico.org/name"
