@@ -111,8 +111,8 @@ func selectorsOf(spec *api.CalicoPolicySpec) []string {
 
 func (c *Cluster) calicoPolicy(kind string, m api.Meta, spec *api.CalicoPolicySpec, s side) applying {
 	a := applying{tier: c.tierOf(spec.Tier), order: orderOf(spec.Order), kind: kind, namespace: m.Namespace, name: m.Name}
-	if a.tier == defaultTier {
-		a.name = strings.TrimPrefix(a.name, "default.") // as Calico stores names until 3.31
+	if a.shown = m.Name; a.tier == defaultTier {
+		a.shown = strings.TrimPrefix(m.Name, "default.") // as Calico stores names until 3.31
 	}
 	rules := spec.Egress
 	if s.ingress {

@@ -270,9 +270,9 @@ func TestDecision(t *testing.T) {
 		`NetworkPolicy default.p {types: [Ingress], ingress: [{action: Deny, protocol: SCTP}, {action: Log, protocol: TCP}, {action: Allow, protocol: TCP, destination: {ports: [80]}}]}`,
 	})
 	for text, want := range map[string]string{
-		"far db TCP 80":  "true default CalicoNetworkPolicy a/p 2 after [{CalicoGlobalNetworkPolicy  t1.log 1} {CalicoNetworkPolicy a p 1}]",
-		"far db TCP 81":  "false default CalicoNetworkPolicy a/p -1 after [{CalicoGlobalNetworkPolicy  t1.log 1} {CalicoNetworkPolicy a p 1}]",
-		"far db SCTP 81": "false default CalicoNetworkPolicy a/p 0 after [{CalicoGlobalNetworkPolicy  t1.log 1} {CalicoGlobalNetworkPolicy  t1.log 3}]",
+		"far db TCP 80":  "true default CalicoNetworkPolicy a/default.p 2 after [{CalicoGlobalNetworkPolicy  t1.log 1} {CalicoNetworkPolicy a default.p 1}]",
+		"far db TCP 81":  "false default CalicoNetworkPolicy a/default.p -1 after [{CalicoGlobalNetworkPolicy  t1.log 1} {CalicoNetworkPolicy a default.p 1}]",
+		"far db SCTP 81": "false default CalicoNetworkPolicy a/default.p 0 after [{CalicoGlobalNetworkPolicy  t1.log 1} {CalicoGlobalNetworkPolicy  t1.log 3}]",
 		"db far TCP 81":  "true   / -1 after [{CalicoGlobalNetworkPolicy  t1.log 1}]",
 	} {
 		p := calicoPacket(t, text)

@@ -53,8 +53,8 @@ func (g Generator) CalicoCluster() *Cluster {
 		c.Tiers = append(c.Tiers, g.tier("default"))
 	}
 	n := 0
-	c.CalicoNetworkPolicies = several(g, 5, func() api.CalicoNetworkPolicy { n++; return g.calicoNetworkPolicy(c, n) })
-	c.CalicoGlobalNetworkPolicies = several(g, 5, func() api.CalicoGlobalNetworkPolicy { n++; return g.calicoGlobalNetworkPolicy(n) })
+	c.CalicoNetworkPolicies = several(g, 5, func() api.CalicoNetworkPolicy { n++; return g.CalicoNetworkPolicy(c, n) })
+	c.CalicoGlobalNetworkPolicies = several(g, 5, func() api.CalicoGlobalNetworkPolicy { n++; return g.CalicoGlobalNetworkPolicy(n) })
 	return c
 }
 
@@ -130,14 +130,16 @@ func (g Generator) order(from ...float64) *float64 {
 	return &order
 }
 
-func (g Generator) calicoNetworkPolicy(c *Cluster, i int) (p api.CalicoNetworkPolicy) {
+// CalicoNetworkPolicy generates the i-th one of a cluster.
+func (g Generator) CalicoNetworkPolicy(c *Cluster, i int) (p api.CalicoNetworkPolicy) {
 	p.Namespace = pick(g, c.Namespaces...).Name
 	p.Spec.CalicoPolicySpec = g.calicoSpec()
 	p.Name = g.storedName(p.Spec.Tier, i)
 	return p
 }
 
-func (g Generator) calicoGlobalNetworkPolicy(i int) (p api.CalicoGlobalNetworkPolicy) {
+// CalicoGlobalNetworkPolicy generates the i-th one of a cluster.
+func (g Generator) CalicoGlobalNetworkPolicy(i int) (p api.CalicoGlobalNetworkPolicy) {
 	p.Spec.CalicoPolicySpec = g.calicoSpec()
 	p.Name = g.storedName(p.Spec.Tier, i)
 	if g.chance(30) {
@@ -234,7 +236,7 @@ func (g Generator) icmp() *api.CalicoICMP {
 		code := pick(g, icmpCodes...)
 		m.Code = &code
 	}
-	switch g.IntN(40) {
+	switch g.IntN(16) {
 	case 0:
 		m.Type = nil
 	case 1:
@@ -351,10 +353,13 @@ func (g Generator) CalicoPackets(c *Cluster, n int) (all []Packet) {
 		switch p.Protocol {
 		case ICMP, ICMPv6:
 			p.Type, p.Code = uint8(pick(g, icmpTypes...)), uint8(pick(g, icmpCodes...))
+			if p.Type == 0 {
+				p.Code = 1 // rigs take both 0 for an echo request
+			}
 		case TCP, UDP, SCTP:
 			p.SourcePort = pick(g, ports...)
 		default:
-			p.Protocol = pick(g, p.Protocol, p.Protocol, 47, 136)
+			p.Protocol = pick(g, p.Protocol, p.Protocol, udpLite)
 		}
 		back := p
 		back.From, back.To, back.Port, back.SourcePort = p.To, p.From, p.SourcePort, p.Port

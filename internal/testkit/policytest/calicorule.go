@@ -95,7 +95,7 @@ func versionAnswer(version *int, p Packet) answer {
 
 // readProtocol reads a name in any case, or a number.
 func readProtocol(text string) (number uint8, ok bool) {
-	for name, n := range map[string]uint8{"TCP": TCP, "UDP": UDP, "ICMP": ICMP, "ICMPv6": ICMPv6, "SCTP": SCTP, "UDPLite": 136} {
+	for name, n := range map[string]uint8{"TCP": TCP, "UDP": UDP, "ICMP": ICMP, "ICMPv6": ICMPv6, "SCTP": SCTP, "UDPLite": udpLite} {
 		if strings.EqualFold(name, text) {
 			return n, true
 		}
@@ -229,7 +229,7 @@ func readPort(text string) (first, last int, name string, ok bool) {
 }
 
 // serviceAnswers: as the destination of egress a Service means its endpoints with their ports, as the source of ingress just their addresses.
-// Anywhere else, without a name, and beside other ways to say who is meant, it says nothing.
+// Anywhere else, without a name, and beside other ways to say who is meant, or ports of a destination, nobody can tell what it means.
 func (c *Cluster) serviceAnswers(r *api.CalicoRule, namespace string, s side) (all []answer) {
 	for _, e := range []*api.CalicoEntityRule{&r.Source, &r.Destination} {
 		if e.Services == nil {
@@ -239,7 +239,7 @@ func (c *Cluster) serviceAnswers(r *api.CalicoRule, namespace string, s side) (a
 		if in == "" {
 			in = namespace
 		}
-		if s.ingress != (e == &r.Source) || e.Services.Name == "" || in == "" || !aloneInServices(e) {
+		if s.ingress != (e == &r.Source) || e.Services.Name == "" || in == "" || !alone(e) || e == &r.Destination && len(e.Ports)+len(e.NotPorts) > 0 {
 			all = append(all, unreadable)
 			continue
 		}
@@ -266,7 +266,6 @@ func (e ServiceEndpoint) serves(p Packet) bool {
 	return slices.ContainsFunc(e.Ports, func(own ServicePort) bool { return protocolNumber(own.Protocol) == p.Protocol && own.Port == p.Port })
 }
 
-func aloneInServices(e *api.CalicoEntityRule) bool {
-	return e.Selector == "" && e.NotSelector == "" && len(e.Nets) == 0 && len(e.NotNets) == 0 && e.NamespaceSelector == "" && e.ServiceAccounts == nil &&
-		len(e.Ports) == 0 && len(e.NotPorts) == 0
+func alone(e *api.CalicoEntityRule) bool {
+	return e.Selector == "" && e.NotSelector == "" && len(e.Nets) == 0 && len(e.NotNets) == 0 && e.NamespaceSelector == "" && e.ServiceAccounts == nil
 }

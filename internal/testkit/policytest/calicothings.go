@@ -12,8 +12,8 @@ import (
 
 // thing is what selectors select: a pod, a network set, a host endpoint.
 type thing struct {
-	namespace                                 string // empty: it is in none
-	serviceAccount                            string // empty: it is no pod
+	pod                                       bool
+	namespace, serviceAccount                 string // empty: it has none
 	labels, ofNamespace, ofAccount, inherited map[string]string
 	nets                                      []netip.Prefix
 	ports                                     []api.ContainerPort
@@ -66,7 +66,7 @@ func (c *Cluster) inNamespace(namespace string) thing {
 
 func (c *Cluster) thingOf(pod *api.Pod) thing {
 	t := c.inNamespace(pod.Namespace)
-	t.serviceAccount, t.ofAccount = pod.Spec.ServiceAccountName, map[string]string{}
+	t.pod, t.serviceAccount, t.ofAccount = true, pod.Spec.ServiceAccountName, map[string]string{}
 	for _, account := range c.ServiceAccounts {
 		if account.Namespace == pod.Namespace && account.Name == pod.Spec.ServiceAccountName {
 			maps.Copy(t.ofAccount, account.Labels)
@@ -111,10 +111,10 @@ func (t thing) inNamespaces(selector string) bool {
 	return matches
 }
 
-// hasServiceAccount: only pods have one.
+// hasServiceAccount: only pods have one; one that has none yet has no labels of it.
 func (t thing) hasServiceAccount(selector string) bool {
 	matches, _ := EvalSelector(selector, t.ofAccount)
-	return matches && t.serviceAccount != ""
+	return matches && t.pod
 }
 
 // declares reports whether a pod or host endpoint has a port by that name.

@@ -89,6 +89,8 @@ const (
 	UDP    = 17
 	ICMPv6 = 58
 	SCTP   = 132
+	// udpLite is on no wire here.
+	udpLite = 136
 	// Other and the next are those that RFC 3692 leaves to experiments.
 	Other = 253
 )

@@ -56,6 +56,7 @@ type applying struct {
 	tier                  tier
 	order                 float64
 	kind, namespace, name string
+	shown                 string // the name by which it has its place among others, if not the same
 	// does is what each rule does with the packet: Allow, Deny, Pass, Log, or nothing.
 	does []string
 }
@@ -71,7 +72,7 @@ func (c *Cluster) Judge(pod *api.Pod, ingress bool, p Packet) Decision {
 	all := slices.Concat(c.networkPolicies(s), c.clusterNetworkPolicies(s), c.calicoPolicies(s))
 	slices.SortFunc(all, func(a, b applying) int {
 		return cmp.Or(compareTiers(a.tier, b.tier), cmp.Compare(a.order, b.order),
-			cmp.Compare(a.name, b.name), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind, b.kind))
+			cmp.Compare(cmp.Or(a.shown, a.name), cmp.Or(b.shown, b.name)), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind, b.kind))
 	})
 	d := Decision{Allow: true, Rule: -1}
 	for len(all) > 0 {

@@ -133,8 +133,9 @@ func initChunk(from, to uint16, data []byte) []byte {
 // Sendable reports whether hosts forward such a packet at all: no addresses of this host, of all hosts, or of none; and of ICMP only what asks, as
 // the rest belongs to other connections.
 func Sendable(p Packet) bool {
-	asks := map[uint8][]uint8{ICMP: {0, 8, 13, 15, 17}, ICMPv6: {0, 128}}[p.Protocol]
-	return routable(p.From) && routable(p.To) && (asks == nil || slices.Contains(asks, p.Type))
+	asks := map[uint8][]uint8{ICMP: {8, 13, 15, 17}, ICMPv6: {128}}[p.Protocol]
+	plain := p.Type == 0 && p.Code == 0
+	return routable(p.From) && routable(p.To) && p.Protocol != udpLite && (asks == nil || plain || slices.Contains(asks, p.Type))
 }
 
 func routable(a netip.Addr) bool {
