@@ -3,6 +3,7 @@ package labstore
 
 import (
 	"context"
+	"reflect"
 	"testing"
 	"time"
 
@@ -26,6 +27,15 @@ func At(t testing.TB, kubeconfig string) *kubernetes.Store {
 	store, err := kubernetes.New(cfg)
 	errtest.Must(t, err)
 	return store
+}
+
+// Make creates an object that goes with the test, in the place of one of that name that an earlier test has left.
+func Make(t testing.TB, store *kubernetes.Store, obj api.Resource) {
+	t.Helper()
+	old := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(api.Resource)
+	*old.GetMeta() = api.Meta{Name: obj.GetMeta().Name, Namespace: obj.GetMeta().Namespace}
+	Forget(t, store, old)
+	errtest.Must(t, store.Create(t.Context(), obj))
 }
 
 // Forget deletes an object now and at the end of the test: the API server is shared.
