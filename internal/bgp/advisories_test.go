@@ -2,9 +2,9 @@ package bgp
 
 import "slices"
 
-// advisory is a public one of 2026 that names GoBGP v3, and a message of the kind it is about, written from its description. Every one has
+// Advisory is a public one of 2026 that names GoBGP v3, and a message of the kind it is about, written from its description. Every one has
 // an entry in hack/vulns/exceptions.yaml that names the test TestAdvisories/ID.
-type advisory struct {
+type Advisory struct {
 	ID, Name string // in Go's database, and as a CVE
 	First    []byte // is sent in place of an OPEN
 	Message  []byte // is sent in a session that is up
@@ -30,7 +30,7 @@ func announcing(attributes ...[]byte) []byte {
 }
 
 // Advisories are for the tests that have a relay, a network and processes.
-var Advisories = []advisory{
+var Advisories = []Advisory{
 	{ID: "GO-2026-4736", Name: "CVE-2026-30405", // NEXT_HOP that is too short, with wrong flags
 		Message: announcing(origin, viaPeer, []byte{0, 3, 0})},
 	{ID: "GO-2026-5198", Name: "CVE-2026-41642", // an attribute that nobody knows and that says it is well-known

@@ -7,12 +7,15 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -20,15 +23,15 @@ import (
 // all, and seconds of one Snapshot then, both with the pipe between test and speaker included.
 func BenchmarkTenThousandPaths(b *testing.B) {
 	const count = 10000
-	lan := newLAN(b)
-	from, to := lan.host(1).speak(), lan.host(2).speak()
-	for _, s := range []*speaker{from, to} {
-		s.do(call{Method: "Quiet"})
-		s.start(64512, false)
+	lan := bgptest.NewLAN(b)
+	from, to := lan.Host(1).Speaker(), lan.Host(2).Speaker()
+	for _, s := range []*bgptest.Speaker{from, to} {
+		s.Call(bgptest.Call{Method: "Quiet"})
+		s.Start(64512, false)
 	}
-	from.setPeers(from.mesh(to.host)...)
-	to.setPeers(to.mesh(from.host)...)
-	to.waitEstablished(from.v4)
+	from.SetPeers(mesh(from.Host, to.Host)...)
+	to.SetPeers(mesh(to.Host, from.Host)...)
+	to.WaitEstablished(from.V4)
 	paths := make([]bgp.Path, count)
 	for i := range paths {
 		var block [4]byte
@@ -37,23 +40,23 @@ func BenchmarkTenThousandPaths(b *testing.B) {
 	}
 	for b.Loop() {
 		begin := time.Now()
-		from.do(call{Method: "SetOriginated", Paths: paths, Timeout: time.Minute})
+		from.Call(bgptest.Call{Method: "SetOriginated", Paths: paths, Timeout: time.Minute})
 		announced := time.Now()
-		eventually(b, func() error {
-			if n := to.peer(from.v4).Received; n != count {
+		bgptest.Eventually(b, func() error {
+			if n := to.Peer(from.V4).Received; n != count {
 				return fmt.Errorf("%d paths received", n)
 			}
 			return nil
 		})
 		received := time.Now()
-		if n := len(to.snapshot()); n != count {
+		if n := len(to.Snapshot()); n != count {
 			b.Fatalf("%d paths in the snapshot", n)
 		}
 		b.ReportMetric(announced.Sub(begin).Seconds(), "s/announce")
 		b.ReportMetric(received.Sub(announced).Seconds(), "s/received-after")
 		b.ReportMetric(time.Since(received).Seconds(), "s/snapshot")
-		from.originate()
-		to.waitLearned("")
+		from.Originate()
+		to.WaitLearned("")
 	}
 }
 
@@ -91,7 +94,7 @@ func attend(from netip.Addr, to string) {
 	open := hello(0)
 	copy(open[24:], from.AsSlice())
 	id := from.As4()
-	if _, err := conn.Write(slices.Concat(open, keepalive, announce(from, 26, 10, 128+id[2], id[3], 0), message(2, 0, 0, 0, 0))); err == nil {
+	if _, err := conn.Write(slices.Concat(open, keepalive, announce(from, 26, 10, 128+id[2], id[3], 0), bgptest.Message(2, 0, 0, 0, 0))); err == nil {
 		_, _ = io.Copy(io.Discard, conn)
 	}
 }
@@ -101,39 +104,36 @@ func attend(from netip.Addr, to string) {
 func BenchmarkThousandPeers(b *testing.B) {
 	const count = 1000
 	for b.Loop() {
-		lan := newLAN(b)
-		node, others := lan.host(1).speak(), lan.host(2)
-		run(b, "ip", "-n", others.ns, "route", "add", "local", "10.2.0.0/16", "dev", "lo")
-		run(b, "ip", "-n", node.ns, "route", "add", "10.2.0.0/16", "via", others.v4.String())
-		node.do(call{Method: "Quiet"})
-		node.start(64512, false)
+		lan := bgptest.NewLAN(b)
+		node, others := lan.Host(1).Speaker(), lan.Host(2)
+		others.IP("route", "add", "local", "10.2.0.0/16", "dev", "lo")
+		node.IP("route", "add", "10.2.0.0/16", "via", others.V4.String())
+		node.Call(bgptest.Call{Method: "Quiet"})
+		node.Start(64512, false)
 		self, err := os.Executable()
 		errtest.Must(b, err)
 		peers := make([]bgp.Peer, count)
 		for i := range peers {
-			peers[i] = bgp.Peer{Addr: member(i), ASN: 64512, From: node.v4, Passive: true}
+			peers[i] = bgp.Peer{Addr: member(i), ASN: 64512, From: node.V4, Passive: true}
 		}
 		begin := time.Now()
-		node.do(call{Method: "SetPeers", Peers: peers, Timeout: time.Minute})
+		node.Call(bgptest.Call{Method: "SetPeers", Peers: peers, Timeout: time.Minute})
 		b.ReportMetric(time.Since(begin).Seconds(), "s/SetPeers")
-		cmd := others.command(self, crowdArg, strconv.Itoa(count), netip.AddrPortFrom(node.v4, 179).String())
+		cmd := exec.Command(self, crowdArg, strconv.Itoa(count), netip.AddrPortFrom(node.V4, 179).String())
 		in, err := cmd.StdinPipe()
 		errtest.Must(b, err)
-		errtest.Must(b, cmd.Start())
+		others.Within(b, cmd.Start)
 		begin = time.Now()
-		eventually(b, func() error {
-			if n := len(node.do(call{Method: "Snapshot", Timeout: time.Minute}).Paths); n != count {
+		bgptest.Eventually(b, func() error {
+			if n := len(node.Call(bgptest.Call{Method: "Snapshot", Timeout: time.Minute}).Paths); n != count {
 				return fmt.Errorf("%d paths", n)
 			}
 			return nil
 		})
 		b.ReportMetric((time.Since(begin) - time.Second).Seconds(), "s/converged")
-		b.ReportMetric(float64(node.memory("VmHWM")), "MiB-peak")
-		memory := node.do(call{Method: "Memory"}).Memory
-		b.ReportMetric(float64(node.memory("VmRSS")), "MiB")
-		b.ReportMetric(float64(memory.HeapInuse>>20), "MiB-heap")
-		b.ReportMetric(float64(memory.StackInuse>>20), "MiB-stacks")
-		node.kill()
+		b.ReportMetric(float64(node.Memory("VmHWM")>>20), "MiB-peak")
+		b.ReportMetric(float64(node.RSS()>>20), "MiB")
+		node.End(syscall.SIGKILL)
 		_ = in.Close()
 		_ = cmd.Wait()
 	}
@@ -142,23 +142,23 @@ func BenchmarkThousandPeers(b *testing.B) {
 // BenchmarkReconnect has a speaker's process killed and started again, and its peer wait for it: seconds from the new
 // process's SetPeers until both sides' session is up. The first time is without a process before.
 func BenchmarkReconnect(b *testing.B) {
-	lan := newLAN(b)
-	nine, ten := lan.host(9).speak(), lan.host(10).speak() // nine connects
-	for _, s := range []*speaker{nine, ten} {
-		s.start(64512, false)
+	lan := bgptest.NewLAN(b)
+	nine, ten := lan.Host(9).Speaker(), lan.Host(10).Speaker() // nine connects
+	for _, s := range []*bgptest.Speaker{nine, ten} {
+		s.Start(64512, false)
 	}
-	nine.setPeers(nine.mesh(ten.host)...)
-	up := func(s *speaker) float64 {
+	nine.SetPeers(mesh(nine.Host, ten.Host)...)
+	up := func(s *bgptest.Speaker) float64 {
 		begin := time.Now()
-		s.setPeers(ten.mesh(nine.host)...)
-		ten.waitEstablished(nine.v4)
+		s.SetPeers(mesh(ten.Host, nine.Host)...)
+		ten.WaitEstablished(nine.V4)
 		return time.Since(begin).Seconds()
 	}
 	first := up(ten)
 	for b.Loop() {
-		ten.kill()
-		ten = ten.host.speak()
-		ten.start(64512, true)
+		ten.End(syscall.SIGKILL)
+		ten = ten.Host.Speaker()
+		ten.Start(64512, true)
 		b.ReportMetric(up(ten), "s/again")
 	}
 	b.ReportMetric(first, "s/first")

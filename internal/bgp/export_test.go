@@ -1,9 +1,6 @@
 package bgp
 
 import (
-	"net/netip"
-	"slices"
-
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
@@ -24,32 +21,3 @@ func (s *Server) AskGoBGP() {
 
 // AskRelay has the next Snapshot read the table anew, from the relay if it can.
 func (s *Server) AskRelay() { s.version.Add(1) }
-
-// Member is one node's end of the node-to-node mesh, in one address family. A node with two families is two members.
-type Member struct {
-	Addr netip.Addr
-	ASN  uint32
-	Port uint16 // DefaultPort if 0
-}
-
-// Mesh returns self's sessions to all others of its family, ordered by address. Members without a usable address and
-// those with self's own are left out; of several with one address the first counts.
-func Mesh(self Member, others []Member) []Peer {
-	peers := make([]Peer, 0, len(others))
-	seen := map[netip.Addr]bool{self.Addr: true}
-	for _, other := range others {
-		if checkAddr(other.Addr) != nil || other.Addr.Is4() != self.Addr.Is4() || seen[other.Addr] {
-			continue
-		}
-		seen[other.Addr] = true
-		peers = append(peers, Peer{
-			Addr:    other.Addr,
-			ASN:     other.ASN,
-			Port:    other.Port,
-			From:    self.Addr,
-			Passive: Waits(self.Addr, other.Addr),
-		}.withDefaults())
-	}
-	slices.SortFunc(peers, func(a, b Peer) int { return a.Addr.Compare(b.Addr) })
-	return peers
-}

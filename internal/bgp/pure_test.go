@@ -11,89 +11,29 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	api "github.com/osrg/gobgp/v3/api"
 	bgplog "github.com/osrg/gobgp/v3/pkg/log"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
-
-var cmpNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-func TestMesh(t *testing.T) {
-	defaults := Peer{ASN: 64512, Port: 179, HoldTime: 90 * time.Second, ConnectRetry: 5 * time.Second, RestartTime: 120 * time.Second, MaxPrefixes: 20000}
-	want := func(self, peer string, passive bool) Peer {
-		p := defaults
-		p.From, p.Addr, p.Passive = addr(self), addr(peer), passive
-		return p
-	}
-	ofAS := func(p Peer, asn uint32, port uint16) Peer {
-		p.ASN, p.Port = asn, port
-		return p
-	}
-	for name, c := range map[string]struct {
-		self   Member
-		others []Member
-		want   []Peer
-	}{
-		"text decides, not number": {
-			self:   Member{Addr: addr("10.0.0.10"), ASN: 64512},
-			others: []Member{{Addr: addr("10.0.0.9"), ASN: 64512}, {Addr: addr("10.0.0.100"), ASN: 64512}, {Addr: addr("10.0.0.1"), ASN: 64512}},
-			want: []Peer{
-				want("10.0.0.10", "10.0.0.1", false),
-				want("10.0.0.10", "10.0.0.9", true),
-				want("10.0.0.10", "10.0.0.100", true),
-			},
-		},
-		"other AS and port": {
-			self:   Member{Addr: addr("10.0.0.1"), ASN: 64512},
-			others: []Member{{Addr: addr("10.0.0.2"), ASN: 65001, Port: 1790}},
-			want:   []Peer{ofAS(want("10.0.0.1", "10.0.0.2", true), 65001, 1790)},
-		},
-		"IPv6": {
-			self:   Member{Addr: addr("fd00::a"), ASN: 64512},
-			others: []Member{{Addr: addr("fd00::10"), ASN: 64512}, {Addr: addr("10.0.0.2"), ASN: 64512}},
-			want:   []Peer{want("fd00::a", "fd00::10", false)},
-		},
-		"self, twins, unusable": {
-			self: Member{Addr: addr("10.0.0.1"), ASN: 64512},
-			others: []Member{
-				{Addr: addr("10.0.0.1"), ASN: 64512}, {}, {Addr: addr("127.0.0.1")}, {Addr: addr("0.0.0.0")}, {Addr: addr("fe80::1%eth0")},
-				{Addr: addr("10.0.0.2"), ASN: 64512}, {Addr: addr("10.0.0.2"), ASN: 65001},
-			},
-			want: []Peer{want("10.0.0.1", "10.0.0.2", true)},
-		},
-		"alone": {self: Member{Addr: addr("10.0.0.1"), ASN: 64512}, want: []Peer{}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if d := cmp.Diff(c.want, Mesh(c.self, c.others), cmpNetip); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
-		})
-	}
+func TestDefaults(t *testing.T) {
+	want := Peer{Port: 179, HoldTime: 90 * time.Second, ConnectRetry: 5 * time.Second, RestartTime: 120 * time.Second, MaxPrefixes: 20000}
+	difftest.Want(t, "", want, Peer{}.withDefaults())
 }
 
-// Every pair of a mesh has one side that waits and one that connects.
-func TestMeshPairs(t *testing.T) {
-	var members []Member
-	for _, a := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.9", "10.0.0.10", "10.0.0.99", "10.0.0.100", "9.255.255.255", "192.168.0.1"} {
-		members = append(members, Member{Addr: addr(a), ASN: 64512})
-	}
-	passive := make(map[[2]netip.Addr]bool)
-	for _, self := range members {
-		for _, p := range Mesh(self, members) {
-			passive[[2]netip.Addr{self.Addr, p.Addr}] = p.Passive
-		}
-	}
-	if want := len(members) * (len(members) - 1); len(passive) != want {
-		t.Fatalf("%d sessions, want %d", len(passive), want)
-	}
-	for pair, waits := range passive {
-		if waits == passive[[2]netip.Addr{pair[1], pair[0]}] {
-			t.Errorf("%s and %s: both sides have passive %t", pair[0], pair[1], waits)
+// Of every pair of a mesh one side waits and one connects: the text of their addresses decides, not the number.
+func TestWaits(t *testing.T) {
+	ordered := []string{"10.0.0.1", "10.0.0.10", "10.0.0.100", "10.0.0.9", "10.0.0.99", "192.168.0.1", "9.255.255.255", "fd00::10", "fd00::a"}
+	for i, self := range ordered {
+		for j, peer := range ordered {
+			if got := Waits(addr(self), addr(peer)); got != (i < j) {
+				t.Errorf("%s waits for %s: %t", self, peer, got)
+			}
 		}
 	}
 }
@@ -102,11 +42,9 @@ func TestDiff(t *testing.T) {
 	have := map[string]int{"same": 1, "new value": 1, "b gone": 1, "a gone": 1}
 	want := map[string]int{"same": 1, "new value": 2, "b new": 1, "a new": 1}
 	got := diff(have, want, strings.Compare)
-	if d := cmp.Diff(changes[string]{
+	difftest.Want(t, "", changes[string]{
 		add: []string{"a new", "b new"}, replace: []string{"new value"}, remove: []string{"a gone", "b gone"},
-	}, got, cmp.AllowUnexported(changes[string]{})); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	}, got, cmp.AllowUnexported(changes[string]{}))
 	if got := diff(have, have, strings.Compare); got.add != nil || got.replace != nil || got.remove != nil {
 		t.Errorf("equal sets: %v", got)
 	}
@@ -244,9 +182,7 @@ func TestLearnedPath(t *testing.T) {
 				return
 			}
 			errtest.Must(t, err)
-			if d := cmp.Diff(c.want, got.Path, cmpNetip); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			difftest.Want(t, "", c.want, got.Path)
 		})
 	}
 }
@@ -352,11 +288,7 @@ func TestLoggerNeverEndsTheProcess(t *testing.T) {
 	l.Fatal("unknown msg type", nil)
 	l.Info("Can't find configuration for a new passive connection", bgplog.Fields{"Key": "127.0.0.66"})
 	l.Debug("IdleHoldTimer expired", nil)
-	for _, want := range []string{`level=ERROR msg="GoBGP panic: code logic bug" peer=10.0.0.2`, `level=ERROR msg="GoBGP fatal: unknown msg type"`} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("log lacks %q:\n%s", want, &out)
-		}
-	}
+	difftest.Contains(t, out.String(), `level=ERROR msg="GoBGP panic: code logic bug" peer=10.0.0.2`, `level=ERROR msg="GoBGP fatal: unknown msg type"`)
 	if strings.Contains(out.String(), "passive connection") || strings.Contains(out.String(), "Idle") {
 		t.Errorf("strangers or GoBGP's inner life fill the log:\n%s", &out)
 	}

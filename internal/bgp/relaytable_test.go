@@ -12,27 +12,28 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // babbler is a peer that says random things in an orderly way.
 type babbler struct {
-	*host
+	*bgptest.Host
 	id   byte
 	asn  uint32
 	conn *rawPeer
 }
 
 // begin opens a session, and says the end of its table.
-func (b *babbler) begin(s *speaker) {
-	b.t.Helper()
-	b.conn = b.connect(b.v4, netip.AddrPortFrom(s.v4, 179))
-	b.conn.send(bgptest.OpenMessage(b.asn, b.v4, true, 90, 120), keepalive, message(2, 0, 0, 0, 0))
-	s.waitEstablished(b.v4)
+func (b *babbler) begin(s *bgptest.Speaker) {
+	b.T.Helper()
+	b.conn = established(b.Host, netip.AddrPortFrom(s.V4, 179), bgptest.OpenMessage(b.asn, b.V4, true, 90, 120))
+	b.conn.send(bgptest.Message(2, 0, 0, 0, 0))
+	s.WaitEstablished(b.V4)
 }
 
 // say withdraws some prefixes and announces others.
 func (b *babbler) say(random *rand.Rand) {
-	b.t.Helper()
+	b.T.Helper()
 	one := func() []byte { return []byte{24, 10, 7, byte(random.IntN(12))} }
 	withdrawn, announced := one(), append(one(), one()...)
 	path := []byte{0x40, 2, 0}
@@ -53,26 +54,26 @@ func (b *babbler) say(random *rand.Rand) {
 			attrs = append(attrs, attr...)
 		}
 	}
-	b.conn.send(message(2, bgptest.UpdateBody(withdrawn, attrs, announced)...))
+	b.conn.send(bgptest.Message(2, bgptest.UpdateBody(withdrawn, attrs, announced)...))
 }
 
 // The table that is read from the relay is GoBGP's: random paths of peers inside of our AS and outside, withdrawn and announced anew,
 // while sessions break and come back.
 func TestTableIsGoBGPs(t *testing.T) {
 	t.Parallel()
-	l := newLAN(t)
-	s := l.host(1).speak()
-	s.do(call{Method: "Quiet"})
-	s.start(64512, false)
-	s.originate("10.7.3.0/24")
+	l := bgptest.NewLAN(t)
+	s := l.Host(1).Speaker()
+	s.Call(bgptest.Call{Method: "Quiet"})
+	s.Start(64512, false)
+	s.Originate("10.7.3.0/24")
 	var peers []bgp.Peer
 	var babblers []*babbler
 	for i, asn := range []uint32{64512, 64512, 64512, 64901} {
-		h := l.host(10 + i)
-		peers = append(peers, bgp.Peer{Addr: h.v4, From: s.v4, ASN: asn, Passive: true})
-		babblers = append(babblers, &babbler{host: h, id: byte(10 + i), asn: asn})
+		h := l.Host(10 + i)
+		peers = append(peers, bgp.Peer{Addr: h.V4, From: s.V4, ASN: asn, Passive: true})
+		babblers = append(babblers, &babbler{Host: h, id: byte(10 + i), asn: asn})
 	}
-	s.setPeers(peers...)
+	s.SetPeers(peers...)
 	for _, b := range babblers {
 		b.begin(s)
 	}
@@ -87,12 +88,12 @@ func TestTableIsGoBGPs(t *testing.T) {
 		switch b := babblers[round/10]; round % 10 {
 		case 5: // the connection breaks, or it says goodbye
 			if round > 20 {
-				b.conn.send(message(3, 6, 2))
+				b.conn.send(bgptest.Message(3, 6, 2))
 			}
-			b.conn.close()
-			eventually(t, func() error {
-				if p := s.peer(b.v4); p.State == bgp.Established {
-					return fmt.Errorf("the session to %s is still there", b.v4)
+			b.conn.Close()
+			bgptest.Eventually(t, func() error {
+				if p := s.Peer(b.V4); p.State == bgp.Established {
+					return fmt.Errorf("the session to %s is still there", b.V4)
 				}
 				return nil
 			})
@@ -108,17 +109,17 @@ func TestTableIsGoBGPs(t *testing.T) {
 }
 
 // sameTables compares both ways to read the table, when it is at rest.
-func sameTables(t *testing.T, s *speaker, when string) (asked []bgp.Path) {
+func sameTables(t *testing.T, s *bgptest.Speaker, when string) (asked []bgp.Path) {
 	t.Helper()
-	eventually(t, func() error {
-		s.do(call{Method: "AskRelay"})
-		relayed := s.snapshot()
-		s.do(call{Method: "AskGoBGP"})
-		asked = s.snapshot()
-		if again := s.snapshot(); !slices.Equal(asked, again) {
+	bgptest.Eventually(t, func() error {
+		s.Call(bgptest.Call{Method: "AskRelay"})
+		relayed := s.Snapshot()
+		s.Call(bgptest.Call{Method: "AskGoBGP"})
+		asked = s.Snapshot()
+		if again := s.Snapshot(); !slices.Equal(asked, again) {
 			return fmt.Errorf("%s: it still changes", when)
 		}
-		if d := cmp.Diff(asked, relayed, cmpNetip); d != "" {
+		if d := cmp.Diff(asked, relayed, difftest.Netip); d != "" {
 			return fmt.Errorf("%s (-GoBGP +relay):\n%s", when, d)
 		}
 		return nil

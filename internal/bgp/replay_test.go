@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/server"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
@@ -27,70 +29,63 @@ func outsideHello(id byte) []byte {
 	return bytes.ReplaceAll(hello(id), []byte{0xfc, 0}, []byte{0xfc, 1})
 }
 
-func (p *rawPeer) establishOutside(id byte) {
-	p.t.Helper()
-	p.send(outsideHello(id), keepalive)
-	for range 2 {
-		if m := p.read(); m == nil {
-			p.t.Fatalf("no handshake: %s", p.err)
-		}
-	}
-}
-
 // announceOutside is an UPDATE that is as it should be.
 func announceOutside(nextHop netip.Addr, prefix ...byte) []byte {
 	attributes := append([]byte{0x40, 1, 1, 0, 0x40, 2, 6, 2, 1, 0, 0, 0xfc, 1, 0x40, 3, 4}, nextHop.AsSlice()...)
-	return message(2, append(append([]byte{0, 0, 0, byte(len(attributes))}, attributes...), prefix...)...)
+	return bgptest.Message(2, append(append([]byte{0, 0, 0, byte(len(attributes))}, attributes...), prefix...)...)
 }
 
 // What public advisories say of GoBGP does nothing here: an honest peer keeps its session, and the speaker goes on.
 func TestAdvisories(t *testing.T) {
 	t.Parallel()
-	lan := newLAN(t)
-	node, hostile, honest := lan.host(1).speak(), lan.host(2), lan.host(3)
-	node.start(64512, false)
-	node.setPeers(
-		bgp.Peer{Addr: hostile.v4, ASN: outsideASN, From: node.v4, Passive: true, ConnectRetry: time.Second},
-		bgp.Peer{Addr: honest.v4, ASN: 64512, From: node.v4, Passive: true})
-	to := netip.AddrPortFrom(node.v4, 179)
-	friend := honest.connect(honest.v4, to)
-	friend.establish(3)
-	friend.send(announce(honest.v4, 26, 10, 1, 3, 0))
-	node.waitLearned("10.1.3.0/26")
-	since := node.peer(honest.v4).Since
+	lan := bgptest.NewLAN(t)
+	node, hostile, honest := lan.Host(1).Speaker(), lan.Host(2), lan.Host(3)
+	node.Start(64512, false)
+	node.SetPeers(
+		bgp.Peer{Addr: hostile.V4, ASN: outsideASN, From: node.V4, Passive: true, ConnectRetry: time.Second},
+		bgp.Peer{Addr: honest.V4, ASN: 64512, From: node.V4, Passive: true})
+	to := netip.AddrPortFrom(node.V4, 179)
+	friend := established(honest, to, hello(3))
+	friend.send(announce(honest.V4, 26, 10, 1, 3, 0))
+	node.WaitLearned("10.1.3.0/26")
+	since := node.Peer(honest.V4).Since
 	for i, a := range bgp.Advisories {
 		t.Run(a.ID, func(t *testing.T) {
-			node.t, hostile.t = t, t
-			defer func() { node.t, hostile.t = lan.t, lan.t }()
-			p := hostile.connect(hostile.v4, to)
-			defer p.close()
+			node.T, hostile.T = t, t
+			defer func() { node.T, hostile.T = honest.T, honest.T }()
 			if a.First != nil {
-				p.send(a.First)
+				told(hostile, to, a.Told, a.First)
 			} else {
-				p.establishOutside(2)
-				p.send(a.Message)
+				afterHandshake(t, node, established(hostile, to, outsideHello(2)), a, byte(100+i))
 			}
-			if a.Told != "" {
-				if got := p.last(); got != a.Told {
-					t.Errorf("the peer is told %q, want %q", got, a.Told)
-				}
-			} else { // the session goes on, and what the message announces is in the table only if it is sound
-				good := byte(100 + i)
-				p.send(announceOutside(hostile.v4, 26, 10, 1, good, 0))
-				want := fmt.Sprintf("10.1.3.0/26 10.1.%d.0/26", good)
-				if a.Sound {
-					want += " 10.66.0.0/26"
-				}
-				node.waitLearned(want)
-				p.send(message(2, 0, 10, 26, 10, 1, good, 0, 26, 10, 66, 0, 0, 0, 0))
-			}
-			node.waitLearned("10.1.3.0/26")
-			node.do(call{Method: "Healthy"})
-			if now := node.peer(honest.v4); now.State != bgp.Established || !now.Since.Equal(since) {
+			node.WaitLearned("10.1.3.0/26")
+			node.Call(bgptest.Call{Method: "Healthy"})
+			if now := node.Peer(honest.V4); now.State != bgp.Established || !now.Since.Equal(since) {
 				t.Errorf("the session of an honest peer: %+v, was up since %s", now, since)
 			}
 		})
 	}
+}
+
+// afterHandshake sends an advisory's message, and ends the connection. If the session goes on, then the message's prefix is learned only if
+// it is sound.
+func afterHandshake(t *testing.T, node *bgptest.Speaker, p *rawPeer, a bgp.Advisory, good byte) {
+	t.Helper()
+	defer p.Close()
+	p.send(a.Message)
+	if a.Told != "" {
+		if got := p.last(); got != a.Told {
+			t.Errorf("the peer is told %q, want %q", got, a.Told)
+		}
+		return
+	}
+	p.send(announceOutside(netip.MustParseAddr("10.0.0.2"), 26, 10, 1, good, 0))
+	want := fmt.Sprintf("10.1.3.0/26 10.1.%d.0/26", good)
+	if a.Sound {
+		want += " 10.66.0.0/26"
+	}
+	node.WaitLearned(want)
+	p.send(bgptest.Message(2, 0, 10, 26, 10, 1, good, 0, 26, 10, 66, 0, 0, 0, 0))
 }
 
 // aloneArg makes the test binary GoBGP without a relay, which waits on port 179 of 10.0.0.1 for a peer at 10.0.0.2.
@@ -131,8 +126,8 @@ func TestAdvisoriesWithoutRelay(t *testing.T) {
 		}
 		t.Run(a.ID, func(t *testing.T) {
 			t.Parallel()
-			lan := newLAN(t)
-			node, peer := lan.host(1), lan.host(2)
+			lan := bgptest.NewLAN(t)
+			node, peer := lan.Host(1), lan.Host(2)
 			self, err := os.Executable()
 			errtest.Must(t, err)
 			args := []string{self, aloneArg, "plain"}
@@ -140,19 +135,18 @@ func TestAdvisoriesWithoutRelay(t *testing.T) {
 				args[2] = inConfederation
 			}
 			var stderr logtest.Buffer
-			cmd := node.command(args...)
+			cmd := exec.Command(args[0], args[1:]...)
 			cmd.Stderr = &stderr
 			in, err := cmd.StdinPipe()
 			errtest.Must(t, err)
-			errtest.Must(t, cmd.Start())
-			eventually(t, func() error {
-				if out := run(t, "ip", "netns", "exec", node.ns, "ss", "-Htln", "sport", "=", ":179"); out == "" {
+			node.Within(t, cmd.Start)
+			bgptest.Eventually(t, func() error {
+				if out := node.Run(t, "ss", "-Htln", "sport", "=", ":179"); out == "" {
 					return fmt.Errorf("GoBGP does not listen: %s", &stderr)
 				}
 				return nil
 			})
-			p := peer.connect(peer.v4, netip.MustParseAddrPort("10.0.0.1:179"))
-			p.establishOutside(2)
+			p := established(peer, netip.MustParseAddrPort("10.0.0.1:179"), outsideHello(2))
 			p.send(a.Message, keepalive)
 			if a.Panic == "" {
 				time.Sleep(500 * time.Millisecond)

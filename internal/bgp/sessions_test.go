@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -11,186 +12,188 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-var cmpNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
-
 // pair starts speakers on two new hosts that are each other's peers in both families. As text, the address of nine is
 // the greater one, so that nine connects and ten waits.
-func pair(t *testing.T) (nine, ten *speaker) {
+func pair(t *testing.T) (nine, ten *bgptest.Speaker) {
 	t.Helper()
-	lan := newLAN(t)
-	nine, ten = lan.host(9).speak(), lan.host(10).speak()
-	for _, s := range []*speaker{nine, ten} {
-		s.start(64512, false)
+	lan := bgptest.NewLAN(t)
+	nine, ten = lan.Host(9).Speaker(), lan.Host(10).Speaker()
+	for _, s := range []*bgptest.Speaker{nine, ten} {
+		s.Start(64512, false)
 	}
 	return nine, ten
 }
 
-func dualStackMesh(self, other *host) []bgp.Peer {
-	return append(
-		bgp.Mesh(bgp.Member{Addr: self.v4, ASN: 64512}, []bgp.Member{{Addr: other.v4, ASN: 64512}}),
-		bgp.Mesh(bgp.Member{Addr: self.v6, ASN: 64512}, []bgp.Member{{Addr: other.v6, ASN: 64512}})...)
+func dualStackMesh(self, other *bgptest.Host) []bgp.Peer {
+	return append(mesh(self, other), bgp.Peer{Addr: other.V6, From: self.V6, ASN: 64512, Passive: bgp.Waits(self.V6, other.V6)})
+}
+
+// mesh returns the host's IPv4 sessions to others, all in AS 64512.
+func mesh(self *bgptest.Host, others ...*bgptest.Host) []bgp.Peer {
+	var peers []bgp.Peer
+	for _, o := range others {
+		peers = append(peers, bgp.Peer{Addr: o.V4, From: self.V4, ASN: 64512, Passive: bgp.Waits(self.V4, o.V4)})
+	}
+	return peers
 }
 
 func TestSessionsOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	nine, ten := pair(t)
-	nine.originate("10.1.9.0/26", "10.200.0.9/32", "fd01:9::/122")
-	ten.originate("10.1.10.0/26")
-	nine.setPeers(dualStackMesh(nine.host, ten.host)...)
-	ten.setPeers(dualStackMesh(ten.host, nine.host)...)
-	nine.waitEstablished(ten.v4, ten.v6)
-	ten.waitEstablished(nine.v4, nine.v6)
+	nine.Originate("10.1.9.0/26", "10.200.0.9/32", "fd01:9::/122")
+	ten.Originate("10.1.10.0/26")
+	nine.SetPeers(dualStackMesh(nine.Host, ten.Host)...)
+	ten.SetPeers(dualStackMesh(ten.Host, nine.Host)...)
+	nine.WaitEstablished(ten.V4, ten.V6)
+	ten.WaitEstablished(nine.V4, nine.V6)
+	nine.Call(bgptest.Call{Method: "Second"})
 
 	t.Run("who connects", func(t *testing.T) {
 		for _, side := range []struct {
-			*speaker
+			*bgptest.Speaker
 			want int // sessions that came in on port 179
 		}{{nine, 0}, {ten, 2}} {
-			got := strings.Count(run(t, "ip", "netns", "exec", side.ns, "ss", "-Htn", "state", "established", "( sport = :179 )"), "\n")
+			got := strings.Count(side.Run(t, "ss", "-Htn", "state", "established", "( sport = :179 )"), "\n")
 			if got != side.want {
-				t.Errorf("%s has accepted %d sessions, want %d", side.v4, got, side.want)
+				t.Errorf("%s has accepted %d sessions, want %d", side.V4, got, side.want)
 			}
 		}
 	})
 
 	t.Run("learned paths", func(t *testing.T) {
-		ten.waitLearned("10.1.9.0/26 10.200.0.9/32 fd01:9::/122")
+		ten.WaitLearned("10.1.9.0/26 10.200.0.9/32 fd01:9::/122")
 		want := []bgp.Path{
-			{Prefix: netip.MustParsePrefix("10.1.9.0/26"), NextHop: nine.v4, From: nine.v4, LocalPref: 100},
-			{Prefix: netip.MustParsePrefix("10.200.0.9/32"), NextHop: nine.v4, From: nine.v4, LocalPref: 100},
-			{Prefix: netip.MustParsePrefix("fd01:9::/122"), NextHop: nine.v6, From: nine.v6, LocalPref: 100},
+			{Prefix: netip.MustParsePrefix("10.1.9.0/26"), NextHop: nine.V4, From: nine.V4, LocalPref: 100},
+			{Prefix: netip.MustParsePrefix("10.200.0.9/32"), NextHop: nine.V4, From: nine.V4, LocalPref: 100},
+			{Prefix: netip.MustParsePrefix("fd01:9::/122"), NextHop: nine.V6, From: nine.V6, LocalPref: 100},
 		}
-		if d := cmp.Diff(want, ten.snapshot(), cmpNetip); d != "" {
-			t.Errorf("snapshot (-want +got):\n%s", d)
-		}
-		inside := ten.do(call{Method: "Snapshot", Within: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}).Paths
-		if d := cmp.Diff(want[:1], inside, cmpNetip); d != "" {
-			t.Errorf("snapshot within 10.1.0.0/16 (-want +got):\n%s", d)
-		}
-		nine.waitLearned("10.1.10.0/26")
+		difftest.Want(t, "snapshot", want, ten.Snapshot())
+		inside := ten.Call(bgptest.Call{Method: "Snapshot", Within: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}).Paths
+		difftest.Want(t, "snapshot within 10.1.0.0/16", want[:1], inside)
+		nine.WaitLearned("10.1.10.0/26")
 	})
 
 	t.Run("prefixes are counted by session", func(t *testing.T) {
-		p := ten.peer(nine.v4)
+		p := ten.Peer(nine.V4)
 		if p.Received != 2 || p.Sent != 1 {
 			t.Errorf("IPv4 session: %d received, %d sent, want 2 and 1", p.Received, p.Sent)
 		}
-		if p = ten.peer(nine.v6); p.Received != 1 || p.Sent != 0 {
+		if p = ten.Peer(nine.V6); p.Received != 1 || p.Sent != 0 {
 			t.Errorf("IPv6 session: %d received, %d sent, want 1 and 0", p.Received, p.Sent)
 		}
 	})
 
 	t.Run("announce, withdraw and replace", func(t *testing.T) {
 		drain(ten)
-		nine.originate("10.1.9.64/26", "fd01:9::/122")
-		ten.do(call{Method: "Dirty"})
-		ten.waitLearned("10.1.9.64/26 fd01:9::/122")
+		nine.Originate("10.1.9.64/26", "fd01:9::/122")
+		ten.Call(bgptest.Call{Method: "Dirty"})
+		ten.WaitLearned("10.1.9.64/26 fd01:9::/122")
 		elsewhere := bgp.Path{Prefix: netip.MustParsePrefix("10.1.9.64/26"), NextHop: netip.MustParseAddr("10.0.0.99")}
-		nine.do(call{Method: "SetOriginated", Paths: []bgp.Path{elsewhere}})
-		ten.waitLearned("10.1.9.64/26")
-		if got := ten.snapshot()[0].NextHop; got != elsewhere.NextHop {
+		nine.Call(bgptest.Call{Method: "SetOriginated", Paths: []bgp.Path{elsewhere}})
+		ten.WaitLearned("10.1.9.64/26")
+		if got := ten.Snapshot()[0].NextHop; got != elsewhere.NextHop {
 			t.Errorf("next hop %s, want %s", got, elsewhere.NextHop)
 		}
 	})
 
 	t.Run("a prefix of our own is never learned", func(t *testing.T) {
-		ten.originate("10.1.9.64/26")
-		if got := ten.learned(); got != "" {
+		ten.Originate("10.1.9.64/26")
+		if got := ten.Learned(); got != "" {
 			t.Errorf("learned %q", got)
 		}
-		ten.originate()
-		ten.waitLearned("10.1.9.64/26")
+		ten.Originate()
+		ten.WaitLearned("10.1.9.64/26")
 	})
 
 	t.Run("unchanged sessions are not touched", func(t *testing.T) {
-		before := nine.peer(ten.v4)
-		dead := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.200"), ASN: 64512, From: nine.v4}
-		peers := dualStackMesh(nine.host, ten.host)
-		nine.setPeers(append(peers, dead)...)
-		nine.setPeers(peers...)
+		before := nine.Peer(ten.V4)
+		dead := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.200"), ASN: 64512, From: nine.V4}
+		peers := dualStackMesh(nine.Host, ten.Host)
+		nine.SetPeers(append(peers, dead)...)
+		nine.SetPeers(peers...)
 		// A changed peer is a new session, and only that one.
 		peers[1].HoldTime = 30 * time.Second
-		nine.setPeers(peers...)
-		eventually(t, func() error {
-			if p := nine.peer(ten.v6); p.State != bgp.Established || !p.Since.After(before.Since) {
+		nine.SetPeers(peers...)
+		bgptest.Eventually(t, func() error {
+			if p := nine.Peer(ten.V6); p.State != bgp.Established || !p.Since.After(before.Since) {
 				return fmt.Errorf("IPv6 session is %s since %s", p.State, p.Since)
 			}
 			return nil
 		})
-		if d := cmp.Diff(before, nine.peer(ten.v4), cmpNetip, cmpopts.IgnoreFields(bgp.PeerStatus{}, "Sent", "Received")); d != "" {
+		if d := cmp.Diff(before, nine.Peer(ten.V4), difftest.Netip, cmpopts.IgnoreFields(bgp.PeerStatus{}, "Sent", "Received")); d != "" {
 			t.Errorf("IPv4 session (-before +after):\n%s", d)
 		}
 	})
 
 	t.Run("a removed peer's paths are gone", func(t *testing.T) {
-		nine.originate("10.1.9.0/26")
-		ten.waitLearned("10.1.9.0/26")
+		nine.Originate("10.1.9.0/26")
+		ten.WaitLearned("10.1.9.0/26")
 		drain(ten)
-		ten.setPeers()
-		ten.do(call{Method: "Dirty"})
-		if got := ten.learned(); got != "" {
+		ten.SetPeers()
+		ten.Call(bgptest.Call{Method: "Dirty"})
+		if got := ten.Learned(); got != "" {
 			t.Errorf("learned %q", got)
 		}
 	})
 }
 
-func drain(s *speaker) {
-	for s.try(call{Method: "Dirty", Timeout: 200 * time.Millisecond}).Err == "" {
+func drain(s *bgptest.Speaker) {
+	for s.Try(bgptest.Call{Method: "Dirty", Timeout: 200 * time.Millisecond}).Err == "" {
 	}
 }
 
 // In eBGP every speaker passes on what it knows, if no policy keeps it from it.
 func TestLearnedPathsAreNotPassedOn(t *testing.T) {
 	t.Parallel()
-	lan := newLAN(t)
-	var nodes []*speaker
+	lan := bgptest.NewLAN(t)
+	var nodes []*bgptest.Speaker
 	for i := 1; i <= 3; i++ {
-		s := lan.host(i).speak()
-		s.start(64512+uint32(i), false)
-		s.originate(fmt.Sprintf("10.1.%d.0/26", i))
+		s := lan.Host(i).Speaker()
+		s.Start(64512+uint32(i), false)
+		s.Originate(fmt.Sprintf("10.1.%d.0/26", i))
 		nodes = append(nodes, s)
 	}
 	left, middle, right := nodes[0], nodes[1], nodes[2]
-	link := func(a, b *speaker, asn uint32) bgp.Peer {
-		return bgp.Peer{Addr: b.v4, ASN: asn, From: a.v4, Passive: a == middle}
+	link := func(a, b *bgptest.Speaker, asn uint32) bgp.Peer {
+		return bgp.Peer{Addr: b.V4, ASN: asn, From: a.V4, Passive: a == middle}
 	}
-	left.setPeers(link(left, middle, 64514))
-	middle.setPeers(link(middle, left, 64513), link(middle, right, 64515))
-	right.setPeers(link(right, middle, 64514))
+	left.SetPeers(link(left, middle, 64514))
+	middle.SetPeers(link(middle, left, 64513), link(middle, right, 64515))
+	right.SetPeers(link(right, middle, 64514))
 
-	middle.waitLearned("10.1.1.0/26 10.1.3.0/26")
-	left.waitLearned("10.1.2.0/26")
-	want := []bgp.Path{{Prefix: netip.MustParsePrefix("10.1.2.0/26"), NextHop: middle.v4, From: middle.v4, ASPath: "64514", LocalPref: 100}}
+	middle.WaitLearned("10.1.1.0/26 10.1.3.0/26")
+	left.WaitLearned("10.1.2.0/26")
+	want := []bgp.Path{{Prefix: netip.MustParsePrefix("10.1.2.0/26"), NextHop: middle.V4, From: middle.V4, ASPath: "64514", LocalPref: 100}}
 	// What middle sends after 10.1.5.0/26 comes after all that it could have passed on before.
-	left.originate("10.1.1.0/26", "10.1.4.0/26")
-	middle.waitLearned("10.1.1.0/26 10.1.3.0/26 10.1.4.0/26")
-	middle.originate("10.1.2.0/26", "10.1.5.0/26")
-	right.waitLearned("10.1.2.0/26 10.1.5.0/26")
-	if d := cmp.Diff(want, right.snapshot()[:1], cmpNetip); d != "" {
-		t.Errorf("snapshot (-want +got):\n%s", d)
-	}
+	left.Originate("10.1.1.0/26", "10.1.4.0/26")
+	middle.WaitLearned("10.1.1.0/26 10.1.3.0/26 10.1.4.0/26")
+	middle.Originate("10.1.2.0/26", "10.1.5.0/26")
+	right.WaitLearned("10.1.2.0/26 10.1.5.0/26")
+	difftest.Want(t, "snapshot", want, right.Snapshot()[:1])
 }
 
 func TestKilledSpeakerComesBack(t *testing.T) {
 	t.Parallel()
 	nine, ten := pair(t)
-	nine.originate("10.1.9.0/26", "10.1.9.64/26")
-	nine.setPeers(nine.mesh(ten.host)...)
-	ten.setPeers(ten.mesh(nine.host)...)
-	ten.waitLearned("10.1.9.0/26 10.1.9.64/26")
+	nine.Originate("10.1.9.0/26", "10.1.9.64/26")
+	nine.SetPeers(mesh(nine.Host, ten.Host)...)
+	ten.SetPeers(mesh(ten.Host, nine.Host)...)
+	ten.WaitLearned("10.1.9.0/26 10.1.9.64/26")
 
-	nine.kill()
-	eventually(t, func() error {
-		if p := ten.peer(nine.v4); p.State == bgp.Established || !p.Restarting || p.LastError == "" {
+	nine.End(syscall.SIGKILL)
+	bgptest.Eventually(t, func() error {
+		if p := ten.Peer(nine.V4); p.State == bgp.Established || !p.Restarting || p.LastError == "" {
 			return fmt.Errorf("session to the killed peer: %+v", p)
 		}
 		return nil
 	})
-	eventually(t, func() error {
-		paths := ten.snapshot()
+	bgptest.Eventually(t, func() error {
+		paths := ten.Snapshot()
 		if len(paths) != 2 {
 			t.Fatalf("paths of the killed peer: %v", paths)
 		}
@@ -202,16 +205,16 @@ func TestKilledSpeakerComesBack(t *testing.T) {
 		return nil
 	})
 
-	again := nine.host.speak()
-	again.do(call{Method: "Start", Local: bgp.Local{
-		ASN: 64512, RouterID: nine.v4, Listen: []netip.Addr{nine.v6, nine.v4}, Restarting: true,
+	again := nine.Host.Speaker()
+	again.Call(bgptest.Call{Method: "Start", Local: bgp.Local{
+		ASN: 64512, RouterID: nine.V4, Listen: []netip.Addr{nine.V6, nine.V4}, Restarting: true,
 	}})
-	again.originate("10.1.9.0/26") // the second block was released meanwhile
-	peers := again.mesh(ten.host)
+	again.Originate("10.1.9.0/26") // the second block was released meanwhile
+	peers := mesh(again.Host, ten.Host)
 	peers[0].RestartTime = 3 * time.Second
-	again.setPeers(peers...)
-	eventually(t, func() error {
-		paths := ten.snapshot()
+	again.SetPeers(peers...)
+	bgptest.Eventually(t, func() error {
+		paths := ten.Snapshot()
 		if len(paths) == 0 || paths[0].Prefix != netip.MustParsePrefix("10.1.9.0/26") {
 			t.Fatalf("the path was lost on the way: %v", paths)
 		}
@@ -220,98 +223,98 @@ func TestKilledSpeakerComesBack(t *testing.T) {
 		}
 		return nil
 	})
-	if p := again.peer(ten.v4); p.State != bgp.Established || p.LastErrorAt.After(p.Since) {
+	if p := again.Peer(ten.V4); p.State != bgp.Established || p.LastErrorAt.After(p.Since) {
 		t.Errorf("session after the restart: %+v", p)
 	}
 }
 
 func TestExitKeepsPathsCeaseDropsThem(t *testing.T) {
 	t.Parallel()
-	lan := newLAN(t)
-	watcher, exits, ceases := lan.host(1).speak(), lan.host(2).speak(), lan.host(3).speak()
-	for i, s := range []*speaker{watcher, exits, ceases} {
-		s.start(64512, false)
-		s.originate(fmt.Sprintf("10.1.%d.0/26", i+1))
+	lan := bgptest.NewLAN(t)
+	watcher, exits, ceases := lan.Host(1).Speaker(), lan.Host(2).Speaker(), lan.Host(3).Speaker()
+	for i, s := range []*bgptest.Speaker{watcher, exits, ceases} {
+		s.Start(64512, false)
+		s.Originate(fmt.Sprintf("10.1.%d.0/26", i+1))
 	}
-	watcher.setPeers(watcher.mesh(exits.host, ceases.host)...)
-	exits.setPeers(exits.mesh(watcher.host)...)
-	ceases.setPeers(ceases.mesh(watcher.host)...)
-	watcher.waitLearned("10.1.2.0/26 10.1.3.0/26")
+	watcher.SetPeers(mesh(watcher.Host, exits.Host, ceases.Host)...)
+	exits.SetPeers(mesh(exits.Host, watcher.Host)...)
+	ceases.SetPeers(mesh(ceases.Host, watcher.Host)...)
+	watcher.WaitLearned("10.1.2.0/26 10.1.3.0/26")
 
 	for _, s := range []struct {
-		*speaker
+		*bgptest.Speaker
 		mode bgp.Mode
 	}{{exits, bgp.Exit}, {ceases, bgp.Cease}} {
-		s.do(call{Method: "Stop", Mode: s.mode})
+		s.Call(bgptest.Call{Method: "Stop", Mode: s.mode})
 		for _, method := range []string{"Start", "SetPeers", "SetOriginated", "Snapshot", "Peers"} {
-			c := call{Method: method, Local: bgp.Local{ASN: 1, RouterID: s.v4, Listen: []netip.Addr{s.v4}}}
-			if r := s.try(c); !r.Stopped {
+			c := bgptest.Call{Method: method, Local: bgp.Local{ASN: 1, RouterID: s.V4, Listen: []netip.Addr{s.V4}}}
+			if r := s.Try(c); !r.Stopped {
 				t.Errorf("%s after Stop: %q, want ErrStopped", method, r.Err)
 			}
 		}
-		s.do(call{Method: "Healthy"})
-		s.exit()
+		s.Call(bgptest.Call{Method: "Healthy"})
+		s.Exit()
 	}
-	eventually(t, func() error {
-		for _, s := range []*speaker{exits, ceases} {
-			if p := watcher.peer(s.v4); p.State == bgp.Established {
-				return fmt.Errorf("session to %s is still up", s.v4)
+	bgptest.Eventually(t, func() error {
+		for _, s := range []*bgptest.Speaker{exits, ceases} {
+			if p := watcher.Peer(s.V4); p.State == bgp.Established {
+				return fmt.Errorf("session to %s is still up", s.V4)
 			}
 		}
 		return nil
 	})
-	watcher.waitLearned("10.1.2.0/26")
-	if p := watcher.peer(exits.v4); !p.Restarting || !strings.Contains(p.LastError, "connection lost") {
+	watcher.WaitLearned("10.1.2.0/26")
+	if p := watcher.Peer(exits.V4); !p.Restarting || !strings.Contains(p.LastError, "connection lost") {
 		t.Errorf("after Exit: %+v", p)
 	}
-	if p := watcher.peer(ceases.v4); p.Restarting || !strings.Contains(p.LastError, "closed by the peer: Cease/Hard Reset") {
+	if p := watcher.Peer(ceases.V4); p.Restarting || !strings.Contains(p.LastError, "closed by the peer: Cease/Hard Reset") {
 		t.Errorf("after Cease: %+v", p)
 	}
 }
 
 func TestStartNamesWhatHinders(t *testing.T) {
 	t.Parallel()
-	lan := newLAN(t)
-	first := lan.host(1).speak()
-	if r := first.try(call{Method: "SetPeers"}); !r.NotStarted {
+	lan := bgptest.NewLAN(t)
+	first := lan.Host(1).Speaker()
+	if r := first.Try(bgptest.Call{Method: "SetPeers"}); !r.NotStarted {
 		t.Errorf("SetPeers before Start: %q, want ErrNotStarted", r.Err)
 	}
-	first.do(call{Method: "Healthy"})
-	first.start(64512, false)
+	first.Call(bgptest.Call{Method: "Healthy"})
+	first.Start(64512, false)
 
-	start := func(addrs ...netip.Addr) call {
-		return call{Method: "Start", Timeout: time.Second, Local: bgp.Local{ASN: 64512, RouterID: first.v4, Listen: addrs}}
+	start := func(addrs ...netip.Addr) bgptest.Call {
+		return bgptest.Call{Method: "Start", Timeout: time.Second, Local: bgp.Local{ASN: 64512, RouterID: first.V4, Listen: addrs}}
 	}
-	second := first.host.speak()
-	other := lan.host(2)
-	run(t, "ip", "-n", first.ns, "addr", "add", other.v4.String()+"/32", "dev", "lo") // an address that is free
+	second := first.Host.Speaker()
+	other := lan.Host(2)
+	first.IP("addr", "add", other.V4.String()+"/32", "dev", "lo") // an address that is free
 	// It must not be kept when the second one fails, or no later attempt could succeed.
-	r := second.try(start(other.v4, first.v4))
-	if !strings.Contains(r.Err, "10.0.0.1:179") || !strings.Contains(r.Err, "another BGP speaker") {
+	r := second.Try(start(other.V4, first.V4))
+	if !errtest.Has(r.Err, "10.0.0.1:179 BIRD") {
 		t.Errorf("port is taken: %q", r.Err)
 	}
-	r = second.try(start(netip.MustParseAddr("10.0.0.77")))
-	if !strings.Contains(r.Err, "10.0.0.77:179") || !strings.Contains(r.Err, "not yet, on an interface") {
+	r = second.Try(start(netip.MustParseAddr("10.0.0.77")))
+	if !errtest.Has(r.Err, "10.0.0.77:179 interface") {
 		t.Errorf("address is absent: %q", r.Err)
 	}
-	weak := first.host.speak("setpriv", "--bounding-set", "-net_bind_service")
-	patient := start(other.v4)
+	weak := first.Host.Speaker("setpriv", "--bounding-set", "-net_bind_service")
+	patient := start(other.V4)
 	patient.Timeout = time.Minute
 	begin := time.Now()
-	if r = weak.try(patient); !strings.Contains(r.Err, "NET_BIND_SERVICE") || time.Since(begin) > patient.Timeout/2 {
+	if r = weak.Try(patient); !strings.Contains(r.Err, "NET_BIND_SERVICE") || time.Since(begin) > patient.Timeout/2 {
 		t.Errorf("no capability, after %s: %q", time.Since(begin), r.Err)
 	}
 
 	// Start goes on trying: the port becomes free while it waits.
-	done := make(chan reply)
-	patient.Local.Listen = []netip.Addr{other.v4, first.v4}
-	go func() { done <- second.try(patient) }()
+	done := make(chan bgptest.Reply)
+	patient.Local.Listen = []netip.Addr{other.V4, first.V4}
+	go func() { done <- second.Try(patient) }()
 	time.Sleep(500 * time.Millisecond)
-	first.kill()
+	first.End(syscall.SIGKILL)
 	if r := <-done; r.Err != "" {
 		t.Errorf("Start when the port has become free: %s", r.Err)
 	}
-	if r := second.try(patient); !strings.Contains(r.Err, "started") {
+	if r := second.Try(patient); !strings.Contains(r.Err, "started") {
 		t.Errorf("second Start: %q", r.Err)
 	}
 }
@@ -319,22 +322,22 @@ func TestStartNamesWhatHinders(t *testing.T) {
 // A loop that hangs makes calls fail at their deadlines, and the health check with them.
 func TestStuckLoop(t *testing.T) {
 	t.Parallel()
-	node := newLAN(t).host(1).speak()
-	node.start(64512, false)
-	node.do(call{Method: "Wedge"})
-	peer := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.2"), ASN: 64512, From: node.v4}
+	node := bgptest.NewLAN(t).Host(1).Speaker()
+	node.Start(64512, false)
+	node.Call(bgptest.Call{Method: "Wedge"})
+	peer := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.2"), ASN: 64512, From: node.V4}
 	for _, c := range []struct {
-		call
+		bgptest.Call
 		want string
 	}{
-		{call{Method: "SetPeers", Peers: []bgp.Peer{peer}}, "speaker answer deadline"},
-		{call{Method: "Snapshot"}, "speaker busy deadline"},
-		{call{Method: "Healthy"}, "loop deadline"},
-		{call{Method: "Healthy"}, "loop earlier deadline"},
-		{call{Method: "Stop"}, "speaker busy deadline"},
+		{bgptest.Call{Method: "SetPeers", Peers: []bgp.Peer{peer}}, "speaker answer deadline"},
+		{bgptest.Call{Method: "Snapshot"}, "speaker busy deadline"},
+		{bgptest.Call{Method: "Healthy"}, "loop deadline"},
+		{bgptest.Call{Method: "Healthy"}, "loop earlier deadline"},
+		{bgptest.Call{Method: "Stop"}, "speaker busy deadline"},
 	} {
 		c.Timeout = 200 * time.Millisecond
-		if r := node.try(c.call); !errtest.Has(r.Err, c.want) {
+		if r := node.Try(c.Call); !errtest.Has(r.Err, c.want) {
 			t.Errorf("%s: %q, want %q", c.Method, r.Err, c.want)
 		}
 	}
@@ -343,41 +346,39 @@ func TestStuckLoop(t *testing.T) {
 // The words in PeerStatus are proved on sessions that really fail.
 func TestDiagnoseRealSessions(t *testing.T) {
 	t.Parallel()
-	lan := newLAN(t)
-	node := lan.host(1).speak()
-	node.start(64512, false)
-	silent, stranger, foreign, garbage := lan.host(2), lan.host(3).speak(), lan.host(4).speak(), lan.host(5)
-	stranger.start(64512, false) // does not know node
-	foreign.start(64999, false)
-	foreign.setPeers(bgp.Peer{Addr: node.v4, ASN: 64512, From: foreign.v4, Passive: true})
+	lan := bgptest.NewLAN(t)
+	node := lan.Host(1).Speaker()
+	node.Start(64512, false)
+	silent, stranger, foreign, garbage := lan.Host(2), lan.Host(3).Speaker(), lan.Host(4).Speaker(), lan.Host(5)
+	stranger.Start(64512, false) // does not know node
+	foreign.Start(64999, false)
+	foreign.SetPeers(bgp.Peer{Addr: node.V4, ASN: 64512, From: foreign.V4, Passive: true})
 
 	absent := netip.MustParseAddr("10.0.0.200")
 	peers := []bgp.Peer{}
-	for _, addr := range []netip.Addr{silent.v4, stranger.v4, foreign.v4, absent} {
-		peers = append(peers, bgp.Peer{Addr: addr, ASN: 64512, From: node.v4})
+	for _, addr := range []netip.Addr{silent.V4, stranger.V4, foreign.V4, absent} {
+		peers = append(peers, bgp.Peer{Addr: addr, ASN: 64512, From: node.V4})
 	}
-	node.setPeers(append(peers, bgp.Peer{Addr: garbage.v4, ASN: 64512, From: node.v4, Passive: true})...)
+	node.SetPeers(append(peers, bgp.Peer{Addr: garbage.V4, ASN: 64512, From: node.V4, Passive: true})...)
 	const badLength = `\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00\x00\x01`
-	if out, err := garbage.command("bash", "-c", `exec 3<>/dev/tcp/10.0.0.1/179; printf '`+badLength+`' >&3; cat <&3 >/dev/null`).CombinedOutput(); err != nil {
-		t.Fatalf("send garbage: %v: %s", err, out)
-	}
+	garbage.Run(t, "bash", "-c", `exec 3<>/dev/tcp/10.0.0.1/179; printf '`+badLength+`' >&3; cat <&3 >/dev/null`)
 	for addr, want := range map[netip.Addr]string{
-		silent.v4:   "TCP refused on port 179",
-		stranger.v4: "closed the connection during the handshake",
-		foreign.v4:  "peer is AS 64999, configured 64512",
+		silent.V4:   "TCP refused on port 179",
+		stranger.V4: "closed the connection during the handshake",
+		foreign.V4:  "peer is AS 64999, configured 64512",
 		absent:      "host unreachable",
-		garbage.v4:  "Message Header Error/Bad Message Length",
+		garbage.V4:  "Message Header Error/Bad Message Length",
 	} {
-		eventually(t, func() error {
-			p := node.peer(addr)
+		bgptest.Eventually(t, func() error {
+			p := node.Peer(addr)
 			if p.State == bgp.Established || !strings.Contains(p.LastError, want) || p.LastErrorAt.Before(p.Since) {
 				return fmt.Errorf("peer %s: %+v, want the error %q", addr, p, want)
 			}
 			return nil
 		})
 	}
-	eventually(t, func() error {
-		if p := foreign.peer(node.v4); !strings.Contains(p.LastError, "closed by the peer: OPEN Message Error/Bad Peer AS") {
+	bgptest.Eventually(t, func() error {
+		if p := foreign.Peer(node.V4); !strings.Contains(p.LastError, "closed by the peer: OPEN Message Error/Bad Peer AS") {
 			return fmt.Errorf("the refused side says %q", p.LastError)
 		}
 		return nil

@@ -12,8 +12,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
@@ -35,8 +33,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
-
-var cmpNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
 // ourASN is the node's; every node in Calico has it unless told otherwise.
 const ourASN = 64512

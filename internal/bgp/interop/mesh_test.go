@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // side is one way to open a session between the node and a daemon.
@@ -91,7 +92,7 @@ func checkSession(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, s side,
 		}
 	}
 	bgptest.Eventually(t, func() error {
-		if d := cmp.Diff(want, node.LearnedFrom(addr), cmpNetip); d != "" {
+		if d := cmp.Diff(want, node.LearnedFrom(addr), difftest.Netip); d != "" {
 			return fmt.Errorf("learned from %s (-want +got):\n%s", addr, d)
 		}
 		return nil
@@ -108,7 +109,7 @@ func checkSession(t *testing.T, node *bgptest.Speaker, d bgptest.Daemon, s side,
 				learned[i].LocalPref = "" // not sent between ASes: what some kinds show is their own
 			}
 		}
-		if d := cmp.Diff(announced, learned, cmpNetip); d != "" {
+		if d := cmp.Diff(announced, learned, difftest.Netip); d != "" {
 			return fmt.Errorf("learned by %s (-want +got):\n%s", addr, d)
 		}
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -244,9 +245,7 @@ func TestReflectors(t *testing.T) {
 	in.Others[1].ClusterID, in.Others[0].ASN = addr("1.0.0.2"), 65002
 	d, _ = Decide(in, State{})
 	want = []string{"10.0.0.2 as65002 passive by:rr", "10.0.0.3 as64512 passive client by:rr", "172.16.0.1 as64512 client by:tor"}
-	if diff := cmp.Diff(want, only4(d)); diff != "" {
-		t.Errorf("another cluster, another AS (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "another cluster, another AS", want, only4(d))
 }
 
 func TestAutomaticReflectors(t *testing.T) {
@@ -392,9 +391,7 @@ func TestLastGoodFormStays(t *testing.T) {
 	}
 	in.Peers = in.Peers[:1]
 	d, state = Decide(in, state)
-	if diff := cmp.Diff(want[2:], texts(d)); diff != "" {
-		t.Errorf("a removed object is gone (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "a removed object is gone", want[2:], texts(d))
 	in.Peers = nil
 	if d, _ = Decide(in, state); len(d.Peers) > 0 {
 		t.Errorf("all removed: %v", texts(d))
@@ -421,11 +418,7 @@ func TestFilters(t *testing.T) {
 	if !d.Import[four].Equal(before) || d.Export[six] == nil {
 		t.Errorf("a broken filter: import %v, export %v", d.Import, d.Export)
 	}
-	for _, part := range []string{"BGPFilter f: ", "BGPPeer four: spec.filters: BGPFilter f cannot be used", "stays in force"} {
-		if !strings.Contains(said(d), part) {
-			t.Errorf("%q is missing in\n%s", part, said(d))
-		}
-	}
+	difftest.Contains(t, said(d), "BGPFilter f: ", "BGPPeer four: spec.filters: BGPFilter f cannot be used", "stays in force")
 	in.Filters = nil
 	if d, _ = Decide(in, state); !d.Import[four].Equal(before) || !strings.Contains(said(d), "BGPFilter f does not exist") {
 		t.Errorf("a removed filter: import %v, %s", d.Import, said(d))

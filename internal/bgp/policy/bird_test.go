@@ -22,6 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // BIRD 1.6 is what Calico's nodes run their BGPFilters in. Random filters decide there as here: about the same routes, with the
@@ -285,14 +286,13 @@ func runBIRD(t *testing.T, family wire.Family, config string, tables int) []stri
 		_ = daemon.Process.Kill()
 		_ = daemon.Wait()
 	})
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if conn, err := net.Dial("unix", file("ctl")); err == nil {
-			_ = conn.Close()
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatalf("BIRD does not run: %v\n%s", err, &log)
+	waittest.For(t, 30*time.Second, func() error {
+		conn, err := net.Dial("unix", file("ctl"))
+		if err != nil {
+			return fmt.Errorf("BIRD does not run: %w\n%s", err, &log)
 		}
-	}
+		return conn.Close()
+	})
 	all := make([]string, tables)
 	for i := range all {
 		all[i] = askBIRD(t, file("ctl"), fmt.Sprintf("show route all table t%d", i))

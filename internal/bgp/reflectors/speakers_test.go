@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 var speakersFile = flag.String("speakers", "", "file to write what real speakers cost to, in JSON; makes them many")
@@ -222,17 +223,8 @@ func (c *crowd) await(t *testing.T, count, paths int) { t.Helper(); c.awaitFrom(
 // awaitFrom waits until each client has that many paths from each reflector, but for its own.
 func (c *crowd) awaitFrom(t *testing.T, first, count, paths int) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Minute)
-	for i := count; i < len(c.speakers); {
-		err := c.complete(i, first, count, paths)
-		if err == nil {
-			i++
-			continue
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
+	for i := count; i < len(c.speakers); i++ {
+		waittest.For(t, 5*time.Minute, func() error { return c.complete(i, first, count, paths) })
 	}
 }
 

@@ -13,15 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
-
-var cmpNetip = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -40,9 +36,7 @@ func TestKeysOf(t *testing.T) {
 		"two":              {"10.0.0.1", map[netip.Addr]string{a: "x", b: "y"}, map[netip.Prefix]string{prefix("10.0.0.2/32"): "x", prefix("10.0.0.3/32"): "y"}},
 		"one without":      {"10.0.0.1", map[netip.Addr]string{a: "x", b: ""}, map[netip.Prefix]string{prefix("10.0.0.2/32"): "x"}},
 	} {
-		if d := cmp.Diff(c.want, keysOf(addr(c.listener), c.passwords), cmpNetip); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
+		difftest.Want(t, name, c.want, keysOf(addr(c.listener), c.passwords))
 	}
 }
 
@@ -58,9 +52,7 @@ func TestSetKeys(t *testing.T) {
 			if err := l.setKeys(want); err != nil {
 				t.Fatalf("%s, %v: %v", local, want, err)
 			}
-			if d := cmp.Diff(want, l.keys, cmpNetip); d != "" {
-				t.Errorf("%s (-want +got):\n%s", local, d)
-			}
+			difftest.Want(t, local, want, l.keys)
 		}
 	}
 	if err := CheckMD5(); err != nil {
@@ -219,9 +211,7 @@ func TestStrangers(t *testing.T) {
 		}
 	}
 	told = append(told, s.seen(now.Add(time.Hour)))
-	if d := cmp.Diff([]int{1, 1000}, told); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	difftest.Want(t, "", []int{1, 1000}, told)
 }
 
 // Who is told inside of an AS of what comes from inside.

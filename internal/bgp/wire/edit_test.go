@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -106,9 +107,7 @@ func TestEdit(t *testing.T) {
 			}
 			got, err := e.Edit(c.message, func(p netip.Prefix, _ *Attributes) Change { return c.decide(p) })
 			errtest.Must(t, err)
-			if d := cmp.Diff(c.want, got); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			difftest.Want(t, "", c.want, got)
 		})
 	}
 }

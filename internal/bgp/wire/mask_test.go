@@ -3,7 +3,7 @@ package wire
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 func TestReplaceAS(t *testing.T) {
@@ -15,9 +15,7 @@ func TestReplaceAS(t *testing.T) {
 		t.Errorf("it is there %d times", n)
 	}
 	ReplaceAS(message, 8, 5)
-	if d := cmp.Diff(updateOf(nil, join(origin, path(5, 5), hop), block), message); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	difftest.Want(t, "", updateOf(nil, join(origin, path(5, 5), hop), block), message)
 	for _, other := range [][]byte{raw(Keepalive), updateOf(block, nil, nil), updateOf(nil, nil, nil)} {
 		if CountAS(other, 8) != 0 {
 			t.Errorf("% x", other)

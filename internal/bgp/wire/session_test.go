@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -179,9 +180,7 @@ func TestOpen(t *testing.T) {
 				if v.Reset != nil {
 					t.Fatal(v.Reset)
 				}
-				if d := cmp.Diff(c.pass, v.Pass); d != "" {
-					t.Errorf("(-want +got):\n%s", d)
-				}
+				difftest.Want(t, "", c.pass, v.Pass)
 				return
 			}
 			if v.Reset == nil || v.Reset.Code != OpenError || v.Reset.Subcode != c.subcode || !errtest.Has(v.Reset.Error(), c.reason) {
@@ -305,9 +304,7 @@ func TestUpdate(t *testing.T) {
 			if v.Reset != nil {
 				t.Fatal(v.Reset)
 			}
-			if d := cmp.Diff(c.pass, v.Pass); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			difftest.Want(t, "", c.pass, v.Pass)
 			if (c.flaw == "") != (v.Flaw == "") || !errtest.Has(v.Flaw, c.flaw) {
 				t.Errorf("flaw %q, want %q", v.Flaw, c.flaw)
 			}
@@ -334,9 +331,7 @@ func TestTwoOctets(t *testing.T) {
 	short := []byte{0x40, 2, 8, 2, 1, 0xfc, 1, 1, 1, 0, 7}
 	long := []byte{0x40, 2, 12, 2, 1, 0, 0, 0xfc, 1, 1, 1, 0, 0, 0, 7}
 	v := s.Check(updateOf(nil, join(origin, short, hop), block))
-	if d := cmp.Diff(updateOf(nil, join(origin, long, hop), block), v.Pass); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	difftest.Want(t, "", updateOf(nil, join(origin, long, hop), block), v.Pass)
 	// A full message with a long path becomes longer than a message can be, and so two.
 	wide := append([]byte{0x50, 2, 2, 0, 2, 255}, bytes.Repeat([]byte{0, 9}, 255)...)
 	room := MaxLen - headerLen - 4 - len(origin) - len(hop) - len(wide)

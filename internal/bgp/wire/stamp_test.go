@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // through is what becomes of an UPDATE on its way through this node: stamped on the way in, taken from the stamp on the way out.
@@ -49,9 +49,7 @@ func TestStamp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inside, out, stamp := through(t, c.rules, c.message, c.keepMED)
-			if d := cmp.Diff(c.stamp, stamp, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
-				t.Errorf("stamp (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "stamp", c.stamp, stamp)
 			if got, want := attributeSet(t, out), attributeSet(t, c.want); !slices.Equal(got, want) {
 				t.Errorf("% x\nwant\n% x", out, c.want)
 			}
@@ -114,9 +112,7 @@ func TestReflectionLoops(t *testing.T) {
 		if v.Refusal == "" || len(v.Refused) != 1 || s.Prefixes() != 1 {
 			t.Errorf("%s: %+v, %d prefixes", name, v, s.Prefixes())
 		}
-		if d := cmp.Diff(updateOf(block, nil, nil), v.Pass); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
+		difftest.Want(t, name, updateOf(block, nil, nil), v.Pass)
 		for message := range s.Table(0, func(netip.Prefix) bool { return true }) {
 			t.Errorf("%s: it is in the table: % x", name, message)
 		}
@@ -174,8 +170,6 @@ func TestNarrow(t *testing.T) {
 		{updateOf(block, nil, nil), updateOf(block, nil, nil)},
 		{raw(Keepalive), raw(Keepalive)},
 	} {
-		if d := cmp.Diff([][]byte{c.want}, Narrow(c.in, IPv4)); d != "" {
-			t.Errorf("(-want +got):\n%s", d)
-		}
+		difftest.Want(t, "", [][]byte{c.want}, Narrow(c.in, IPv4))
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // segments writes a path: a negative count is that of a set, numbers follow.
@@ -81,9 +83,7 @@ func TestWiden(t *testing.T) {
 			if v.Reset != nil || v.Flaw != c.flaw {
 				t.Fatalf("%v, flaw %q", v.Reset, v.Flaw)
 			}
-			if d := cmp.Diff(updateOf(nil, join(origin, join(c.want...), hop), block), v.Pass); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			difftest.Want(t, "", updateOf(nil, join(origin, join(c.want...), hop), block), v.Pass)
 		})
 	}
 }
@@ -114,9 +114,7 @@ func FuzzWiden(f *testing.F) {
 		if v.Reset != nil || v.Flaw != "" {
 			t.Fatalf("% x: %v, %q", message, v.Reset, v.Flaw)
 		}
-		if d := cmp.Diff(updateOf(nil, join(origin, attributeOf(0x40, attrASPath, path), hop), block), v.Pass); d != "" {
-			t.Errorf("(-want +got):\n%s", d)
-		}
+		difftest.Want(t, "", updateOf(nil, join(origin, attributeOf(0x40, attrASPath, path), hop), block), v.Pass)
 	})
 }
 

@@ -46,10 +46,15 @@ func (h *Host) Dial(to netip.Addr) *Raw {
 
 // TryDial makes one attempt to connect. The connection is closed with the test.
 func (h *Host) TryDial(to netip.Addr) (net.Conn, error) {
+	return h.DialFrom(h.from(to), netip.AddrPortFrom(to, 179))
+}
+
+// DialFrom is TryDial from any address to any port.
+func (h *Host) DialFrom(from netip.Addr, to netip.AddrPort) (net.Conn, error) {
 	var conn net.Conn
 	err := h.Do(func() (err error) {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: h.from(to).AsSlice()}, Timeout: rawTimeout}
-		conn, err = d.DialContext(h.T.Context(), "tcp", netip.AddrPortFrom(to, 179).String())
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice()}, Timeout: rawTimeout}
+		conn, err = d.DialContext(h.T.Context(), "tcp", to.String())
 		return err
 	})
 	if err != nil {

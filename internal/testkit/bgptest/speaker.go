@@ -31,16 +31,21 @@ const childArg = "bgptest-speaker"
 // Child must be called at the beginning of TestMain. In a speaker process of another test process it runs the speaker until its end and
 // reports true. The test's main package must be built with //go:debug multipathtcp=0.
 func Child() (was bool, err error) {
+	return ChildWith(slog.NewTextHandler(os.Stderr, nil), nil)
+}
+
+// ChildWith is Child with a log handler of the test's, and methods that bgp.Speaker does not have.
+func ChildWith(log slog.Handler, methods map[string]func(*bgp.Server)) (was bool, err error) {
 	if len(os.Args) != 2 || os.Args[1] != childArg {
 		return false, nil
 	}
-	return true, serve(os.Stdin, os.Stdout)
+	return true, serve(slog.New(log), methods, os.Stdin, os.Stdout)
 }
 
-// call is a method of bgp.Speaker with its arguments, reply its results.
-type call struct {
+// Call is a method of bgp.Speaker with its arguments, Reply its results.
+type Call struct {
 	Method  string
-	Timeout time.Duration
+	Timeout time.Duration // 0: callTimeout
 	Local   bgp.Local
 	Peers   []bgp.Peer
 	Paths   []bgp.Path
@@ -52,7 +57,7 @@ type call struct {
 }
 
 // policy returns the policy of a call, with its filters compiled to rules.
-func (c call) policy() (bgp.Policy, error) {
+func (c Call) policy() (bgp.Policy, error) {
 	p := c.Policy
 	p.Import, p.Export = map[netip.Addr]*policy.Rules{}, map[netip.Addr]*policy.Rules{}
 	var errs []error
@@ -69,37 +74,47 @@ func (c call) policy() (bgp.Policy, error) {
 	return p, errors.Join(errs...)
 }
 
-type reply struct {
-	Err      string
-	Paths    []bgp.Path
-	Peers    []bgp.PeerStatus
-	NextHops map[netip.Addr]bool
+// Reply has the results of a Call.
+type Reply struct {
+	Err        string
+	NotStarted bool // Err is bgp.ErrNotStarted
+	Stopped    bool // Err is bgp.ErrStopped
+	Paths      []bgp.Path
+	Peers      []bgp.PeerStatus
+	NextHops   map[netip.Addr]bool
+	Traffic    map[netip.Addr]bgp.Traffic
+	Totals     bgp.Totals
 }
 
-func serve(in io.Reader, out io.Writer) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+func serve(log *slog.Logger, methods map[string]func(*bgp.Server), in io.Reader, out io.Writer) error {
 	speaker, err := bgp.New(log, nil)
 	if err != nil {
 		return err
 	}
 	calls, replies := json.NewDecoder(in), json.NewEncoder(out)
 	for {
-		var c call
+		var c Call
 		if err := calls.Decode(&c); errors.Is(err, io.EOF) {
 			return nil // exit without a Cease
 		} else if err != nil {
 			return err
 		}
-		if err := replies.Encode(answer(speaker, c)); err != nil {
+		var r Reply
+		if more := methods[c.Method]; more != nil {
+			more(speaker)
+		} else {
+			r = answer(speaker, c)
+		}
+		if err := replies.Encode(r); err != nil {
 			return err
 		}
 	}
 }
 
-func answer(speaker bgp.Speaker, c call) reply {
+func answer(speaker bgp.Speaker, c Call) Reply {
 	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
 	defer cancel()
-	var r reply
+	var r Reply
 	var err error
 	switch c.Method {
 	case "Start":
@@ -125,6 +140,14 @@ func answer(speaker bgp.Speaker, c call) reply {
 		r.Paths, err = speaker.Snapshot(ctx, accept)
 	case "Peers":
 		r.Peers, err = speaker.Peers(ctx)
+	case "Traffic":
+		r.Traffic, r.Totals = speaker.Traffic(), speaker.Totals()
+	case "Dirty":
+		select {
+		case <-speaker.Dirty():
+		case <-ctx.Done():
+			err = errors.New("not dirty")
+		}
 	case "Healthy":
 		err = speaker.Healthy(ctx)
 	case "Stop":
@@ -134,6 +157,7 @@ func answer(speaker bgp.Speaker, c call) reply {
 	}
 	if err != nil {
 		r.Err = err.Error()
+		r.NotStarted, r.Stopped = errors.Is(err, bgp.ErrNotStarted), errors.Is(err, bgp.ErrStopped)
 	}
 	return r
 }
@@ -152,12 +176,13 @@ type Speaker struct {
 // callTimeout is far more than a call takes on a busy machine.
 const callTimeout = 20 * time.Second
 
-// Speaker starts a speaker process; its Start is not called yet.
-func (h *Host) Speaker() *Speaker {
+// Speaker starts a speaker process; its Start is not called yet. under is a command to run it by, perhaps none.
+func (h *Host) Speaker(under ...string) *Speaker {
 	h.T.Helper()
 	self, err := os.Executable()
 	errtest.Must(h.T, err)
-	s := &Speaker{Host: h, cmd: exec.Command(self, childArg), log: &logtest.Buffer{}}
+	args := append(under, self, childArg)
+	s := &Speaker{Host: h, cmd: exec.Command(args[0], args[1:]...), log: &logtest.Buffer{}}
 	s.cmd.Stderr = s.log
 	if s.in, err = s.cmd.StdinPipe(); err != nil {
 		h.T.Fatal(err)
@@ -184,25 +209,34 @@ func (s *Speaker) End(signal syscall.Signal) {
 	}
 }
 
-// try makes a call; do fails the test if the call fails.
-func (s *Speaker) try(c call) (reply, error) {
+// Exit lets the process end by itself.
+func (s *Speaker) Exit() {
 	s.T.Helper()
-	c.Timeout = callTimeout
-	var r reply
+	s.over = true
+	if err := errors.Join(s.in.Close(), s.cmd.Wait()); err != nil {
+		s.T.Fatalf("speaker on %s: %v", s.V4, err)
+	}
+}
+
+// Try makes a call that may fail.
+func (s *Speaker) Try(c Call) Reply {
+	s.T.Helper()
+	if c.Timeout == 0 {
+		c.Timeout = callTimeout
+	}
+	var r Reply
 	if err := errors.Join(s.calls.Encode(c), s.replies.Decode(&r)); err != nil {
 		s.T.Fatalf("%s on %s: %v: the process has ended:\n%s", c.Method, s.V4, err, s.log.Tail())
 	}
-	if r.Err != "" {
-		return r, errors.New(r.Err)
-	}
-	return r, nil
+	return r
 }
 
-func (s *Speaker) do(c call) reply {
+// Call makes a call that must not fail.
+func (s *Speaker) Call(c Call) Reply {
 	s.T.Helper()
-	r, err := s.try(c)
-	if err != nil {
-		s.T.Fatalf("%s on %s: %v", c.Method, s.V4, err)
+	r := s.Try(c)
+	if r.Err != "" {
+		s.T.Fatalf("%s on %s: %s", c.Method, s.V4, r.Err)
 	}
 	return r
 }
@@ -217,7 +251,7 @@ func (s *Speaker) Start(asn uint32, restarting bool) {
 func (s *Speaker) StartLocal(local bgp.Local) {
 	s.T.Helper()
 	local.RouterID, local.Listen = s.V4, s.Addrs()
-	s.do(call{Method: "Start", Local: local})
+	s.Call(Call{Method: "Start", Local: local})
 }
 
 // SetLocal changes the local settings of a started speaker. The router ID and, if none are given, the host's addresses are filled in.
@@ -235,20 +269,22 @@ func (s *Speaker) TrySetLocal(local bgp.Local) error {
 	if local.Listen == nil {
 		local.Listen = s.Addrs()
 	}
-	_, err := s.try(call{Method: "SetLocal", Local: local})
-	return err
+	if r := s.Try(Call{Method: "SetLocal", Local: local}); r.Err != "" {
+		return errors.New(r.Err)
+	}
+	return nil
 }
 
 // NextHops returns the next hops of all paths from some peers.
 func (s *Speaker) NextHops(from ...netip.Addr) map[netip.Addr]bool {
 	s.T.Helper()
-	return s.do(call{Method: "NextHops", From: from}).NextHops
+	return s.Call(Call{Method: "NextHops", From: from}).NextHops
 }
 
 // SetPolicy sets the policy of all sessions, and filters for some peers.
 func (s *Speaker) SetPolicy(p bgp.Policy, filters map[netip.Addr]api.BGPFilterSpec) {
 	s.T.Helper()
-	s.do(call{Method: "SetPolicy", Policy: p, Filters: filters})
+	s.Call(Call{Method: "SetPolicy", Policy: p, Filters: filters})
 }
 
 // Originate sets the prefixes that the speaker originates.
@@ -258,25 +294,35 @@ func (s *Speaker) Originate(prefixes ...string) {
 	for _, p := range prefixes {
 		paths = append(paths, bgp.Path{Prefix: netip.MustParsePrefix(p)})
 	}
-	s.do(call{Method: "SetOriginated", Paths: paths})
+	s.Call(Call{Method: "SetOriginated", Paths: paths})
 }
 
 // SetPeers sets the speaker's peers.
 func (s *Speaker) SetPeers(peers ...bgp.Peer) {
 	s.T.Helper()
-	s.do(call{Method: "SetPeers", Peers: peers})
+	s.Call(Call{Method: "SetPeers", Peers: peers})
 }
 
 // Healthy fails the test if the speaker's event loop is stuck.
 func (s *Speaker) Healthy() {
 	s.T.Helper()
-	s.do(call{Method: "Healthy"})
+	s.Call(Call{Method: "Healthy"})
 }
 
 // Snapshot returns the learned paths.
 func (s *Speaker) Snapshot() []bgp.Path {
 	s.T.Helper()
-	return s.do(call{Method: "Snapshot"}).Paths
+	return s.Call(Call{Method: "Snapshot"}).Paths
+}
+
+// Learned returns the prefixes of the learned paths, separated by spaces.
+func (s *Speaker) Learned() string {
+	s.T.Helper()
+	var prefixes []string
+	for _, p := range s.Snapshot() {
+		prefixes = append(prefixes, p.Prefix.String())
+	}
+	return strings.Join(prefixes, " ")
 }
 
 // LearnedFrom returns the paths learned from one peer.
@@ -294,7 +340,7 @@ func (s *Speaker) LearnedFrom(peer netip.Addr) []bgp.Path {
 // Peer returns the state of the session with a peer.
 func (s *Speaker) Peer(addr netip.Addr) bgp.PeerStatus {
 	s.T.Helper()
-	for _, p := range s.do(call{Method: "Peers"}).Peers {
+	for _, p := range s.Call(Call{Method: "Peers"}).Peers {
 		if p.Addr == addr {
 			return p
 		}
@@ -316,13 +362,36 @@ func (s *Speaker) WaitEstablished(peers ...netip.Addr) {
 	}
 }
 
+// WaitLearned waits until the learned prefixes are these, which are separated by spaces.
+func (s *Speaker) WaitLearned(want string) {
+	s.T.Helper()
+	Eventually(s.T, func() error {
+		if got := s.Learned(); got != want {
+			return fmt.Errorf("%s has learned %q, want %q", s.V4, got, want)
+		}
+		return nil
+	})
+}
+
+// WaitError waits until the last error of a session contains the words, and returns the session.
+func (s *Speaker) WaitError(peer netip.Addr, want string) (p bgp.PeerStatus) {
+	s.T.Helper()
+	Eventually(s.T, func() error {
+		if p = s.Peer(peer); !strings.Contains(p.LastError, want) {
+			return fmt.Errorf("%s says of %s: %q, want %q", s.V4, peer, p.LastError, want)
+		}
+		return nil
+	})
+	return p
+}
+
 // WaitErrors waits until each session is down and has had a last error that contains all of its words. Errors change: after "administrative
 // shutdown" a peer refuses connections.
 func (s *Speaker) WaitErrors(want map[netip.Addr][]string) {
 	s.T.Helper()
 	seen := map[netip.Addr][]string{}
 	Eventually(s.T, func() error {
-		for _, p := range s.do(call{Method: "Peers"}).Peers {
+		for _, p := range s.Call(Call{Method: "Peers"}).Peers {
 			if p.State != bgp.Established && p.LastError != "" && !slices.Contains(seen[p.Addr], p.LastError) {
 				seen[p.Addr] = append(seen[p.Addr], p.LastError)
 			}
@@ -341,14 +410,17 @@ func containsAll(text string, words []string) bool {
 }
 
 // RSS returns the resident memory of the process in bytes.
-func (s *Speaker) RSS() int {
+func (s *Speaker) RSS() int { return s.Memory("VmRSS") }
+
+// Memory returns the memory of a kind of proc_pid_status(5) in bytes.
+func (s *Speaker) Memory(kind string) int {
 	s.T.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	errtest.Must(s.T, err)
-	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	_, rest, _ := strings.Cut(string(text), kind+":")
 	fields := strings.Fields(rest)
 	if len(fields) == 0 {
-		s.T.Fatalf("no VmRSS in the status of the speaker on %s", s.V4)
+		s.T.Fatalf("no %s in the status of the speaker on %s", kind, s.V4)
 	}
 	kib, err := strconv.Atoi(fields[0])
 	errtest.Must(s.T, err)
@@ -374,7 +446,7 @@ func (s *Speaker) CPU() time.Duration {
 // Peers returns the state of all sessions.
 func (s *Speaker) Peers() []bgp.PeerStatus {
 	s.T.Helper()
-	return s.do(call{Method: "Peers"}).Peers
+	return s.Call(Call{Method: "Peers"}).Peers
 }
 
 // Log returns what the process has logged.
