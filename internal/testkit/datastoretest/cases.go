@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -34,18 +35,17 @@ var cases = []struct {
 }{
 	{"what is created is read back whole", testRoundTrip},
 	{"a name that is taken is ErrExists and keeps its object", testCreateTaken},
-	{"what does not exist is ErrNotFound", testGetAbsent},
 	{"a read leaves nothing of what was in the object before", testGetReplaces},
-	{"a failed read leaves the object as it was", testGetFailedKeeps},
+	{"what does not exist is ErrNotFound, and a failed read leaves the object as it was", testGetFailedKeeps},
 	{"an update lands on the revision that was read", testUpdate},
-	{"an update of an old revision is ErrConflict and changes nothing", testUpdateOld},
-	{"an update of what went away is ErrConflict", testUpdateGone},
-	{"an update of what was created anew is ErrConflict", testUpdateRecreated},
+	{"an update of an old revision is ErrConflict and changes nothing", outdated(update, changed, datastore.ErrConflict)},
+	{"an update of what went away is ErrConflict", outdated(update, deleted, datastore.ErrConflict)},
+	{"an update of what was created anew is ErrConflict", outdated(update, recreated, datastore.ErrConflict)},
 	{"an update without a revision is refused", testUpdateBlind},
 	{"a deletion removes what was read", testDelete},
-	{"a deletion of an old revision is ErrConflict and removes nothing", testDeleteOld},
-	{"a deletion of what went away is no error", testDeleteGone},
-	{"a deletion of what was created anew is ErrConflict and removes nothing", testDeleteRecreated},
+	{"a deletion of an old revision is ErrConflict and removes nothing", outdated(remove, changed, datastore.ErrConflict)},
+	{"a deletion of what went away is no error", outdated(remove, deleted, nil)},
+	{"a deletion of what was created anew is ErrConflict and removes nothing", outdated(remove, recreated, datastore.ErrConflict)},
 	{"a deletion that a reader finished is no error", testDeleteFinished},
 	{"a deletion leaves no mark", testDeleteUnmarked},
 	{"a plain object is deleted twice without an error", testDeletePlain},
@@ -152,6 +152,11 @@ func diff(want, got any) string {
 	return cmp.Diff(want, got, cmpopts.EquateEmpty())
 }
 
+func same(t *testing.T, what string, want, got any) {
+	t.Helper()
+	difftest.Want(t, what, want, got, cmpopts.EquateEmpty())
+}
+
 func testRoundTrip(t *testing.T, e *env) {
 	one, handle, affinity := 0, "k8s-pod-network.AbC", "host:node-a"
 	cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(rand.Uint32()), byte(rand.Uint32()) &^ 3}), 30)
@@ -173,9 +178,7 @@ func testRoundTrip(t *testing.T, e *env) {
 			t.Errorf("%s: no revision after create", m.Name)
 		}
 		got := e.read(t, obj)
-		if d := diff(obj, got); d != "" {
-			t.Errorf("read (-created +got):\n%s", d)
-		}
+		same(t, "read", obj, got)
 		volatile := cmpopts.IgnoreFields(api.Meta{}, "UID", "ResourceVersion", "CreationTimestamp")
 		if d := cmp.Diff(sent, got, volatile); d != "" {
 			t.Errorf("read (-sent +got):\n%s", d)
@@ -188,13 +191,7 @@ func testCreateTaken(t *testing.T, e *env) {
 	second.Spec.Block["10.0.0.4/30"] = 7
 	e.create(t, first)
 	wantError(t, "second create", e.store.Create(t.Context(), second), datastore.ErrExists)
-	if d := diff(api.Resource(first), e.read(t, first)); d != "" {
-		t.Errorf("object (-first +got):\n%s", d)
-	}
-}
-
-func testGetAbsent(t *testing.T, e *env) {
-	wantError(t, "get", e.store.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
+	same(t, "object", api.Resource(first), e.read(t, first))
 }
 
 func testGetReplaces(t *testing.T, e *env) {
@@ -204,17 +201,13 @@ func testGetReplaces(t *testing.T, e *env) {
 	got.Labels = map[string]string{"old": "label"}
 	got.Spec.Block["10.0.0.4/30"] = 7
 	errtest.Must(t, e.store.Get(t.Context(), got))
-	if d := diff(stored, got); d != "" {
-		t.Errorf("object (-stored +got):\n%s", d)
-	}
+	same(t, "object", stored, got)
 }
 
 func testGetFailedKeeps(t *testing.T, e *env) {
 	got := e.handle("")
 	wantError(t, "get", e.store.Get(t.Context(), got), datastore.ErrNotFound)
-	if d := diff(e.handle(""), got); d != "" {
-		t.Errorf("object (-before +after):\n%s", d)
-	}
+	same(t, "object", e.handle(""), got)
 }
 
 func testUpdate(t *testing.T, e *env) {
@@ -227,38 +220,46 @@ func testUpdate(t *testing.T, e *env) {
 		t.Errorf("revision %s -> %s, UID %s -> %s: want a new revision of the same object",
 			before.ResourceVersion, h.ResourceVersion, before.UID, h.UID)
 	}
-	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
-		t.Errorf("object (-updated +read):\n%s", d)
+	same(t, "object", api.Resource(h), e.read(t, h))
+}
+
+// outdated has one client write what it has read after another client's change, which must stay.
+func outdated(write func(datastore.Store, api.Resource) error, change func(*testing.T, *env, *api.IPAMHandle) *api.IPAMHandle, want error) func(*testing.T, *env) {
+	return func(t *testing.T, e *env) {
+		h := e.handle("")
+		e.create(t, h)
+		old := *h
+		left := change(t, e, h)
+		wantError(t, "write", write(e.store, &old), want)
+		if left != nil {
+			same(t, "object", api.Resource(left), e.read(t, left))
+		}
 	}
 }
 
-func testUpdateOld(t *testing.T, e *env) {
-	h := e.handle("")
-	e.create(t, h)
-	old := *h
+func update(store datastore.Store, obj api.Resource) error {
+	return store.Update(context.Background(), obj)
+}
+func remove(store datastore.Store, obj api.Resource) error {
+	return store.Delete(context.Background(), obj)
+}
+
+func changed(t *testing.T, e *env, h *api.IPAMHandle) *api.IPAMHandle {
 	h.Spec.Block = map[string]int{"10.0.0.4/30": 2}
 	errtest.Must(t, e.store.Update(t.Context(), h))
-	wantError(t, "update", e.store.Update(t.Context(), &old), datastore.ErrConflict)
-	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
-		t.Errorf("object (-want +got):\n%s", d)
-	}
+	return h
 }
 
-func testUpdateGone(t *testing.T, e *env) {
-	h := e.handle("")
-	e.create(t, h)
-	old := *h
+func deleted(t *testing.T, e *env, h *api.IPAMHandle) *api.IPAMHandle {
 	errtest.Must(t, e.store.Delete(t.Context(), h))
-	wantError(t, "update", e.store.Update(t.Context(), &old), datastore.ErrConflict)
+	return nil
 }
 
-func testUpdateRecreated(t *testing.T, e *env) {
-	h := e.handle("")
-	e.create(t, h)
-	old := *h
-	errtest.Must(t, e.store.Delete(t.Context(), h))
-	e.create(t, e.handle(""))
-	wantError(t, "update", e.store.Update(t.Context(), &old), datastore.ErrConflict)
+func recreated(t *testing.T, e *env, h *api.IPAMHandle) *api.IPAMHandle {
+	deleted(t, e, h)
+	again := e.handle("")
+	e.create(t, again)
+	return again
 }
 
 func testUpdateBlind(t *testing.T, e *env) {
@@ -270,9 +271,7 @@ func testUpdateBlind(t *testing.T, e *env) {
 	if err == nil || datastore.Contended(err) {
 		t.Errorf("error %v: want one that asks for a read first and is not retriable", err)
 	}
-	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
-		t.Errorf("object (-want +got):\n%s", d)
-	}
+	same(t, "object", api.Resource(h), e.read(t, h))
 }
 
 func testDelete(t *testing.T, e *env) {
@@ -281,41 +280,6 @@ func testDelete(t *testing.T, e *env) {
 	errtest.Must(t, e.store.Delete(t.Context(), h))
 	wantError(t, "get", e.store.Get(t.Context(), e.handle("")), datastore.ErrNotFound)
 	e.create(t, e.handle("")) // the name can be reused
-}
-
-func testDeleteOld(t *testing.T, e *env) {
-	h := e.handle("")
-	e.create(t, h)
-	old := *h
-	h.Spec.Block = map[string]int{"10.0.0.4/30": 2}
-	errtest.Must(t, e.store.Update(t.Context(), h))
-	wantError(t, "delete", e.store.Delete(t.Context(), &old), datastore.ErrConflict)
-	if d := diff(api.Resource(h), e.read(t, h)); d != "" {
-		t.Errorf("object (-want +got):\n%s", d)
-	}
-}
-
-func testDeleteGone(t *testing.T, e *env) {
-	h := e.handle("")
-	e.create(t, h)
-	old := *h
-	errtest.Must(t, e.store.Delete(t.Context(), h))
-	if err := e.store.Delete(t.Context(), &old); err != nil {
-		t.Errorf("second deletion: %v", err)
-	}
-}
-
-func testDeleteRecreated(t *testing.T, e *env) {
-	h := e.handle("")
-	e.create(t, h)
-	old := *h
-	errtest.Must(t, e.store.Delete(t.Context(), h))
-	again := e.handle("")
-	e.create(t, again)
-	wantError(t, "delete", e.store.Delete(t.Context(), &old), datastore.ErrConflict)
-	if d := diff(api.Resource(again), e.read(t, again)); d != "" {
-		t.Errorf("object (-want +got):\n%s", d)
-	}
 }
 
 func testDeleteFinished(t *testing.T, e *env) {
@@ -397,9 +361,7 @@ func testListHost(t *testing.T, e *env) {
 		var list api.BlockAffinityList
 		opts := datastore.ListOptions{Host: want.Spec.Node}
 		errtest.Must(t, e.store.List(t.Context(), &list, opts))
-		if d := diff([]api.BlockAffinity{*want}, list.Items); d != "" {
-			t.Errorf("list (-want +got):\n%s", d)
-		}
+		same(t, "list", []api.BlockAffinity{*want}, list.Items)
 	}
 }
 

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -90,9 +89,7 @@ func TestHookSeesEveryRequest(t *testing.T) {
 		"POST " + name, "PUT " + name, "GET " + name, "DELETE " + name,
 		"LIST IPAMHandle ",
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("requests (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "requests", want, got)
 }
 
 // A late write conflicts like any other on an object that changed in between.
@@ -108,9 +105,7 @@ func TestLateWriteConflicts(t *testing.T) {
 	h.Spec.Block = map[string]int{"10.0.0.0/30": 2}
 	errtest.Must(t, f.Update(t.Context(), h))
 	f.LandLate()
-	if d := cmp.Diff(api.Resource(h), e.read(t, h)); d != "" {
-		t.Errorf("object (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "object", api.Resource(h), e.read(t, h))
 }
 
 func TestStaleListsLag(t *testing.T) {
