@@ -4,10 +4,10 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -44,9 +44,7 @@ func TestRoutesInBatches(t *testing.T) {
 	got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
 	errtest.Must(t, err)
 	byDst := cmpopts.SortSlices(func(x, y netlinkx.Route) bool { return x.Dst.String() < y.Dst.String() })
-	if diff := cmp.Diff(want, got, netipEqual, byDst); diff != "" {
-		t.Errorf("own routes (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "own routes", want, got, byDst)
 	for i, err := range ns.Conn.DeleteRoutes(routes) {
 		if is := bad[i]; is != nil && !netlinkx.IsNotExist(err) || is == nil && err != nil {
 			t.Errorf("deleting %s: %v", routes[i], err)

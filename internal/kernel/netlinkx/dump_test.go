@@ -2,17 +2,18 @@ package netlinkx_test
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
-	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -87,9 +88,7 @@ func TestRoutesAreAsOthersReadThem(t *testing.T) {
 	if err != nil || len(want) != 22 {
 		t.Fatalf("%d routes made, %v", len(want), err)
 	}
-	if diff := gocmp.Diff(want, sorted(got), netipEqual); diff != "" {
-		t.Errorf("(-library +ours):\n%s", diff)
-	}
+	difftest.Want(t, "routes as the library reads them", want, sorted(got))
 	for i, err := range ns.Conn.DeleteRoutes(got) {
 		if err != nil {
 			t.Errorf("a route as listed can't be deleted: %s: %v", got[i], err)
@@ -136,9 +135,7 @@ func TestRoutesFilterMany(t *testing.T) {
 	for protocol, want := range map[netlinkx.Protocol][]netlinkx.Route{12: foreign, 84: own} {
 		got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: protocol})
 		errtest.Must(t, err)
-		if diff := gocmp.Diff(want, got, netipEqual); diff != "" {
-			t.Errorf("protocol %s (-want +got):\n%s", protocol, diff)
-		}
+		difftest.Want(t, fmt.Sprintf("protocol %s", protocol), want, got)
 	}
 	for i := range own {
 		own[i].Via = own[i].Via.Next()
@@ -147,9 +144,8 @@ func TestRoutesFilterMany(t *testing.T) {
 		errtest.Must(t, err)
 	}
 	got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
-	if diff := gocmp.Diff(own, got, netipEqual); err != nil || diff != "" {
-		t.Errorf("replaced: %v (-want +got):\n%s", err, diff)
-	}
+	errtest.Must(t, err)
+	difftest.Want(t, "replaced", own, got)
 }
 
 func manyRoutes(n int, second byte, dev int, protocol netlinkx.Protocol) []netlinkx.Route {
@@ -163,8 +159,8 @@ func manyRoutes(n int, second byte, dev int, protocol netlinkx.Protocol) []netli
 	return routes
 }
 
-// TestRoutesWhileTheyChange: a list that the kernel interrupts is asked for again, and what did not change is in each.
-func TestRoutesWhileTheyChange(t *testing.T) {
+// TestListsUnderChange: lists that the kernel interrupts are asked for again, and what did not change is in each.
+func TestListsUnderChange(t *testing.T) {
 	ns, a := scratchRoutes(t)
 	steady := manyRoutes(3000, 100, a.Index, 84)
 	churn := manyRoutes(200, 101, a.Index, 84)
@@ -174,6 +170,7 @@ func TestRoutesWhileTheyChange(t *testing.T) {
 	other, err := netlinkx.OpenAt(ns.Namespace)
 	errtest.Must(t, err)
 	defer other.Close()
+	changing := netip.MustParsePrefix("198.51.100.1/24")
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -183,7 +180,9 @@ func TestRoutesWhileTheyChange(t *testing.T) {
 				return
 			default:
 				other.AddRoutes(churn)
+				_ = other.AddAddr(a.Index, changing)
 				other.DeleteRoutes(churn)
+				_ = other.DeleteAddr(a.Index, changing)
 			}
 		}
 	}()
@@ -193,9 +192,12 @@ func TestRoutesWhileTheyChange(t *testing.T) {
 			t.Error(err)
 			break
 		}
-		got = slices.DeleteFunc(got, func(r netlinkx.Route) bool { return r.Dst.Addr().As4()[1] == 101 })
-		if diff := gocmp.Diff(steady, got, netipEqual); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
+		difftest.Want(t, "routes", steady, slices.DeleteFunc(got, func(r netlinkx.Route) bool { return r.Dst.Addr().As4()[1] == 101 }))
+		addrs, err := ns.Conn.Addrs(a.Index, netlinkx.IPv4)
+		if err != nil || !slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return a.Prefix.String() == "10.0.0.1/24" }) {
+			t.Errorf("addresses %v, %v", addrs, err)
+		}
+		if t.Failed() {
 			break
 		}
 	}

