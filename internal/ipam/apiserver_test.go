@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -117,7 +118,7 @@ func (c *crowd) release(t *testing.T) {
 	for handle, want := range c.live {
 		group.Go(func() error {
 			freed, err := NewClient(store, time.Now).Release(ctx, handle)
-			if d := cmp.Diff(want, freed, byValue); d != "" && err == nil {
+			if d := cmp.Diff(want, freed, difftest.Netip); d != "" && err == nil {
 				err = fmt.Errorf("release of %s freed (-want +got):\n%s", handle, d)
 			}
 			return err
@@ -188,7 +189,7 @@ func useUp(t *testing.T, store datastore.Store, cidr string) {
 		for range 2 { // the second asks again
 			got, err := c.Assign(t.Context(), podRequest([]string{"node-x", "node-y"}[i%2], handle))
 			errtest.Must(t, err)
-			if d := cmp.Diff(live[handle], addresses(got), byValue); d != "" && live[handle] != nil {
+			if d := cmp.Diff(live[handle], addresses(got), difftest.Netip); d != "" && live[handle] != nil {
 				t.Errorf("asked again, %s got (-first +again):\n%s", handle, d)
 			}
 			live[handle] = addresses(got)
@@ -201,7 +202,7 @@ func useUp(t *testing.T, store datastore.Store, cidr string) {
 	errtest.Must(t, err)
 	got, err := c.Assign(t.Context(), podRequest("node-x", "next"))
 	errtest.Must(t, err)
-	if d := cmp.Diff(freed, addresses(got), byValue); d != "" {
+	if d := cmp.Diff(freed, addresses(got), difftest.Netip); d != "" {
 		t.Errorf("assigned (-freed +got):\n%s", d)
 	}
 	delete(live, "pod-1")
@@ -256,9 +257,7 @@ func TestRequestsToTheServer(t *testing.T) {
 			}
 			proxy.Reset()
 			errtest.Must(t, c.do(NewClient(labstore.At(t, proxy.Kubeconfig()), time.Now)))
-			if d := cmp.Diff(c.want, proxy.Requests()); d != "" {
-				t.Errorf("requests (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "requests", c.want, proxy.Requests())
 			if n := proxy.Connections(); n != 1 {
 				t.Errorf("%d connections, want 1", n)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 )
 
 // contents is all that a datastore holds of IPAM.
@@ -172,6 +173,14 @@ func seed(t testing.TB, store datastore.Store, objs ...api.Resource) {
 		mustCreate(t, store, &api.Node{Meta: api.Meta{Name: host}})
 	}
 	mustCreate(t, store, objs...)
+}
+
+// seeded is a fake that seed has filled.
+func seeded(t testing.TB, objs ...api.Resource) *datastoretest.Fake {
+	t.Helper()
+	store := datastoretest.NewFake()
+	seed(t, store, objs...)
+	return store
 }
 
 var hosts = []string{"node-a", "node-b", "node-c"}

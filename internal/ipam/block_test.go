@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -28,32 +29,7 @@ func TestNewBlockIsFree(t *testing.T) {
 	const want = `{"cidr":"10.0.0.4/30","affinity":"host:node-a","affinityClaimTime":"2026-11-20T16:03:57Z",` +
 		`"allocations":[null,null,null,null],"unallocated":[0,1,2,3],"attributes":[],` +
 		`"sequenceNumber":1795190637820903754,"sequenceNumberForAllocation":{},"deleted":false,"strictAffinity":false}`
-	if d := cmp.Diff(want, string(data)); d != "" {
-		t.Errorf("spec (-want +got):\n%s", d)
-	}
-}
-
-func TestAssignTakesWhatHasBeenFreeForLongest(t *testing.T) {
-	b := NewBlock(cidr("10.0.0.0/30"), "node-a", clock)
-	var got []string
-	assign := func(handle string) {
-		a, ok := b.Assign(owner(handle), nil)
-		if !ok {
-			got = append(got, "none")
-			return
-		}
-		got = append(got, a.String())
-	}
-	assign("a")
-	assign("b")
-	b.ReleaseHandle("a", Cooldown{}) // goes behind .2 and .3
-	for _, h := range []string{"c", "d", "e", "f"} {
-		assign(h)
-	}
-	want := []string{"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.0", "none"}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("addresses (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "spec", want, string(data))
 }
 
 func TestReservedAddressesAreSkippedAndKeepTheirPlace(t *testing.T) {
@@ -65,9 +41,7 @@ func TestReservedAddressesAreSkippedAndKeepTheirPlace(t *testing.T) {
 	if a, ok := b.Assign(owner("a"), reserved); !ok || a.String() != "10.0.0.2" {
 		t.Errorf("assigned %v %v, want 10.0.0.2", a, ok)
 	}
-	if d := cmp.Diff([]int{0, 1, 3, 4, 5, 6, 7}, b.obj.Spec.Unallocated); d != "" {
-		t.Errorf("order (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "order", []int{0, 1, 3, 4, 5, 6, 7}, b.obj.Spec.Unallocated)
 	if a, ok := b.Assign(owner("b"), cidrs("10.0.0.0/29")); ok {
 		t.Errorf("assigned %v where all is reserved", a)
 	}
@@ -78,22 +52,12 @@ func TestReleaseKeepsTheOrderOfAttributes(t *testing.T) {
 	for _, h := range []string{"a", "b", "a", "c"} {
 		b.Assign(owner(h), nil)
 	}
-	if d := cmp.Diff([]*int{ptr(0), ptr(1), ptr(0), ptr(2), nil, nil, nil, nil}, b.obj.Spec.Allocations); d != "" {
-		t.Errorf("allocations, of which one owner's share an attribute (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "allocations, of which one owner's share an attribute", []*int{ptr(0), ptr(1), ptr(0), ptr(2), nil, nil, nil, nil}, b.obj.Spec.Allocations)
 	freed := b.ReleaseHandle("a", Cooldown{})
-	if d := cmp.Diff([]netip.Addr{netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("10.0.0.2")}, freed, byValue); d != "" {
-		t.Errorf("freed (-want +got):\n%s", d)
-	}
-	if d := cmp.Diff([]api.AllocationAttribute{attribute("b"), attribute("c")}, b.obj.Spec.Attributes); d != "" {
-		t.Errorf("attributes (-want +got):\n%s", d)
-	}
-	if d := cmp.Diff([]*int{nil, ptr(0), nil, ptr(1), nil, nil, nil, nil}, b.obj.Spec.Allocations); d != "" {
-		t.Errorf("allocations (-want +got):\n%s", d)
-	}
-	if d := cmp.Diff([]int{4, 5, 6, 7, 0, 2}, b.obj.Spec.Unallocated); d != "" {
-		t.Errorf("order (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "freed", []netip.Addr{netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("10.0.0.2")}, freed)
+	difftest.Want(t, "attributes", []api.AllocationAttribute{attribute("b"), attribute("c")}, b.obj.Spec.Attributes)
+	difftest.Want(t, "allocations", []*int{nil, ptr(0), nil, ptr(1), nil, nil, nil, nil}, b.obj.Spec.Allocations)
+	difftest.Want(t, "order", []int{4, 5, 6, 7, 0, 2}, b.obj.Spec.Unallocated)
 	if freed := b.ReleaseHandle("nobody", Cooldown{}); freed != nil {
 		t.Errorf("a handle that holds nothing freed %v", freed)
 	}
@@ -241,7 +205,7 @@ func FuzzParseBlock(f *testing.F) {
 		}
 		b, err := ParseBlock(&obj)
 		if err != nil {
-			if !strings.Contains(err.Error(), "IPAMBlock "+obj.Name) {
+			if !errtest.Names(err, "IPAMBlock "+obj.Name) {
 				t.Errorf("error %q does not name block %q", err, obj.Name)
 			}
 			return
@@ -294,7 +258,7 @@ func checkAgainstModel(t *testing.T, b *Block, r *rand.Rand) {
 			}
 			slices.SortFunc(want, netip.Addr.Compare)
 			queue = append(queue, want...)
-			if d := cmp.Diff(want, b.ReleaseHandle(handle, Cooldown{}), byValue); d != "" {
+			if d := cmp.Diff(want, b.ReleaseHandle(handle, Cooldown{}), difftest.Netip); d != "" {
 				t.Fatalf("released by %s (-want +got):\n%s", handle, d)
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -54,8 +55,7 @@ func releasePod(handle string) func(context.Context, *Client) error {
 }
 
 func TestAssignIsIdempotent(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	c := client(store)
 	req := podRequest("node-a", "h")
 	req.V6 = true
@@ -63,13 +63,13 @@ func TestAssignIsIdempotent(t *testing.T) {
 	errtest.Must(t, err)
 	second, err := c.Assign(t.Context(), req)
 	errtest.Must(t, err)
-	if d := cmp.Diff(first, second, byValue); d != "" {
+	if d := cmp.Diff(first, second, difftest.Netip); d != "" {
 		t.Errorf("assigned (-first +second):\n%s", d)
 	}
 	held, err := c.Addresses(t.Context(), "h")
 	errtest.Must(t, err)
 	slices.SortFunc(held, netip.Addr.Compare)
-	if d := cmp.Diff(addresses(first), held, byValue); d != "" {
+	if d := cmp.Diff(addresses(first), held, difftest.Netip); d != "" {
 		t.Errorf("held (-assigned +got):\n%s", d)
 	}
 	errtest.Must(t, audit(store, map[string][]netip.Addr{"h": addresses(first)}))
@@ -77,8 +77,7 @@ func TestAssignIsIdempotent(t *testing.T) {
 
 // A request that is repeated when the pool has run out gets the address that its handle holds.
 func TestAssignAgainInAFullPool(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	c := client(store)
 	live := map[string][]netip.Addr{}
 	for i := range 16 {
@@ -92,7 +91,7 @@ func TestAssignAgainInAFullPool(t *testing.T) {
 	for handle, want := range live {
 		got, err := c.Assign(t.Context(), podRequest("node-b", handle))
 		errtest.Must(t, err)
-		if d := cmp.Diff(want, addresses(got), byValue); d != "" {
+		if d := cmp.Diff(want, addresses(got), difftest.Netip); d != "" {
 			t.Errorf("assigned again (-first +second):\n%s", d)
 		}
 	}
@@ -113,8 +112,7 @@ func TestOldListsRefuseNothing(t *testing.T) {
 // block serves them, in turn, whether they have read that themselves or heard it from the agent.
 func TestBurstOnNewNodeSharesItsBlock(t *testing.T) {
 	for _, known := range []bool{false, true} {
-		store := datastoretest.NewFake()
-		seed(t, store)
+		store := seeded(t)
 		var k *Known
 		if known {
 			k = knownTo(t, store, "node-a")
@@ -149,8 +147,7 @@ func TestBurstOnNewNodeSharesItsBlock(t *testing.T) {
 }
 
 func TestReleaseReturnsWhatItFreed(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	c := client(store)
 	req := podRequest("node-a", "H.Mixed")
 	req.V6 = true
@@ -167,7 +164,7 @@ func TestReleaseReturnsWhatItFreed(t *testing.T) {
 	})
 	freed, err := client(s).Release(t.Context(), "H.Mixed")
 	errtest.Must(t, err)
-	if d := cmp.Diff(addresses(got), freed, byValue); d != "" || conflicts != 1 {
+	if d := cmp.Diff(addresses(got), freed, difftest.Netip); d != "" || conflicts != 1 {
 		t.Errorf("freed after %d conflicts (-want +got):\n%s", conflicts, d)
 	}
 	freed, err = c.Release(t.Context(), "H.Mixed")
@@ -199,8 +196,7 @@ func TestClaimsMeetAffinitiesThatNoListShows(t *testing.T) {
 			map[string][]netip.Addr{"x": {netip.MustParseAddr("10.1.0.0")}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store := datastoretest.NewFake()
-			seed(t, store, poolObject("tiny", "10.1.0.0/30"))
+			store := seeded(t, poolObject("tiny", "10.1.0.0/30"))
 			mustCreate(t, store, c.objs...)
 			req := podRequest("node-a", "h")
 			req.PoolsV4 = []string{"tiny"}
@@ -240,8 +236,7 @@ func TestDamagedObjectsAreNamed(t *testing.T) {
 			assignPod("h"), `IPReservation r spec.reservedCIDRs "10.0.0"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store := datastoretest.NewFake()
-			seed(t, store)
+			store := seeded(t)
 			mustCreate(t, store, c.objs...)
 			before := dumpRaw(t, store)
 			err := c.do(t.Context(), client(store))
@@ -303,8 +298,7 @@ func TestDamageIsPassedOver(t *testing.T) {
 			change: func(r *Request) { r.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.13")} }, text: "IPAMBlock 10-0-0-12-30"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store := datastoretest.NewFake()
-			seed(t, store, c.objs...)
+			store := seeded(t, c.objs...)
 			req := podRequest("node-a", "h")
 			if c.change != nil {
 				c.change(&req)
@@ -368,8 +362,7 @@ func TestNodeIsReadForItsLabels(t *testing.T) {
 // Who always loses gives up, and leaves nothing.
 func TestAssignGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := datastoretest.NewFake()
-		seed(t, store)
+		store := seeded(t)
 		s := store.Session(func(_ context.Context, r datastoretest.Request) datastoretest.Fault {
 			if r.Kind == "IPAMBlock" && r.Verb == "POST" {
 				return datastoretest.Conflict
@@ -378,7 +371,7 @@ func TestAssignGivesUp(t *testing.T) {
 		})
 		began := time.Now()
 		_, err := client(s).Assign(t.Context(), podRequest("node-a", "h"))
-		if !errors.Is(err, datastore.ErrExists) || !strings.Contains(err.Error(), "100 tries") {
+		if !errors.Is(err, datastore.ErrExists) || !errtest.Names(err, "100") {
 			t.Errorf("error %v", err)
 		}
 		if took := time.Since(began); took < time.Second || took > maxTries*3*maxPause/2 {
@@ -391,8 +384,7 @@ func TestAssignGivesUp(t *testing.T) {
 // A deadline ends a contest, and what was written is undone in time of its own.
 func TestAssignEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := datastoretest.NewFake()
-		seed(t, store)
+		store := seeded(t)
 		s := store.Session(func(_ context.Context, r datastoretest.Request) datastoretest.Fault {
 			if r.Kind == "IPAMBlock" && r.Verb == "POST" {
 				return datastoretest.Conflict
@@ -414,8 +406,7 @@ func TestAssignEndsWithItsContext(t *testing.T) {
 }
 
 func TestUnavailableDatastore(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	s := store.Session(func(context.Context, datastoretest.Request) datastoretest.Fault { return datastoretest.Unavailable })
 	for name, do := range map[string]func(context.Context, *Client) error{"assign": assignPod("h"), "release": releasePod("h")} {
 		if err := do(t.Context(), client(s)); !errors.Is(err, datastore.ErrUnavailable) {

@@ -6,15 +6,13 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -33,8 +31,7 @@ func mustAssign(t *testing.T, store datastore.Store, req Request) []netip.Addr {
 }
 
 func TestCollect(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	began := clock.Add(time.Minute)
 	live := map[string][]netip.Addr{}
 	for _, c := range []struct {
@@ -67,9 +64,7 @@ func TestCollect(t *testing.T) {
 		got = append(got, h.Handle+" "+h.Attrs["namespace"]+"/"+h.Attrs["pod"])
 	}
 	want := []string{"net.dead-1 default/pod-dead-1", "net.dead-2 default/pod-dead-2", "net.dual default/pod-dual", "net.no-time default/pod-no-time"}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("freed (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "freed", want, got)
 	if i := slices.IndexFunc(freed, func(h Holder) bool { return h.Handle == "net.dual" }); i >= 0 && len(freed[i].Addresses) != 2 {
 		t.Errorf("of net.dual: %v, want both addresses", freed[i].Addresses)
 	}
@@ -82,8 +77,7 @@ func TestCollect(t *testing.T) {
 
 // Each block is written once, however many of its addresses are freed.
 func TestCollectWritesABlockOnce(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	for _, id := range []string{"a", "b", "c"} {
 		mustAssign(t, store, containerRequest("node-a", id, clock))
 	}
@@ -92,15 +86,12 @@ func TestCollectWritesABlockOnce(t *testing.T) {
 	errtest.Must(t, err)
 	slices.Sort(r.writes)
 	want := []string{"DELETE IPAMHandle net.a", "DELETE IPAMHandle net.b", "DELETE IPAMHandle net.c", "PUT IPAMBlock 10-0-0-12-30"}
-	if d := cmp.Diff(want, r.writes); d != "" {
-		t.Errorf("writes (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "writes", want, r.writes)
 }
 
 // A container that starts while others are collected keeps its address, in the same block.
 func TestCollectSparesWhoStarts(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	mustAssign(t, store, containerRequest("node-a", "dead", clock))
 	live := map[string][]netip.Addr{}
 	s := store.Session(func(_ context.Context, r datastoretest.Request) datastoretest.Fault {
@@ -119,11 +110,10 @@ func TestCollectSparesWhoStarts(t *testing.T) {
 
 // A damaged block is an error, and the others are served.
 func TestCollectPassesDamageOver(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store, damagedBlock("10.0.0.0/30", "node-b"))
+	store := seeded(t, damagedBlock("10.0.0.0/30", "node-b"))
 	mustAssign(t, store, containerRequest("node-a", "dead", clock))
 	freed, err := client(store).Collect(t.Context(), Collection{Host: "node-a", Network: "net"})
-	if err == nil || !strings.Contains(err.Error(), "IPAMBlock 10-0-0-0-30") || len(freed) != 1 {
+	if !errtest.Names(err, "IPAMBlock 10-0-0-0-30") || len(freed) != 1 {
 		t.Errorf("freed %v, error %v", freed, err)
 	}
 }
@@ -131,8 +121,7 @@ func TestCollectPassesDamageOver(t *testing.T) {
 // A handle that holds nothing goes when it is older than any ADD takes, unless another host created it or it may hold something.
 func TestCollectRemovesEmptyHandles(t *testing.T) {
 	scene := func() *datastoretest.Fake {
-		store := datastoretest.NewFake()
-		seed(t, store)
+		store := seeded(t)
 		held := mustAssign(t, store, containerRequest("node-b", "Held", clock))
 		old := &api.IPAMHandle{Meta: api.Meta{Name: "net.held"}, Spec: api.IPAMHandleSpec{HandleID: "net.Held"}}
 		errtest.Must(t, store.Get(t.Context(), old))
@@ -164,9 +153,7 @@ func TestCollectRemovesEmptyHandles(t *testing.T) {
 		t.Errorf("freed %v, error %v", freed, err)
 	}
 	want := []string{"net.Held", "net.Live", "net.others", "net.untimed", "net.young", "other.gone"}
-	if d := cmp.Diff(want, left(store)); d != "" {
-		t.Errorf("handles (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "handles", want, left(store))
 	store = scene()
 	damaged := damagedBlock("10.0.0.12/30", "node-c")
 	mustCreate(t, store, damaged)
@@ -183,8 +170,7 @@ func TestCollectRemovesEmptyHandles(t *testing.T) {
 func blockText(held []netip.Addr) string { return netip.PrefixFrom(held[0], 30).Masked().String() }
 
 func TestHolds(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	got := mustAssign(t, store, podRequest("node-a", "h"))
 	errtest.Must(t, client(store).Holds(t.Context(), Owner{Handle: "h"}, got))
 	for handle, addrs := range map[string][]netip.Addr{
@@ -220,8 +206,7 @@ func TestRoom(t *testing.T) {
 			config: api.IPAMConfigSpec{AutoAllocateBlocks: true, StrictAffinity: true, MaxBlocksPerHost: 1}, err: ErrBlockLimit},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store := datastoretest.NewFake()
-			seed(t, store, c.objs...)
+			store := seeded(t, c.objs...)
 			if c.config != (api.IPAMConfigSpec{}) {
 				mustCreate(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: c.config})
 			}
@@ -238,8 +223,7 @@ func TestRoom(t *testing.T) {
 			}
 		})
 	}
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	s := store.Session(func(context.Context, datastoretest.Request) datastoretest.Fault { return datastoretest.Unavailable })
 	if err := client(s).Room(t.Context(), podRequest("node-a", ""), nil); !errors.Is(err, datastore.ErrUnavailable) {
 		t.Errorf("error %v, want %v", err, datastore.ErrUnavailable)

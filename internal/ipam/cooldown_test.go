@@ -6,10 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -77,9 +75,7 @@ func TestCoolingAddressOnTheWire(t *testing.T) {
 		"sequenceNumberForAllocation": map[string]any{},
 	}
 	for field, value := range want {
-		if d := cmp.Diff(fmt.Sprint(value), fmt.Sprint(got[field])); d != "" {
-			t.Errorf("%s (-want +got):\n%s", field, d)
-		}
+		difftest.Want(t, field, fmt.Sprint(value), fmt.Sprint(got[field]))
 	}
 }
 
@@ -120,8 +116,7 @@ func TestWindowsReservedIsEmpty(t *testing.T) {
 
 // With a cool-down of ten minutes, an address comes back after ten minutes, and no earlier though the pool is exhausted.
 func TestCoolDownHoldsBackAddresses(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store, poolObject("tiny", "10.5.0.0/31", func(p *api.IPPool) { p.Spec.BlockSize = 31 }),
+	store := seeded(t, poolObject("tiny", "10.5.0.0/31", func(p *api.IPPool) { p.Spec.BlockSize = 31 }),
 		&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}})
 	now := clock
 	c := NewClient(store, func() time.Time { return now })
@@ -149,23 +144,19 @@ func TestCoolDownHoldsBackAddresses(t *testing.T) {
 
 // Addresses that are handed over do not cool down.
 func TestHandOver(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}})
+	store := seeded(t, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}})
 	want := mustAssign(t, store, podRequest("node-a", "old"))
 	freed, err := client(store).HandOver(t.Context(), "old")
 	errtest.Must(t, err)
 	req := podRequest("node-a", "new")
 	req.Addresses = freed
-	if d := cmp.Diff(want, mustAssign(t, store, req), byValue); d != "" {
-		t.Errorf("assigned (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "assigned", want, mustAssign(t, store, req))
 	errtest.Must(t, audit(store, map[string][]netip.Addr{"new": want}))
 }
 
 // A block without an owner stays while an address cools down, and is taken when its range is needed.
 func TestOrphanOutlivesItsLastAddressWhileThatCoolsDown(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store, poolObject("tiny", "10.5.0.0/30"), stored("10.5.0.0/30", "", "a").obj, storedHandle("a", "10.5.0.0/30=1"),
+	store := seeded(t, poolObject("tiny", "10.5.0.0/30"), stored("10.5.0.0/30", "", "a").obj, storedHandle("a", "10.5.0.0/30=1"),
 		&api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, StrictAffinity: true, IPCooldownSeconds: 60}})
 	now := clock
 	c := NewClient(store, func() time.Time { return now })

@@ -256,8 +256,7 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 // faultAt runs a scenario with one fault and reports whether there was such a request.
 func faultAt(t *testing.T, sc scenario, fault datastoretest.Fault, n int, what string) bool {
 	t.Helper()
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	if sc.prepare != nil {
 		sc.prepare(t, store)
 	}

@@ -8,15 +8,13 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
-	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // A holder of whose addresses one was assigned anew, in whichever block, keeps all; the others in these blocks lose theirs.
 func TestExpireAllOrNone(t *testing.T) {
 	for renewed := range 2 {
-		store := datastoretest.NewFake()
-		seed(t, store)
+		store := seeded(t)
 		c := client(store)
 		dead := map[string][]Assignment{}
 		var said []Expired
@@ -50,8 +48,7 @@ func TestExpireAllOrNone(t *testing.T) {
 
 // What a handle does not hold is not renewed.
 func TestRenewOfAnother(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	c := client(store)
 	if _, err := c.Assign(t.Context(), Request{Owner: owner("h"), Host: "node-a", V4: true, Use: api.UseWorkload}); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -156,8 +155,7 @@ func TestTwoAddressesOfAFamilyAreRefused(t *testing.T) {
 
 // Both families or neither: the address that is free is not kept when the other is taken.
 func TestExplicitBothOrNeither(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	c := client(store)
 	req := podRequest("node-a", "x")
 	asks("10.0.0.1", "fd00::1")(&req)

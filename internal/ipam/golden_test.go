@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -49,9 +49,7 @@ func TestObjectsEqualCalicos(t *testing.T) {
 	}))
 	errtest.Must(t, err)
 	want := []Assignment{{Address: netip.MustParseAddr("192.168.154.1"), Block: cidr(goldenBlock)}}
-	if d := cmp.Diff(want, got, byValue); d != "" {
-		t.Errorf("assigned (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "assigned", want, got)
 	equalsGolden(t, store, "ipamblock-192-168-154-0-26.yaml", &api.IPAMBlock{})
 	equalsGolden(t, store, "blockaffinity-gold-node-192-168-154-0-26.yaml", &api.BlockAffinity{})
 	equalsGolden(t, store, "ipamhandle.yaml", &api.IPAMHandle{})
@@ -170,6 +168,3 @@ func mustCreate(t testing.TB, store datastore.Store, objs ...api.Resource) {
 		errtest.Must(t, store.Create(context.Background(), obj))
 	}
 }
-
-// byValue compares addresses and prefixes, whose fields cmp does not see.
-var byValue = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})

@@ -6,10 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // with returns attributes of "key=value".
@@ -132,9 +131,7 @@ func TestPlanReleaseOwned(t *testing.T) {
 	} {
 		h := storedHandle("h", "10.0.0.0/30=2")
 		plan, _ := PlanRelease(h, Owner{Handle: "h", Attrs: tt.owner}, []*Block{tt.block}, Cooldown{})
-		if d := cmp.Diff(tt.writes, plan.lines()); d != "" {
-			t.Errorf("%s (-want +got):\n%s", name, d)
-		}
+		difftest.Want(t, name, tt.writes, plan.lines())
 		if h.Spec.Block["10.0.0.0/30"] != 2 {
 			t.Errorf("%s: planning changed the handle", name)
 		}

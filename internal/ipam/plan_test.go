@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -108,12 +109,8 @@ func run(t *testing.T, cases []planCase) {
 			if !errors.Is(err, c.err) || c.err != nil && !errtest.Names(err, c.text) {
 				t.Fatalf("error %v, want %v with %q", err, c.err, c.text)
 			}
-			if d := cmp.Diff(c.want, plan.got()); d != "" {
-				t.Errorf("assigned (-want +got):\n%s", d)
-			}
-			if d := cmp.Diff(c.writes, plan.lines()); d != "" {
-				t.Errorf("writes (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "assigned", c.want, plan.got())
+			difftest.Want(t, "writes", c.writes, plan.lines())
 			if d := cmp.Diff(before, encode(t, st)); d != "" {
 				t.Errorf("planning changed the state (-before +after):\n%s", d)
 			}
@@ -181,6 +178,19 @@ const (
 	confirmed = api.AffinityConfirmed
 )
 
+// claims are the writes that claim a block of node-a and assign its first address to h.
+func claims(block string) []string {
+	return append([]string{"create affinity node-a " + block + " pending"}, reclaims(block, "create")[1:]...)
+}
+
+// reclaims are those for a block that node-a has claimed before; verb is create or update.
+func reclaims(block, verb string) []string {
+	return []string{
+		"update affinity node-a " + block + " pending", "create handle h " + block + "=1",
+		verb + " block " + block + " host:node-a [0:h . . .]", "update affinity node-a " + block + " confirmed",
+	}
+}
+
 func TestPlanFromOwnBlocks(t *testing.T) {
 	run(t, []planCase{
 		{
@@ -203,20 +213,14 @@ func TestPlanFromOwnBlocks(t *testing.T) {
 			affine: []*api.BlockAffinity{claimed("node-a", "10.0.0.0/30", pending)},
 			blocks: []*Block{stored("10.0.0.0/30", "node-a")},
 			want:   "10.0.0.0 from 10.0.0.0/30",
-			writes: []string{
-				"update affinity node-a 10.0.0.0/30 pending", "create handle h 10.0.0.0/30=1",
-				"update block 10.0.0.0/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.0/30 confirmed",
-			},
+			writes: reclaims("10.0.0.0/30", "update"),
 		},
 		{
 			name:   "a claim that is being given up is taken back",
 			affine: []*api.BlockAffinity{claimed("node-a", "10.0.0.0/30", api.AffinityPendingDeletion)},
 			blocks: []*Block{stored("10.0.0.0/30", "node-a")},
 			want:   "10.0.0.0 from 10.0.0.0/30",
-			writes: []string{
-				"update affinity node-a 10.0.0.0/30 pending", "create handle h 10.0.0.0/30=1",
-				"update block 10.0.0.0/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.0/30 confirmed",
-			},
+			writes: reclaims("10.0.0.0/30", "update"),
 		},
 		{
 			name:   "an empty state, from old data, is confirmed",
@@ -235,20 +239,14 @@ func TestPlanFromOwnBlocks(t *testing.T) {
 			affine:  []*api.BlockAffinity{claimed("node-a", "10.0.0.4/30", pending)},
 			cluster: true,
 			want:    "10.0.0.4 from 10.0.0.4/30",
-			writes: []string{
-				"update affinity node-a 10.0.0.4/30 pending", "create handle h 10.0.0.4/30=1",
-				"create block 10.0.0.4/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.4/30 confirmed",
-			},
+			writes:  reclaims("10.0.0.4/30", "create"),
 		},
 		{
 			name:    "a confirmed claim whose block is gone starts anew",
 			affine:  []*api.BlockAffinity{claimed("node-a", "10.0.0.4/30", confirmed)},
 			cluster: true,
 			want:    "10.0.0.4 from 10.0.0.4/30",
-			writes: []string{
-				"update affinity node-a 10.0.0.4/30 pending", "create handle h 10.0.0.4/30=1",
-				"create block 10.0.0.4/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.4/30 confirmed",
-			},
+			writes:  reclaims("10.0.0.4/30", "create"),
 		},
 		{
 			name:    "a claim without its block is not completed where a block of another size lies",
@@ -256,10 +254,7 @@ func TestPlanFromOwnBlocks(t *testing.T) {
 			blocks:  []*Block{stored("10.0.0.0/29", "node-b")},
 			cluster: true,
 			want:    "10.0.0.12 from 10.0.0.12/30",
-			writes: []string{
-				"create affinity node-a 10.0.0.12/30 pending", "create handle h 10.0.0.12/30=1",
-				"create block 10.0.0.12/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.12/30 confirmed",
-			},
+			writes:  claims("10.0.0.12/30"),
 		},
 		{
 			name: "a stale claim of somebody else's block is dropped first",
@@ -290,10 +285,7 @@ func TestPlanFromOwnBlocks(t *testing.T) {
 }
 
 func TestPlanNewBlock(t *testing.T) {
-	firstPod := []string{
-		"create affinity node-a 10.0.0.12/30 pending", "create handle h 10.0.0.12/30=1",
-		"create block 10.0.0.12/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.12/30 confirmed",
-	}
+	firstPod := claims("10.0.0.12/30")
 	run(t, []planCase{
 		{name: "the cluster's blocks are listed only when own ones do not do", needs: "names"},
 		{
@@ -304,10 +296,7 @@ func TestPlanNewBlock(t *testing.T) {
 			name: "a taken block is passed over, the walk wraps around", cluster: true,
 			blocks: []*Block{stored("10.0.0.8/30", "node-b"), stored("10.0.0.12/30", "node-b", "x")},
 			want:   "10.0.0.0 from 10.0.0.0/30",
-			writes: []string{
-				"create affinity node-a 10.0.0.0/30 pending", "create handle h 10.0.0.0/30=1",
-				"create block 10.0.0.0/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.0/30 confirmed",
-			},
+			writes: claims("10.0.0.0/30"),
 		},
 		{
 			name: "a full own block is followed by a new one", cluster: true,
@@ -328,18 +317,12 @@ func TestPlanNewBlock(t *testing.T) {
 			name: "blocks of a changed blockSize are not overlapped", cluster: true,
 			blocks: []*Block{stored("10.0.0.8/29", "node-b", "x"), stored("10.0.0.2/31", "node-b")},
 			want:   "10.0.0.4 from 10.0.0.4/30",
-			writes: []string{
-				"create affinity node-a 10.0.0.4/30 pending", "create handle h 10.0.0.4/30=1",
-				"create block 10.0.0.4/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.4/30 confirmed",
-			},
+			writes: claims("10.0.0.4/30"),
 		},
 		{
 			name: "a block that is all reserved is passed over", cluster: true, reserved: cidrs("10.0.0.8/29", "10.0.0.0/31", "10.0.0.2/31"),
-			want: "10.0.0.4 from 10.0.0.4/30",
-			writes: []string{
-				"create affinity node-a 10.0.0.4/30 pending", "create handle h 10.0.0.4/30=1",
-				"create block 10.0.0.4/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.4/30 confirmed",
-			},
+			want:   "10.0.0.4 from 10.0.0.4/30",
+			writes: claims("10.0.0.4/30"),
 		},
 		{
 			name: "pools are tried in order", cluster: true,
@@ -348,10 +331,7 @@ func TestPlanNewBlock(t *testing.T) {
 			},
 			blocks: []*Block{stored("10.1.0.0/30", "node-b")},
 			want:   "10.2.0.0 from 10.2.0.0/30",
-			writes: []string{
-				"create affinity node-a 10.2.0.0/30 pending", "create handle h 10.2.0.0/30=1",
-				"create block 10.2.0.0/30 host:node-a [0:h . . .]", "update affinity node-a 10.2.0.0/30 confirmed",
-			},
+			writes: claims("10.2.0.0/30"),
 		},
 		{
 			name: "the pool that the pod asks for is used, and no other, though the node has a block", cluster: true,
@@ -363,10 +343,7 @@ func TestPlanNewBlock(t *testing.T) {
 			blocks:  []*Block{stored("10.0.0.0/30", "node-a")},
 			request: func(r *Request) { r.PoolsV4 = []string{"asked"} },
 			want:    "10.2.0.0 from 10.2.0.0/30",
-			writes: []string{
-				"create affinity node-a 10.2.0.0/30 pending", "create handle h 10.2.0.0/30=1",
-				"create block 10.2.0.0/30 host:node-a [0:h . . .]", "update affinity node-a 10.2.0.0/30 confirmed",
-			},
+			writes:  claims("10.2.0.0/30"),
 		},
 	})
 }
@@ -417,10 +394,7 @@ func TestPlanLimits(t *testing.T) {
 			name: "below its limit a node claims", cluster: true, affine: own, blocks: full[:2],
 			config: func(c *api.IPAMConfigSpec) { c.MaxBlocksPerHost = 2 },
 			want:   "10.0.0.12 from 10.0.0.12/30",
-			writes: []string{
-				"create affinity node-a 10.0.0.12/30 pending", "create handle h 10.0.0.12/30=1",
-				"create block 10.0.0.12/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.12/30 confirmed",
-			},
+			writes: claims("10.0.0.12/30"),
 		},
 		{
 			name: "the limit counts blocks of usable pools only", cluster: true,
@@ -428,10 +402,7 @@ func TestPlanLimits(t *testing.T) {
 			blocks: []*Block{stored("10.9.0.0/30", "node-a", "x", "x", "x", "x")},
 			config: func(c *api.IPAMConfigSpec) { c.MaxBlocksPerHost = 1 },
 			want:   "10.0.0.12 from 10.0.0.12/30",
-			writes: []string{
-				"create affinity node-a 10.0.0.12/30 pending", "create handle h 10.0.0.12/30=1",
-				"create block 10.0.0.12/30 host:node-a [0:h . . .]", "update affinity node-a 10.0.0.12/30 confirmed",
-			},
+			writes: claims("10.0.0.12/30"),
 		},
 		{
 			name: "no pool at all", pools: func(testing.TB) []Pool { return nil },
@@ -572,9 +543,7 @@ func TestPlanLabelsAffinities(t *testing.T) {
 	for _, w := range plan.writes {
 		if a, ok := w.obj.(*api.BlockAffinity); ok {
 			n++
-			if d := cmp.Diff(want, a.Meta); d != "" {
-				t.Errorf("metadata (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "metadata", want, a.Meta)
 		}
 	}
 	if n != 2 {
@@ -689,16 +658,12 @@ func TestPlanRelease(t *testing.T) {
 				before = append(before, describe(b.obj))
 			}
 			plan, freed := PlanRelease(c.handle, Owner{Handle: c.handle.Spec.HandleID}, c.blocks, Cooldown{})
-			if d := cmp.Diff(c.writes, plan.lines()); d != "" {
-				t.Errorf("writes (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "writes", c.writes, plan.lines())
 			var got []string
 			for _, a := range freed {
 				got = append(got, a.String())
 			}
-			if d := cmp.Diff(c.freed, got); d != "" {
-				t.Errorf("freed (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "freed", c.freed, got)
 			var after []string
 			for _, b := range c.blocks {
 				after = append(after, describe(b.obj))

@@ -8,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -46,9 +45,7 @@ func TestParsePool(t *testing.T) {
 			if p.BlockBits != c.bits || p.Enabled != c.enabled || p.Automatic != c.automatic || p.CIDR.String() != c.obj.Spec.CIDR {
 				t.Errorf("got %+v", p)
 			}
-			if d := cmp.Diff(c.uses, p.Uses); d != "" {
-				t.Errorf("uses (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "uses", c.uses, p.Uses)
 		})
 	}
 }
@@ -186,9 +183,7 @@ func TestUsablePools(t *testing.T) {
 			for _, p := range got {
 				names = append(names, p.Name)
 			}
-			if d := cmp.Diff(c.want, strings.Join(names, " ")); d != "" {
-				t.Errorf("pools (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "pools", c.want, strings.Join(names, " "))
 		})
 	}
 }
@@ -209,11 +204,7 @@ func TestUsablePoolsSaysWhyNot(t *testing.T) {
 	}
 	_, err = usablePools(st, req, false)
 	checkRefusal(t, err, ErrNoPool, "Manual node-a")
-	for _, want := range []string{"one (disabled", "two (spec.assignmentMode", "three (spec.nodeSelector zone == 'b'", "four (spec.namespaceSelector has(team)"} {
-		if !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("error %v lacks %q", err, want)
-		}
-	}
+	difftest.Contains(t, fmt.Sprint(err), "one (disabled", "two (spec.assignmentMode", "three (spec.nodeSelector zone == 'b'", "four (spec.namespaceSelector has(team)")
 }
 
 // checkRefusal wants an error of a kind that names each word of want, or none if want is empty.
@@ -246,7 +237,7 @@ func FuzzParsePool(f *testing.F) {
 		}
 		p, err := ParsePool(&obj)
 		if err != nil {
-			if !strings.Contains(err.Error(), "IPPool "+obj.Name) {
+			if !errtest.Names(err, "IPPool "+obj.Name) {
 				t.Errorf("error %q does not name pool %q", err, obj.Name)
 			}
 			return

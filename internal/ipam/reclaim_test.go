@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -68,8 +67,7 @@ func TestPlanReclaim(t *testing.T) {
 }
 
 func reclaimScene(t *testing.T) *datastoretest.Fake {
-	store := datastoretest.NewFake()
-	seed(t, store, poolObject("tiny", "10.5.0.0/30"), claimed("node-b", "10.5.0.0/30", confirmed), aged(stored("10.5.0.0/30", "node-b"), time.Hour).obj)
+	store := seeded(t, poolObject("tiny", "10.5.0.0/30"), claimed("node-b", "10.5.0.0/30", confirmed), aged(stored("10.5.0.0/30", "node-b"), time.Hour).obj)
 	return store
 }
 
@@ -87,9 +85,7 @@ func TestReclaim(t *testing.T) {
 	want := []string{
 		"PUT BlockAffinity node-b-10-5-0-0-30", "DELETE IPAMBlock 10-5-0-0-30", "DELETE BlockAffinity node-b-10-5-0-0-30",
 	}
-	if d := cmp.Diff(want, r.writes[:3]); d != "" {
-		t.Errorf("the first writes (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "the first writes", want, r.writes[:3])
 	errtest.Must(t, audit(store, map[string][]netip.Addr{"h": addresses(got)}))
 	b, err := readContents(store)
 	errtest.Must(t, err)
@@ -181,8 +177,7 @@ func TestReleaseLeavesUnselectedPools(t *testing.T) {
 		{name: "cooling down", known: func(k *Known) { k.Config.IPCooldownSeconds = 60 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store := datastoretest.NewFake()
-			seed(t, store, poolObject("racked", "10.5.0.0/30", rack), claimed("node-a", "10.5.0.0/30", confirmed),
+			store := seeded(t, poolObject("racked", "10.5.0.0/30", rack), claimed("node-a", "10.5.0.0/30", confirmed),
 				stored("10.5.0.0/30", "node-a", append(c.handles, "h")...).obj, storedHandle("h", "10.5.0.0/30=1"))
 			for _, h := range c.handles {
 				mustCreate(t, store, storedHandle(h, "10.5.0.0/30=1"))

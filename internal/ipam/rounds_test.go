@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,11 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -188,8 +188,7 @@ func TestRequestsAndRounds(t *testing.T) {
 // A conflict costs the handle, the block and a second write of the block, in two rounds.
 func TestRoundsOfAConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := datastoretest.NewFake()
-		seed(t, store)
+		store := seeded(t)
 		live := map[string][]netip.Addr{"x": mustAssign(t, store, podRequest("node-a", "x"))}
 		known := knownTo(t, store, "node-a")
 		m := &metronome{began: time.Now()}
@@ -208,9 +207,7 @@ func TestRoundsOfAConflict(t *testing.T) {
 		for _, r := range m.rounds {
 			got = append(got, strings.Join(r, ", "))
 		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("rounds (-want +got):\n%s", d)
-		}
+		difftest.Want(t, "rounds", want, got)
 		held, err := client(store).Addresses(t.Context(), "h")
 		errtest.Must(t, err)
 		live["h"] = held
@@ -220,8 +217,7 @@ func TestRoundsOfAConflict(t *testing.T) {
 
 // A DEL that comes while an ADD meets a conflict removes the handle. The ADD writes it again before it assigns.
 func TestHandleRemovedBetweenTries(t *testing.T) {
-	store := datastoretest.NewFake()
-	seed(t, store)
+	store := seeded(t)
 	mustAssign(t, store, podRequest("node-a", "x"))
 	met := false
 	s := store.Session(func(ctx context.Context, r datastoretest.Request) datastoretest.Fault {
@@ -242,8 +238,7 @@ func TestHandleRemovedBetweenTries(t *testing.T) {
 
 func (c roundsCase) run(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := datastoretest.NewFake()
-		seed(t, store, c.objs...)
+		store := seeded(t, c.objs...)
 		live := liveHandles(t, store)
 		for _, handle := range c.before {
 			req := podRequest("node-a", handle)
@@ -271,9 +266,7 @@ func (c roundsCase) run(t *testing.T) {
 		for _, r := range m.rounds {
 			got = append(got, strings.Join(r, ", "))
 		}
-		if d := cmp.Diff(c.want, got); d != "" {
-			t.Errorf("rounds (-want +got):\n%s", d)
-		}
+		difftest.Want(t, "rounds", c.want, got)
 		if held, err := client(store).Addresses(t.Context(), "h"); err != nil {
 			t.Error(err)
 		} else if len(held) > 0 {
@@ -293,8 +286,7 @@ func errorIs(err, want error) bool {
 // A request that is abandoned takes back the handle, and only that.
 func TestAbandon(t *testing.T) {
 	for _, known := range []bool{false, true} {
-		store := datastoretest.NewFake()
-		seed(t, store)
+		store := seeded(t)
 		got, err := client(store).Assign(t.Context(), podRequest("node-a", "x"))
 		errtest.Must(t, err)
 		start := Start{Owner: owner("h"), Host: "node-a", V4: true, Use: api.UseWorkload}
@@ -304,9 +296,7 @@ func TestAbandon(t *testing.T) {
 		var r recorder
 		errtest.Must(t, client(store.Session(r.hook)).Begin(t.Context(), start).Abandon(t.Context()))
 		want := map[bool][]string{true: {"POST IPAMHandle h", "DELETE IPAMHandle h"}}[known]
-		if d := cmp.Diff(want, r.writes); d != "" {
-			t.Errorf("known %v: writes (-want +got):\n%s", known, d)
-		}
+		difftest.Want(t, fmt.Sprintf("known %v: writes", known), want, r.writes)
 		errtest.Must(t, audit(store, map[string][]netip.Addr{"x": addresses(got)}))
 	}
 }
@@ -328,8 +318,7 @@ func TestRequestsOfARelease(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := datastoretest.NewFake()
-				seed(t, store)
+				store := seeded(t)
 				req := podRequest("node-a", "h")
 				req.V6 = c.dual
 				_, err := client(store).Assign(t.Context(), req)
@@ -345,9 +334,7 @@ func TestRequestsOfARelease(t *testing.T) {
 				for _, r := range m.rounds {
 					got = append(got, strings.Join(r, ", "))
 				}
-				if d := cmp.Diff(c.want, got); d != "" {
-					t.Errorf("rounds (-want +got):\n%s", d)
-				}
+				difftest.Want(t, "rounds", c.want, got)
 			})
 		})
 	}
@@ -431,8 +418,7 @@ func TestWrongFactsAreHarmless(t *testing.T) {
 		"a damaged affinity's name": func(k *Known) { k.Claims[0].Name = "node-a" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := datastoretest.NewFake()
-			seed(t, store, stored("10.0.0.8/30", "node-b").obj, claimed("node-b", "10.0.0.8/30", confirmed))
+			store := seeded(t, stored("10.0.0.8/30", "node-b").obj, claimed("node-b", "10.0.0.8/30", confirmed))
 			live := map[string][]netip.Addr{}
 			for _, handle := range []string{"x", "y"} {
 				got, err := client(store).Assign(t.Context(), podRequest("node-a", handle))

@@ -11,7 +11,6 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
-	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 )
 
@@ -39,8 +38,7 @@ func TestForeignTunnelHandles(t *testing.T) {
 				if c.node != "" {
 					obj.Annotations[names.AnnotationNode] = c.node
 				}
-				labstore.Forget(t, store, &api.IPAMHandle{Meta: api.Meta{Name: obj.Name}})
-				errtest.Must(t, store.Create(t.Context(), obj))
+				labstore.Make(t, store, obj)
 				seen := inventory.NewHandle(obj)
 				if named {
 					seen.ID, seen.Named = "", true
@@ -67,9 +65,8 @@ func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
 	store := labstore.Store(t)
 	const cidr = "10.83.0.0/26"
 	block := &api.IPAMBlock{Meta: api.Meta{Name: "10-83-0-0-26"}}
-	labstore.Forget(t, store, &api.IPAMBlock{Meta: block.Meta})
 	block.Spec = api.IPAMBlockSpec{CIDR: cidr, Allocations: make([]*int, 3), Unallocated: []int{0, 1, 77}, Attributes: []api.AllocationAttribute{}, SequenceNumberForAllocation: map[string]uint64{}}
-	errtest.Must(t, store.Create(t.Context(), block))
+	labstore.Make(t, store, block)
 	handles := map[string]struct {
 		blocks map[string]int
 		goes   bool
@@ -82,9 +79,8 @@ func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
 	}
 	v := &inventory.View{Ready: true, Taken: clock, Blocks: []inventory.Block{inventory.NewBlock(block)}}
 	for id, c := range handles {
-		labstore.Forget(t, store, &api.IPAMHandle{Meta: api.Meta{Name: id}})
 		obj := &api.IPAMHandle{Meta: api.Meta{Name: id}, Spec: api.IPAMHandleSpec{HandleID: id, Block: c.blocks}}
-		errtest.Must(t, store.Create(t.Context(), obj))
+		labstore.Make(t, store, obj)
 		seen := inventory.NewHandle(obj)
 		v.Handles = append(v.Handles, inventory.Handle{Meta: seen.Meta, Named: true}) // as the watches show it
 	}
