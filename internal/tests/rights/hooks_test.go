@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/install/objects"
 	"github.com/tortie-net/tortie/internal/install/traffic"
 	"github.com/tortie-net/tortie/internal/install/uninstall"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
@@ -81,11 +82,7 @@ func (l *life) upgrade(t *testing.T, admin *user) {
 	ctx, cancel := context.WithTimeout(t.Context(), meshtest.Patience)
 	defer cancel()
 	errtest.Must(t, applier.Apply(ctx, all))
-	for _, want := range []string{"bgpfilters.crd.projectcalico.org: " + string(definitions.Create), "ipreservations.crd.projectcalico.org: " + string(definitions.Extend)} {
-		if !strings.Contains(told, want) {
-			t.Errorf("the upgrade printed\n%swant %s", told, want)
-		}
-	}
+	difftest.Contains(t, told, "bgpfilters.crd.projectcalico.org: "+string(definitions.Create), "ipreservations.crd.projectcalico.org: "+string(definitions.Extend))
 }
 
 func patchNode(t *testing.T, admin *user, change string, sub ...string) {

@@ -42,8 +42,8 @@ func TestLargeBlock(t *testing.T) {
 	s := newScene(t)
 	made := s.admin.create(t, sized(20, s.victim))
 	b := spec(made.Object["spec"].(map[string]any))
-	b.assign(1, "net.n", s.thief)
 	b.bump()
+	b.assign(1, "net.n", s.thief)
 	made, err := s.plugin.of(made).Update(t.Context(), made, metav1.UpdateOptions{})
 	errtest.Must(t, err)
 	b = spec(made.Object["spec"].(map[string]any))
@@ -73,13 +73,13 @@ func benchmarkWrite(b *testing.B, bits int, mode string) {
 	made := admin.create(b, sized(bits, "victim"))
 	for i := 0; b.Loop(); i++ {
 		content := spec(made.Object["spec"].(map[string]any))
+		content.bump()
 		if i%2 == 0 {
 			content.assign(1, "net.n", "thief")
 		} else {
 			content.free(1)
 			content["attributes"] = content.list("attributes")[:len(content.list("attributes"))-1]
 		}
-		content.bump()
 		var err error
 		if made, err = plugin.of(made).Update(b.Context(), made, metav1.UpdateOptions{}); err != nil {
 			b.Fatal(err)
