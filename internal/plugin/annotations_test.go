@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -133,11 +134,7 @@ func wantRefused(t *testing.T, r *session, a Annotation, text string) {
 		if err == nil || code(t, err) != types.ErrInvalidNetworkConfig {
 			t.Fatalf("%s %s: %v", a.Key, text, err)
 		}
-		for _, want := range []string{a.Key, whose, strconv.Quote(text), a.Form} {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s %s: %v, want %q", a.Key, text, err, want)
-			}
-		}
+		difftest.Contains(t, err.Error(), a.Key, whose, strconv.Quote(text), a.Form)
 	}
 }
 
@@ -178,11 +175,7 @@ func TestForbiddenAnnotations(t *testing.T) {
 			if err == nil || code(t, err) != types.ErrInvalidNetworkConfig {
 				t.Fatalf("error %v", err)
 			}
-			for _, word := range tt.want {
-				if !strings.Contains(err.Error(), word) {
-					t.Errorf("%q does not mention %q", err, word)
-				}
-			}
+			difftest.Contains(t, err.Error(), tt.want...)
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -37,11 +38,7 @@ func (w *world) wantFailure(t testing.TB, a answer, code uint, words ...string) 
 	if e.Code != code {
 		t.Errorf("code %d, want %d: %s", e.Code, code, e.Error())
 	}
-	for _, word := range words {
-		if !strings.Contains(e.Error(), word) {
-			t.Errorf("%q does not mention %q", e.Error(), word)
-		}
-	}
+	difftest.Contains(t, e.Error(), words...)
 	w.noSecrets(t, a)
 }
 

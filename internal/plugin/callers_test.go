@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -105,7 +106,7 @@ func (r *runtime) del(t testing.TB, rt *libcni.RuntimeConf) {
 	}
 }
 
-// noted returns what the blocks of the world's pool note of an address that is taken, without the time.
+// noted returns what the blocks of the world's pool note of an address that is taken.
 func (w *world) noted(t testing.TB, of netip.Addr) map[string]string {
 	t.Helper()
 	for _, b := range w.api.list(t, "IPAMBlock", "") {
@@ -119,7 +120,6 @@ func (w *world) noted(t testing.TB, of netip.Addr) map[string]string {
 		for i, a := 0, cidr.Addr(); i < len(ordinals); i, a = i+1, a.Next() {
 			if at := ordinals[i]; a == of && at != nil {
 				noted, _, _ := unstructured.NestedStringMap(owners[at.(int64)].(map[string]any), "secondary")
-				delete(noted, "timestamp")
 				return noted
 			}
 		}
@@ -185,9 +185,9 @@ func lives(t *testing.T, s *sandbox, r *runtime, rt *libcni.RuntimeConf, noted m
 	if got := s.allocations(t); cmp.Diff(map[netip.Addr]string{a: s.network() + "." + s.container}, got) != "" {
 		t.Errorf("addresses %v, want %s of the container", got, a)
 	}
-	if d := cmp.Diff(noted, s.noted(t, a)); d != "" {
-		t.Errorf("what the block notes (-want +got):\n%s", d)
-	}
+	got := s.noted(t, a)
+	delete(got, "timestamp")
+	difftest.Want(t, "what the block notes", noted, got)
 	if has := s.ns.Run(t, "ip", "-o", "addr", "show", "dev", rt.IfName); !strings.Contains(has, " "+res.IPs[0].Address.String()+" ") {
 		t.Errorf("%s has %s, want %s", rt.IfName, has, res.IPs[0].Address.String())
 	}
@@ -349,9 +349,7 @@ func TestTwoInterfacesOfANetwork(t *testing.T) {
 		t.Errorf("net2 asks again and gets %s, and had %s", got, b)
 	}
 	r.del(t, first)
-	if diff := cmp.Diff(map[netip.Addr]string{b: handle}, w.allocations(t)); diff != "" {
-		t.Errorf("after DEL of net1 (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "after DEL of net1", map[netip.Addr]string{b: handle}, w.allocations(t))
 	r.check(t, second)
 	r.del(t, second)
 	nothing()
@@ -369,9 +367,7 @@ func TestGCOfAnotherMainPlugin(t *testing.T) {
 	c := w.gcCall(t, "calico-ipam", kept)
 	c.stdin = strings.Replace(c.stdin, `"type":"calico"`, `"type":"bridge"`, 1)
 	w.host.call(t, c).ok(t)
-	if diff := cmp.Diff(map[netip.Addr]string{a: w.network() + "." + kept.container}, w.allocations(t)); diff != "" {
-		t.Errorf("addresses (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "addresses", map[netip.Addr]string{a: w.network() + "." + kept.container}, w.allocations(t))
 }
 
 // What is assigned on a node that does not exist is soon freed as lost: a machine's name that is no Node's is refused.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -66,9 +66,7 @@ func TestConfDefaults(t *testing.T) {
 		"ipam.assign_ipv4": "true", "ipam.assign_ipv6": "false", "ipam_lock_file": "/var/run/calico/ipam.lock",
 		"endpoint_status_dir": "/var/run/calico/endpoint-status",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("configuration (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "configuration", want, got)
 }
 
 func TestConfOfTheInstallContainer(t *testing.T) {
@@ -147,11 +145,7 @@ func TestConfBadValues(t *testing.T) {
 			t.Errorf("%s %s: %v, want code %d", tt.key, tt.value, err, tt.code)
 			continue
 		}
-		for _, want := range tt.want {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s %s: %q does not mention %q", tt.key, tt.value, err, want)
-			}
-		}
+		difftest.Contains(t, err.Error(), tt.want...)
 	}
 	for _, text := range []string{"", "{", "[]", `"net"`, minimalConf + "x"} {
 		if _, err := parseConf(calico, []byte(text)); err == nil || code(t, err) != types.ErrDecodingFailure {

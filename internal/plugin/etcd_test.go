@@ -22,6 +22,7 @@ import (
 	etcdstore "github.com/tortie-net/tortie/internal/datastore/etcd"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -161,20 +162,14 @@ func TestPlainContainerOnEtcd(t *testing.T) {
 		Orchestrator: "cni", Node: s.node, ContainerID: c.id, Endpoint: "eth0", IPNetworks: []string{addr.String() + "/32"},
 		Profiles: []string{"net1"}, InterfaceName: c.link(), MAC: res.Interfaces[1].Mac,
 	}
-	if d := cmp.Diff(want, w, ofThisWrite); d != "" {
-		t.Errorf("endpoint (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "endpoint", want, w, ofThisWrite)
 	p := &api.Profile{Meta: api.Meta{Name: "net1"}}
 	if !s.exists(t, p) || len(p.Spec.Ingress) != 1 || p.Spec.Ingress[0].Source.Selector != "has(net1)" || p.Spec.LabelsToApply["net1"] != "" {
 		t.Errorf("profile %+v", p.Spec)
 	}
 	handles, held := s.holders(t)
-	if d := cmp.Diff([]string{"net1." + c.id}, handles); d != "" {
-		t.Errorf("handles (-want +got):\n%s", d)
-	}
-	if d := cmp.Diff([]map[string]string{{"node": s.node}}, held); d != "" {
-		t.Errorf("attributes (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "handles", []string{"net1." + c.id}, handles)
+	difftest.Want(t, "attributes", []map[string]string{{"node": s.node}}, held)
 	for range 2 {
 		c.call(t, "calico", "DEL", "net1", "eth0").ok(t)
 		c.gone(t)
@@ -448,9 +443,7 @@ func TestPodOnEtcd(t *testing.T) {
 	if !s.exists(t, endpoint) {
 		t.Fatalf("there is no WorkloadEndpoint %s", endpoint.Name)
 	}
-	if d := cmp.Diff(want, endpoint, ofThisWrite); d != "" {
-		t.Errorf("endpoint (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "endpoint", want, endpoint, ofThisWrite)
 	if text := w.podAnnotations(t, "web-0"); strings.Contains(text, "podIP") {
 		t.Errorf("the pod was written to: %s", text)
 	}

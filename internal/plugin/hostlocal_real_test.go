@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -131,9 +131,7 @@ func withRoutes() map[string]any {
 
 func customRoutes(t *testing.T, w *world) {
 	_, s, stop := w.lives(t, "ipam", withRoutes())
-	if diff := cmp.Diff([]string{"10.9.0.0/16"}, routesOf(t, s)); diff != "" {
-		t.Errorf("routes (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "routes", []string{"10.9.0.0/16"}, routesOf(t, s))
 	stop()
 	s = w.newPod(t, "refused")
 	w.wantFailure(t, s.addWith(t, "ipam", hostLocal(map[string]any{"subnet": "10.242.0.0/24", "routes": []map[string]any{{"dst": "10.9.0.1"}}})),
@@ -144,9 +142,7 @@ func defaultRouteToo(t *testing.T, w *world) {
 	_, s, stop := w.lives(t, "ipam", withRoutes(), "include_default_routes", true)
 	got := routesOf(t, s)
 	slices.Sort(got)
-	if diff := cmp.Diff([]string{"0.0.0.0/0", "10.9.0.0/16"}, got); diff != "" {
-		t.Errorf("routes (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "routes", []string{"0.0.0.0/0", "10.9.0.0/16"}, got)
 	stop()
 }
 

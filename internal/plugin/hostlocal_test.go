@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -37,9 +37,7 @@ func TestFillIn(t *testing.T) {
 			continue
 		}
 		want := strings.Replace(string(d.stdin), tt.ipam, tt.want, 1)
-		if diff := cmp.Diff(exact(t, want), exact(t, string(got))); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.ipam, diff)
-		}
+		difftest.Want(t, tt.ipam, exact(t, want), exact(t, string(got)))
 	}
 }
 
@@ -86,9 +84,7 @@ func TestConfigurationForDel(t *testing.T) {
 	errtest.Must(t, err)
 	want := edited(t, map[string]string{"unknown": "12345678901234567890",
 		"ipam": `{"type":"host-local","dataDir":"/d","ranges":[[{"subnet":"0.0.0.0/0"}],[{"subnet":"::/0"}]]}`})
-	if diff := cmp.Diff(exact(t, string(want)), exact(t, string(got))); diff != "" {
-		t.Errorf("configuration (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "configuration", exact(t, string(want)), exact(t, string(got)))
 }
 
 func TestPodRoutes(t *testing.T) {

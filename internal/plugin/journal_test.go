@@ -3,14 +3,12 @@ package plugin_test
 import (
 	"net/http"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -41,11 +39,7 @@ func (s *sandbox) wantJournal(t testing.TB, words ...string) {
 		t.Fatalf("%d entries in the journal, want 1: %+v", len(entries), entries)
 	}
 	got := entries[0]
-	for _, word := range words {
-		if !strings.Contains(got.Reason, word) {
-			t.Errorf("reason %q does not mention %q", got.Reason, word)
-		}
-	}
+	difftest.Contains(t, got.Reason, words...)
 	if age := time.Since(got.Time); age < 0 || age > time.Minute {
 		t.Errorf("the entry is of %v", got.Time)
 	}
@@ -53,9 +47,7 @@ func (s *sandbox) wantJournal(t testing.TB, words ...string) {
 		Handle: s.network() + "." + s.container, Datastore: "kubernetes", Network: s.network(), Namespace: s.name, Pod: s.pod,
 		ContainerID: s.container, IfName: "eth0", Time: got.Time, Reason: got.Reason,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("entry (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "entry", want, got)
 }
 
 // wantUnwired fails the test if the node has a link or route of the sandbox, or the sandbox its interface.

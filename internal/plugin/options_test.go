@@ -1,13 +1,13 @@
 package plugin
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -109,9 +109,7 @@ func TestEveryVariable(t *testing.T) {
 				t.Errorf("%s%s=%s: %v", prefix, v.Name, tt.value, err)
 				continue
 			}
-			if diff := cmp.Diff(tt.want, tt.got(&c)); diff != "" {
-				t.Errorf("%s%s=%s (-want +got):\n%s", prefix, v.Name, tt.value, diff)
-			}
+			difftest.Want(t, fmt.Sprintf("%s%s=%s", prefix, v.Name, tt.value), tt.want, tt.got(&c))
 		}
 	}
 	if all := config.Describe(config.PluginVariables{}); len(all) != len(variables) {
@@ -137,9 +135,7 @@ func TestConfWinsOverEnvironment(t *testing.T) {
 	got := []string{c.DatastoreType, c.EtcdEndpoints, c.EtcdDiscoverySRV, c.EtcdCertFile, c.EtcdKeyFile, c.EtcdCACertFile,
 		c.CalicoAPIGroup, c.Kubernetes.Kubeconfig, c.Kubernetes.APIRoot, c.Policy.CA, c.Policy.ClientCert, c.Policy.ClientKey}
 	want := []string{"etcdv3", "", "conf.org", "/conf", "/conf", "/conf", "conf", "/conf", "https://conf", "/conf", "/conf", "/conf"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("configuration (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "configuration", want, got)
 }
 
 func TestBadEnvironment(t *testing.T) {
@@ -166,9 +162,7 @@ func TestDeprecatedKeys(t *testing.T) {
 	}
 	want := []string{"hostname", "policy.k8s_api_root", "policy.k8s_auth_token", "policy.k8s_client_certificate", "policy.k8s_client_key",
 		"policy.k8s_certificate_authority", "etcd_authority", "etcd_scheme"}
-	if diff := cmp.Diff(want, keys); diff != "" {
-		t.Errorf("deprecated keys (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "deprecated keys", want, keys)
 	o := c.access()
 	if c.EtcdEndpoints != "https://10.0.0.1:2379" || o.Server != "https://10.96.0.1" || o.Token != "T" || o.CAFile != "/ca" || o.CertFile != "/c" || o.KeyFile != "/k" {
 		t.Errorf("etcd at %s, API server as %+v", c.EtcdEndpoints, o)

@@ -8,6 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // enforce does what an agent does: the pods that it knows may send and receive nothing, unless they are open.
@@ -58,12 +59,7 @@ func TestPolicyBeforeThePod(t *testing.T) {
 	late := w.newPod(t, "late")
 	answered := make(chan answer, 1)
 	go func() { answered <- w.host.call(t, late.call(t, "ADD", policed(60))) }()
-	deadline := time.Now().Add(20 * time.Second)
-	for ; !strings.Contains(w.podAnnotations(t, "late"), "podIP="); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no address")
-		}
-	}
+	waittest.Until(t, 20*time.Second, "the pod has an address", func() bool { return strings.Contains(w.podAnnotations(t, "late"), "podIP=") })
 	select {
 	case a := <-answered:
 		t.Errorf("ADD ended before its policies: %+v", a)

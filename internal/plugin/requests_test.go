@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // What the API server is asked for, in rounds: the requests of one round wait for no answer of each other. Calico (master after
@@ -65,9 +65,7 @@ func TestRequests(t *testing.T) {
 	asked := func(what string, a answer, want [][]string) answer {
 		t.Helper()
 		a.ok(t)
-		if diff := cmp.Diff(want, held.take()); diff != "" {
-			t.Errorf("requests of %s, round by round (-want +got):\n%s", what, diff)
-		}
+		difftest.Want(t, fmt.Sprintf("requests of %s, round by round", what), want, held.take())
 		if n := w.proxy.takeConnections(); n > 1 || n == 0 && want != nil {
 			t.Errorf("%s made %d connections", what, n)
 		}

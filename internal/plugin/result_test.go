@@ -14,10 +14,10 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -52,9 +52,7 @@ func compareJSON(t *testing.T, want string, res *types100.Result) {
 	errtest.Must(t, err)
 	text, err := json.Marshal(got)
 	errtest.Must(t, err)
-	if diff := cmp.Diff(exact(t, want), exact(t, string(text))); diff != "" {
-		t.Errorf("result (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "result", exact(t, want), exact(t, string(text)))
 }
 
 func TestAddressesOfAResult(t *testing.T) {
@@ -114,11 +112,7 @@ func TestIPAMPluginThatFails(t *testing.T) {
 			if e.Code != tt.code || !strings.Contains(e.Msg, "ipam") {
 				t.Errorf("%+v, want code %d", e, tt.code)
 			}
-			for _, want := range tt.want {
-				if !strings.Contains(e.Error(), want) {
-					t.Errorf("%q does not mention %q", e.Error(), want)
-				}
-			}
+			difftest.Contains(t, e.Error(), tt.want...)
 			if got := verbs(); got != tt.verbs {
 				t.Errorf("the plugin was executed for %s, want %s", got, tt.verbs)
 			}

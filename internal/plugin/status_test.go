@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/plugin/facts"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 func (w *world) status(t testing.TB, edits ...func(map[string]any)) answer {
@@ -35,11 +36,7 @@ func (w *world) wantStatus(t testing.TB, code uint, words ...string) {
 	if e.Code != code {
 		t.Errorf("code %d, want %d: %s", e.Code, code, e.Error())
 	}
-	for _, word := range words {
-		if !strings.Contains(e.Error(), word) {
-			t.Errorf("%q does not mention %q", e.Error(), word)
-		}
-	}
+	difftest.Contains(t, e.Error(), words...)
 }
 
 func TestStatus(t *testing.T) {

@@ -14,13 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apitypes "k8s.io/apimachinery/pkg/types"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
@@ -86,9 +86,7 @@ func (w *world) wantMigrated(t *testing.T, want map[netip.Addr]*sandbox) {
 	for a, s := range want {
 		handles[a] = oldNetwork + "." + s.container
 	}
-	if diff := cmp.Diff(handles, w.allocations(t), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("addresses held (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "addresses held", handles, w.allocations(t))
 	w.host.On(t, func() error {
 		if _, err := os.Stat(oldDir); !os.IsNotExist(err) {
 			return fmt.Errorf("%s is still there (%v)", oldDir, err)
@@ -120,7 +118,7 @@ func TestUpgrade(t *testing.T) {
 	if got := w.host.list(t, oldBin); !slices.Equal(got, []string{"loopback"}) {
 		t.Errorf("programs left: %v", got)
 	}
-	if attrs := w.attributes(t, addrA); attrs["pod"] != "a" || attrs["namespace"] != w.name || attrs["node"] != w.name || attrs["timestamp"] == "" {
+	if attrs := w.noted(t, addrA); attrs["pod"] != "a" || attrs["namespace"] != w.name || attrs["node"] != w.name || attrs["timestamp"] == "" {
 		t.Errorf("attributes %v", attrs)
 	}
 	if !strings.Contains(done.stderr, "dropped") || !strings.Contains(done.stderr, gone.container) {
@@ -237,29 +235,6 @@ func (p *process) wait() *os.ProcessState {
 func (p *process) end() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
-}
-
-// attributes are those of the owner of an address.
-func (w *world) attributes(t *testing.T, a netip.Addr) map[string]any {
-	t.Helper()
-	for _, b := range w.api.list(t, "IPAMBlock", "") {
-		text, _, _ := unstructured.NestedString(b.Object, "spec", "cidr")
-		cidr := netip.MustParsePrefix(text)
-		if !cidr.Contains(a) {
-			continue
-		}
-		ordinals, _, _ := unstructured.NestedSlice(b.Object, "spec", "allocations")
-		owners, _, _ := unstructured.NestedSlice(b.Object, "spec", "attributes")
-		addr := cidr.Addr()
-		for _, at := range ordinals {
-			if addr == a && at != nil {
-				attrs, _ := owners[at.(int64)].(map[string]any)["secondary"].(map[string]any)
-				return attrs
-			}
-			addr = addr.Next()
-		}
-	}
-	return nil
 }
 
 // patchPodStatus changes what the kubelet reports of a pod.

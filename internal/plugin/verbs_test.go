@@ -1,13 +1,10 @@
 package plugin_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,16 +12,15 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/containernetworking/cni/pkg/version"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -53,9 +49,7 @@ func (w *world) wantHeld(t testing.TB, want map[netip.Addr]*sandbox) {
 	for a, s := range want {
 		handles[a] = w.network() + "." + s.container
 	}
-	if diff := cmp.Diff(handles, w.allocations(t), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("addresses held (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "addresses held", handles, w.allocations(t))
 }
 
 func TestLife(t *testing.T) {
@@ -456,9 +450,7 @@ func TestVersionCommand(t *testing.T) {
 	want["supportedVersions"] = append(want["supportedVersions"].([]any), "1.1.0") // which Calico does not speak
 	for _, plugin := range []string{"calico", "calico-ipam"} {
 		a := h.call(t, call{plugin: plugin, command: "VERSION"}).ok(t)
-		if diff := cmp.Diff(any(want), decode(t, a.stdout)); diff != "" {
-			t.Errorf("VERSION of %s (-want +got):\n%s", plugin, diff)
-		}
+		difftest.Want(t, fmt.Sprintf("VERSION of %s", plugin), any(want), decode(t, a.stdout))
 		if out := h.exec(t, "/opt/cni/bin/"+plugin, nil, "", "-v").ok(t).stdout; !strings.Contains(out, plugin) {
 			t.Errorf("-v says %q", out)
 		}
@@ -473,9 +465,7 @@ func TestDatastoreProbe(t *testing.T) {
 	if out := probe(w.conf(t)).ok(t).stdout; out != "" {
 		t.Errorf("success prints %q", out)
 	}
-	if diff := cmp.Diff([]string{"calico GET clusterinformations"}, w.proxy.take()); diff != "" {
-		t.Errorf("requests (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "requests", []string{"calico GET clusterinformations"}, w.proxy.take())
 	silent := w.host.Listen(t)
 	defer silent.Close()
 	for _, tt := range []struct {
@@ -495,26 +485,6 @@ func TestDatastoreProbe(t *testing.T) {
 			t.Errorf("%s: it took %v", tt.name, a.took)
 		}
 	}
-}
-
-// containerRuntime executes plugins on a node for libcni, the library in containerd and CRI-O.
-type containerRuntime struct {
-	invoke.DefaultExec
-	t    testing.TB
-	host *host
-}
-
-func (r *containerRuntime) FindInPath(plugin string, paths []string) (string, error) {
-	return filepath.Join(paths[0], plugin), nil
-}
-
-func (r *containerRuntime) ExecPlugin(_ context.Context, path string, stdin []byte, env []string) ([]byte, error) {
-	a := r.host.exec(r.t, path, env, string(stdin))
-	if a.exit != 0 {
-		e := a.failure(r.t)
-		return nil, &e
-	}
-	return []byte(a.stdout), nil
 }
 
 // TestChain has libcni execute a list in which another plugin follows, as portmap does in Calico's: it gets the result, and
@@ -555,7 +525,7 @@ func libcniFor(t *testing.T, s *sandbox, cniVersion string) (*libcni.CNIConfig, 
 	text := fmt.Sprintf(`{"name":%q,"cniVersion":%q,"plugins":[%s,{"type":"chained"}]}`, s.network(), cniVersion, s.conf(t))
 	list, err := libcni.NetworkConfFromBytes([]byte(text))
 	errtest.Must(t, err)
-	cni := libcni.NewCNIConfigWithCacheDir([]string{"/opt/cni/bin"}, t.TempDir(), &containerRuntime{t: t, host: s.host})
+	cni := libcni.NewCNIConfigWithCacheDir([]string{"/opt/cni/bin"}, t.TempDir(), &onHost{t: t, host: s.host})
 	rt := &libcni.RuntimeConf{ContainerID: s.container, NetNS: s.netns, IfName: "eth0", Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", s.name}, {"K8S_POD_NAME", s.pod}, {"K8S_POD_INFRA_CONTAINER_ID", s.container},
 	}}
@@ -612,19 +582,9 @@ func TestSettings(t *testing.T) {
 	if mtu := s.ns.Link(t, "eth0").MTU; mtu != 1350 || res.Interfaces[1].Mtu != 1350 {
 		t.Errorf("MTU %d, in the result %d; want 1350 of the agent's file", mtu, res.Interfaces[1].Mtu)
 	}
-	if out := s.ns.Run(t, "cat", "/proc/sys/net/ipv4/ip_forward"); strings.TrimSpace(out) != "1" {
-		t.Errorf("ip_forward in the pod is %s", out)
-	}
-	if log := w.host.Read(t, "/var/log/other.log"); !strings.Contains(log, s.container) {
-		t.Errorf("log file: %q", log)
-	}
 	if w.host.Read(t, logPath) != "" {
 		t.Errorf("the default log file was written to")
 	}
-	w.host.On(t, func() error {
-		_, err := os.Stat("/run/other/lock")
-		return err
-	})
 	check := append(edits, set("prevResult", json.RawMessage(added.stdout)))
 	w.host.call(t, s.call(t, "CHECK", check...)).ok(t)
 	// What the agent finds out later is for later pods.
@@ -639,11 +599,7 @@ func TestNoLogFile(t *testing.T) {
 	s := w.newPod(t, "web")
 	a := w.host.call(t, s.call(t, "ADD", set("log_file_path", "/proc/none/cni.log"), set("ipam_lock_file", "/proc/none/lock")))
 	address(t, a.result(t))
-	for _, want := range []string{"log_file_path", "without the host's lock"} {
-		if !strings.Contains(a.stderr, want) {
-			t.Errorf("standard error does not mention %q: %s", want, a.stderr)
-		}
-	}
+	difftest.Contains(t, a.stderr, "log_file_path", "without the host's lock")
 }
 
 // TestParallelPods: a node that boots gets all its pods at once. What its agent knows is from before.

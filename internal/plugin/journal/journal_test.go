@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -192,11 +193,7 @@ func TestEachGoesOnAndStops(t *testing.T) {
 			if (err != nil) != (tt.reports != nil) {
 				t.Fatalf("error %v, want it to report %q", err, tt.reports)
 			}
-			for _, part := range tt.reports {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("error %q does not say %q", err, part)
-				}
-			}
+			difftest.Contains(t, err.Error(), tt.reports...)
 			if d := cmp.Diff(tt.left, files(t, d)); d != "" || seen != tt.seen {
 				t.Errorf("saw %d, want %d; left (-want +got):\n%s", seen, tt.seen, d)
 			}
@@ -241,9 +238,7 @@ func TestDamagedEntriesAreSetAside(t *testing.T) {
 	errtest.Must(t, syscall.Mkfifo(filepath.Join(string(d), "pipe.json"), 0o600))
 	var handles []string
 	err := d.Each(t.Context(), func(e Entry) error { handles = append(handles, e.Handle); return nil })
-	if diff := cmp.Diff([]string{"good"}, handles); diff != "" {
-		t.Errorf("finished (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "finished", []string{"good"}, handles)
 	for _, name := range []string{"empty", "torn", "copied", "no-handle", "wrong-type", "huge", "directory", "pipe", "%not-a-hash", "wrong-case", "other-format"} {
 		if err == nil || !strings.Contains(err.Error(), "/"+name+".json") {
 			t.Errorf("%s.json was not reported: %v", name, err)
@@ -253,9 +248,7 @@ func TestDamagedEntriesAreSetAside(t *testing.T) {
 		"%not-a-hash.damaged", "..json", "README", "copied.damaged", "directory.damaged", "earlier.damaged", "empty.damaged", "huge.damaged",
 		"no-handle.damaged", "other-format.damaged", "pipe.damaged", "torn.damaged", "wrong-case.damaged", "wrong-type.damaged",
 	}
-	if d := cmp.Diff(want, files(t, d)); d != "" {
-		t.Errorf("files (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "files", want, files(t, d))
 	if got := drain(t, d); got != nil { // and reports nothing again
 		t.Errorf("second time: %v", got)
 	}
@@ -414,9 +407,7 @@ func TestLocksEndWithTheirHolder(t *testing.T) {
 	}
 	errtest.Must(t, holder.Process.Kill())
 	_ = holder.Wait() // it was killed
-	if d := cmp.Diff([]string{"a"}, drain(t, d)); d != "" {
-		t.Errorf("after its death (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "after its death", []string{"a"}, drain(t, d))
 }
 
 // Whatever is in a file, it hurts nobody: it is finished under its own name, or set aside.
