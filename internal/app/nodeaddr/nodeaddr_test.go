@@ -23,7 +23,7 @@ func on(link Link, addrs ...string) Link {
 
 func dev(name string) Link { return Link{Name: name, Kind: "device", MTU: 1500} }
 
-// host has everything that was ever taken for a node's address by mistake.
+// host has addresses of every kind that detection must not choose.
 func host() []Link {
 	down := dev("eth9")
 	down.Down = true
@@ -81,52 +81,52 @@ func TestChoose(t *testing.T) {
 		note             string // part of
 		err              string // part of
 	}{
-		"the InternalIP":                           {setting: "autodetect", internal: "fd00::5 10.0.0.5 172.16.0.5", want: "10.0.0.5/24 eth0", source: "InternalIP of node n1"},
-		"the InternalIP of IPv6":                   {family: IPv6, setting: "autodetect", internal: "10.0.0.5 fd00::5", want: "fd00::5/64 eth0", source: "InternalIP"},
-		"the InternalIP on a bridge":               {setting: "autodetect", internal: "172.17.0.1", want: "172.17.0.1/16 docker0"},
-		"the first InternalIP that is here":        {setting: "autodetect", internal: "10.1.1.1 10.0.0.5", want: "10.0.0.5/24 eth0"},
-		"the InternalIP on a link that is down":    {setting: "autodetect", internal: "10.9.0.5", want: "10.9.0.5/24 eth9", note: "eth9, which has the node's address 10.9.0.5, is down"},
-		"an InternalIP of another host":            {setting: "autodetect", internal: "10.0.0.6", err: "node address 10.0.0.6 (InternalIP of node n1) is on no interface of this host, which has 10.255.0.1/32 on lo, 172.17.0.1/16 on docker0"},
-		"no InternalIP":                            {setting: "autodetect", err: "has no IPv4 InternalIP in status.addresses: start its kubelet with --node-ip, or set the environment variable IP or IP_AUTODETECTION_METHOD, or IP=none"},
-		"no InternalIP of IPv6":                    {family: IPv6, setting: "autodetect", internal: "10.0.0.5", err: "IP6=none"},
-		"an InternalIP that is not usable yet":     {family: IPv6, setting: "autodetect", internal: "fd00::6", err: "node address fd00::6 (InternalIP of node n1) on eth0 is not usable yet"},
-		"a stale annotation is not trusted":        {setting: "autodetect", stored: "10.0.0.77/24", err: "no IPv4 InternalIP"},
-		"a failed detection keeps what is here":    {setting: "autodetect", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0", source: "kept from the Node", note: "no IPv4 InternalIP"},
-		"the annotation's length does not count":   {setting: "", stored: "10.0.0.5/16", want: "10.0.0.5/24 eth0", source: "kept from the Node"},
-		"nothing asked, a stale annotation":        {setting: "", stored: "10.0.0.77/24", internal: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "InternalIP"},
-		"nothing asked of IPv6":                    {family: IPv6, internal: "fd00::5"},
-		"nothing asked of IPv6, the Node has it":   {family: IPv6, stored: "fd00::5/64", want: "fd00::5/64 eth0"},
-		"nothing asked of IPv6, the Node is wrong": {family: IPv6, stored: "fd00::99/64", note: "fd00::99/64, which is on no link"},
-		"none":                                      {setting: "none", internal: "10.0.0.5"},
-		"none, and the Node has one":                {setting: "none", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0"},
-		"an address":                                {setting: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "environment variable IP"},
-		"an address with its own length":            {setting: "10.0.0.5/20", want: "10.0.0.5/20 eth0"},
-		"an address of IPv6":                        {family: IPv6, setting: "fd00::5", want: "fd00::5/64 eth0", source: "environment variable IP6"},
-		"an address that is nowhere":                {setting: "10.0.0.6", err: "10.0.0.6 (environment variable IP) is on no interface of this host"},
-		"first found":                               {setting: "autodetect", method: "first-found", want: "10.0.0.5/24 eth0", source: "first-found"},
-		"first found of IPv6":                       {family: IPv6, setting: "autodetect", method: "first-found", want: "fd00::5/64 eth0"},
-		"first of several":                          {setting: "autodetect", method: "first-found", links: second(), want: "10.0.0.5/24 eth0", note: "fits 2 addresses: 10.0.0.5 on eth0 is used, and 172.16.0.5 on eth1 would do as well"},
-		"of several the one that the Node has":      {setting: "autodetect", method: "first-found", links: second(), stored: "172.16.0.5/20", want: "172.16.0.5/20 eth1", note: "fits 2"},
-		"first found where nothing is":              {setting: "autodetect", method: "first-found", links: host()[:5], err: "172.17.0.1/16 on docker0 (on a bridge)"},
-		"an interface":                              {setting: "autodetect", method: "interface=ens.*,eth1", links: second(), want: "172.16.0.5/20 eth1", source: "interface=ens.*,eth1"},
-		"an interface named in part, as Calico":     {setting: "autodetect", method: "interface=th1", links: second(), want: "172.16.0.5/20 eth1"},
-		"a bridge that is named":                    {setting: "autodetect", method: "interface=docker.*", want: "172.17.0.1/16 docker0"},
-		"a bridge that is named in part":            {setting: "autodetect", method: "interface=ocker", err: "172.17.0.1/16 on docker0 (on a bridge)"},
-		"a bond's part that is named":               {setting: "autodetect", method: "interface=eth7", want: "10.7.0.5/24 eth7"},
-		"an interface that is down":                 {setting: "autodetect", method: "interface=eth9", err: "the link is down"},
-		"skipped":                                   {setting: "autodetect", method: "skip-interface=eth0", links: second(), want: "172.16.0.5/20 eth1"},
-		"a range":                                   {setting: "autodetect", method: "cidr=172.16.0.0/20, 192.0.2.0/24", links: second(), want: "172.16.0.5/20 eth1"},
-		"a range on loopback":                       {setting: "autodetect", method: "cidr=10.255.0.0/16", want: "10.255.0.1/32 lo"},
-		"a range that is elsewhere":                 {setting: "autodetect", method: "cidr=192.0.2.0/24", err: "10.0.0.5/24 on eth0 (outside of the ranges)"},
-		"towards a host":                            {setting: "autodetect", method: "can-reach=8.8.8.8", want: "10.0.0.5/24 eth0", source: "packets to 8.8.8.8 leave from it"},
-		"towards a host that has no address":        {setting: "autodetect", method: "can-reach=nowhere.example", err: "IP_AUTODETECTION_METHOD=can-reach=nowhere.example: no such host"},
-		"towards a host, from elsewhere":            {setting: "autodetect", method: "can-reach=8.8.8.8", links: host()[:5], err: "leave from 10.0.0.5, which is on no link"},
-		"a virtual address is the only one":         {setting: "autodetect", method: "first-found", links: []Link{on(dev("eth0"), "10.128.0.3/32")}, want: "10.128.0.3/32 eth0"},
-		"a host without IPv6":                       {family: IPv6, setting: "autodetect", method: "first-found", links: []Link{on(dev("eth0"), "10.0.0.5/24")}, err: "the host has no IPv6 address"},
-		"a bond itself":                             {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "bond0", Kind: "bond"}, "10.0.0.5/24")}, want: "10.0.0.5/24 bond0"},
-		"a VLAN":                                    {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "eth0.5", Kind: "vlan"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0.5"},
-		"part of a VRF":                             {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "eth0", Kind: "device", Master: "vrf"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0"},
-		"the same address on a dead and a live one": {setting: "10.9.0.5", links: append(host(), on(dev("eth8"), "10.9.0.5/24")), want: "10.9.0.5/24 eth8"},
+		"the InternalIP":                              {setting: "autodetect", internal: "fd00::5 10.0.0.5 172.16.0.5", want: "10.0.0.5/24 eth0", source: "InternalIP of node n1"},
+		"the InternalIP of IPv6":                      {family: IPv6, setting: "autodetect", internal: "10.0.0.5 fd00::5", want: "fd00::5/64 eth0", source: "InternalIP"},
+		"the InternalIP on a bridge":                  {setting: "autodetect", internal: "172.17.0.1", want: "172.17.0.1/16 docker0"},
+		"the first InternalIP that is here":           {setting: "autodetect", internal: "10.1.1.1 10.0.0.5", want: "10.0.0.5/24 eth0"},
+		"the InternalIP on a link that is down":       {setting: "autodetect", internal: "10.9.0.5", want: "10.9.0.5/24 eth9", note: "eth9, which has the node's address 10.9.0.5, is down"},
+		"an InternalIP of another host":               {setting: "autodetect", internal: "10.0.0.6", err: "10.0.0.6 InternalIP n1 10.255.0.1/32 lo 172.17.0.1/16 docker0"},
+		"no InternalIP":                               {setting: "autodetect", err: "n1 IPv4 status.addresses --node-ip IP IP_AUTODETECTION_METHOD IP=none"},
+		"no InternalIP of IPv6":                       {family: IPv6, setting: "autodetect", internal: "10.0.0.5", err: "IP6=none"},
+		"a tentative InternalIP":                      {family: IPv6, setting: "autodetect", internal: "fd00::6", err: "fd00::6 InternalIP n1 eth0"},
+		"a stale annotation":                          {setting: "autodetect", stored: "10.0.0.77/24", err: "n1 IPv4 InternalIP status.addresses"},
+		"a failed detection keeps the stored address": {setting: "autodetect", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0", source: "kept from the Node", note: "no IPv4 InternalIP"},
+		"the prefix length is the interface's":        {setting: "", stored: "10.0.0.5/16", want: "10.0.0.5/24 eth0", source: "kept from the Node"},
+		"no setting, a stale annotation":              {setting: "", stored: "10.0.0.77/24", internal: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "InternalIP"},
+		"no setting for IPv6":                         {family: IPv6, internal: "fd00::5"},
+		"no setting for IPv6, a stored address":       {family: IPv6, stored: "fd00::5/64", want: "fd00::5/64 eth0"},
+		"no setting for IPv6, a stale annotation":     {family: IPv6, stored: "fd00::99/64", note: "fd00::99/64, which is on no link"},
+		"none":                                           {setting: "none", internal: "10.0.0.5"},
+		"none, and a stored address":                     {setting: "none", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0"},
+		"an address":                                     {setting: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "environment variable IP"},
+		"an address with its own length":                 {setting: "10.0.0.5/20", want: "10.0.0.5/20 eth0"},
+		"an address of IPv6":                             {family: IPv6, setting: "fd00::5", want: "fd00::5/64 eth0", source: "environment variable IP6"},
+		"an address on no interface":                     {setting: "10.0.0.6", err: "10.0.0.6 variable IP"},
+		"first-found":                                    {setting: "autodetect", method: "first-found", want: "10.0.0.5/24 eth0", source: "first-found"},
+		"first-found, IPv6":                              {family: IPv6, setting: "autodetect", method: "first-found", want: "fd00::5/64 eth0"},
+		"first-found, several candidates":                {setting: "autodetect", method: "first-found", links: second(), want: "10.0.0.5/24 eth0", note: "fits 2 addresses: 10.0.0.5 on eth0 is used, and 172.16.0.5 on eth1 would do as well"},
+		"first-found prefers the stored address":         {setting: "autodetect", method: "first-found", links: second(), stored: "172.16.0.5/20", want: "172.16.0.5/20 eth1", note: "fits 2"},
+		"first-found without candidates":                 {setting: "autodetect", method: "first-found", links: host()[:5], err: "172.17.0.1/16 docker0 bridge"},
+		"an interface":                                   {setting: "autodetect", method: "interface=ens.*,eth1", links: second(), want: "172.16.0.5/20 eth1", source: "interface=ens.*,eth1"},
+		"interface matches part of a name, as in Calico": {setting: "autodetect", method: "interface=th1", links: second(), want: "172.16.0.5/20 eth1"},
+		"interface names a bridge":                       {setting: "autodetect", method: "interface=docker.*", want: "172.17.0.1/16 docker0"},
+		"interface matches part of a bridge's name":      {setting: "autodetect", method: "interface=ocker", err: "172.17.0.1/16 docker0 bridge"},
+		"interface names a bond's slave":                 {setting: "autodetect", method: "interface=eth7", want: "10.7.0.5/24 eth7"},
+		"an interface that is down":                      {setting: "autodetect", method: "interface=eth9", err: "10.9.0.5/24 eth9 down"},
+		"skip-interface":                                 {setting: "autodetect", method: "skip-interface=eth0", links: second(), want: "172.16.0.5/20 eth1"},
+		"a range":                                        {setting: "autodetect", method: "cidr=172.16.0.0/20, 192.0.2.0/24", links: second(), want: "172.16.0.5/20 eth1"},
+		"a range on loopback":                            {setting: "autodetect", method: "cidr=10.255.0.0/16", want: "10.255.0.1/32 lo"},
+		"a range without an address":                     {setting: "autodetect", method: "cidr=192.0.2.0/24", err: "10.0.0.5/24 eth0 ranges"},
+		"can-reach":                                      {setting: "autodetect", method: "can-reach=8.8.8.8", want: "10.0.0.5/24 eth0", source: "packets to 8.8.8.8 leave from it"},
+		"can-reach, unknown name":                        {setting: "autodetect", method: "can-reach=nowhere.example", err: "IP_AUTODETECTION_METHOD=can-reach=nowhere.example host"},
+		"can-reach, source on no interface":              {setting: "autodetect", method: "can-reach=8.8.8.8", links: host()[:5], err: "IP_AUTODETECTION_METHOD=can-reach=8.8.8.8 10.0.0.5"},
+		"only a virtual address":                         {setting: "autodetect", method: "first-found", links: []Link{on(dev("eth0"), "10.128.0.3/32")}, want: "10.128.0.3/32 eth0"},
+		"a host without IPv6":                            {family: IPv6, setting: "autodetect", method: "first-found", links: []Link{on(dev("eth0"), "10.0.0.5/24")}, err: "IP6_AUTODETECTION_METHOD=first-found IPv6"},
+		"a bond itself":                                  {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "bond0", Kind: "bond"}, "10.0.0.5/24")}, want: "10.0.0.5/24 bond0"},
+		"a VLAN":                                         {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "eth0.5", Kind: "vlan"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0.5"},
+		"a slave of a VRF":                               {setting: "autodetect", method: "first-found", links: []Link{on(Link{Name: "eth0", Kind: "device", Master: "vrf"}, "10.0.0.5/24")}, want: "10.0.0.5/24 eth0"},
+		"one address on two links, one of them down":     {setting: "10.9.0.5", links: append(host(), on(dev("eth8"), "10.9.0.5/24")), want: "10.9.0.5/24 eth8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := tc.family
@@ -148,8 +148,8 @@ func TestChoose(t *testing.T) {
 			got, err := Choose(r)
 			check(t, r, got, err)
 			if tc.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.err) {
-					t.Fatalf("got %+v, error %v; want one with %q", got, err, tc.err)
+				if !errtest.Names(err, tc.err) {
+					t.Fatalf("got %+v, error %v; want one that names %q", got, err, tc.err)
 				}
 				return
 			}
@@ -164,7 +164,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// check is what holds of every choice.
+// check asserts the invariants of every choice.
 func check(t *testing.T, r Request, got Choice, err error) {
 	t.Helper()
 	chosen := 0
@@ -212,25 +212,25 @@ func TestParseRefuses(t *testing.T) {
 		family Family
 		want   string
 	}{
-		{"10.0.0", IPv4, "must be autodetect, none, an IPv4 address"},
-		{"fd00::5", IPv4, "must be an IPv4 address"},
-		{"10.0.0.5/24", IPv6, "must be an IPv6 address"},
-		{"127.0.0.1", IPv4, "a loopback address"},
-		{"fe80::1", IPv6, "a link-local address"},
-		{"fe80::1%eth0", IPv6, "must be"},
-		{"224.0.0.1", IPv4, "no unicast address"},
-		{"::ffff:10.0.0.5", IPv6, "must be an IPv6 address"},
+		{"10.0.0", IPv4, "autodetect none IPv4"},
+		{"fd00::5", IPv4, "IPv4"},
+		{"10.0.0.5/24", IPv6, "IPv6"},
+		{"127.0.0.1", IPv4, "loopback"},
+		{"fe80::1", IPv6, "link-local"},
+		{"fe80::1%eth0", IPv6, "IPv6"},
+		{"224.0.0.1", IPv4, "unicast"},
+		{"::ffff:10.0.0.5", IPv6, "IPv6"},
 	} {
-		if got, err := ParseSetting(tc.text, tc.family); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if got, err := ParseSetting(tc.text, tc.family); !errtest.Names(err, tc.want) {
 			t.Errorf("setting %q: %+v, %v; want an error with %q", tc.text, got, err, tc.want)
 		}
 	}
 	for text, want := range map[string]string{
-		"kubernetes": "must be kubernetes-internal-ip", "interface=": "nothing stands after", "interface=(": "no regular expression", "interface=,": "names no interface",
-		"can-reach=a b": "an address or a name", "can-reach=fd00::1": "needs an IPv4 address", "cidr=10.0.0.0": "no IPv4 range", "cidr=fd00::/8": "no IPv4 range",
-		"guess=x": "must be kubernetes-internal-ip",
+		"kubernetes": "kubernetes-internal-ip", "interface=": "interface=", "interface=(": `"("`, "interface=,": "interface",
+		"can-reach=a b": `can-reach "a b"`, "can-reach=fd00::1": "can-reach IPv4 fd00::1", "cidr=10.0.0.0": `"10.0.0.0" IPv4`, "cidr=fd00::/8": `"fd00::/8" IPv4`,
+		"guess=x": "kubernetes-internal-ip",
 	} {
-		if _, err := ParseMethod(text, IPv4); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseMethod(text, IPv4); !errtest.Names(err, want) {
 			t.Errorf("method %q: %v; want an error with %q", text, err, want)
 		}
 	}
@@ -251,7 +251,7 @@ func TestRouterID(t *testing.T) {
 			t.Errorf("set %q: %s, %v; want %s", tc.set, got, err, tc.want)
 		}
 	}
-	if _, err := RouterID("", "node1", netip.Addr{}); err == nil || !strings.Contains(err.Error(), "CALICO_ROUTER_ID=hash") {
+	if _, err := RouterID("", "node1", netip.Addr{}); !errtest.Names(err, "node1 CALICO_ROUTER_ID=hash") {
 		t.Errorf("without an IPv4 address: %v", err)
 	}
 	for _, text := range []string{"0.0.0.0", "fd00::1", "name"} {
@@ -299,14 +299,14 @@ func TestAwaits(t *testing.T) {
 		links   []Link
 		want    bool
 	}{
-		"link-local only, detected":   {"autodetect", "", links, false},
-		"nothing is asked for":        {"", "", global, false},
-		"none":                        {"none", "", global, false},
-		"detected":                    {"autodetect", "", global, true},
-		"the Node has it":             {"", "fd00::6/64", global, true},
-		"the Node has another":        {"none", "fd00::7/64", global, false},
-		"it is the one that is given": {"fd00::6", "", global, true},
-		"another is given":            {"fd00::7", "", global, false},
+		"link-local only, detected": {"autodetect", "", links, false},
+		"no setting":                {"", "", global, false},
+		"none":                      {"none", "", global, false},
+		"detected":                  {"autodetect", "", global, true},
+		"stored":                    {"", "fd00::6/64", global, true},
+		"another address is stored": {"none", "fd00::7/64", global, false},
+		"set":                       {"fd00::6", "", global, true},
+		"another address is set":    {"fd00::7", "", global, false},
 	} {
 		setting, err := ParseSetting(c.setting, IPv6)
 		errtest.Must(t, err)
