@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -140,6 +141,15 @@ BenchmarkSetup 	 100	 1 ns/op
 	}
 }
 
+func wantVerdicts(t *testing.T, verdicts []verdict, want ...string) {
+	t.Helper()
+	var got []string
+	for _, v := range verdicts {
+		got = append(got, fmt.Sprintf("%s: %s, %s: %t", v.what, v.measured, v.limit, v.met))
+	}
+	difftest.Want(t, "verdicts", want, got)
+}
+
 func TestJudgePolicy(t *testing.T) {
 	ms := func(n int) cost { return cost{wall: time.Duration(n) * time.Millisecond} }
 	r := &results{goBench: []goBenchmark{
@@ -153,11 +163,7 @@ func TestJudgePolicy(t *testing.T) {
 		adds:   []addPair{{ms(20), ms(19)}, {ms(30), ms(31)}, {ms(21), ms(20)}},
 		agents: []policyAgent{{what: "few", perPod: 3 * time.Millisecond, writes: 1, size: memory{peak: 97_000}}},
 	}}
-	var got []string
-	for _, v := range r.judgePolicy() {
-		got = append(got, fmt.Sprintf("%s: %s, %s: %t", v.what, v.measured, v.limit, v.met))
-	}
-	want := []string{
+	wantVerdicts(t, r.judgePolicy(),
 		"first packet, 10 policies by ports: 1.10×, ≤ 1.2× one policy: true",
 		"first packet, 1,000 policies by ports: 2.10×, ≤ 2× one policy: false",
 		"first packet, 10 policies among 1,000 others and 10,000 peers by ports: 1.20×, ≤ 1.1× 10 policies alone: false",
@@ -170,12 +176,9 @@ func TestJudgePolicy(t *testing.T) {
 		"writes of the kernel by changes of pods of no effect, few: 1, 0: false",
 		"a policy applied, median: 90 ms, ≤ 100 ms: true",
 		"a policy applied, 99th percentile: 90 ms, ≤ 500 ms: true",
-	}
+	)
 	if text := r.markdown(); !strings.Contains(text, "network policy, requirements met: 6 (12, ") || !strings.Contains(text, "| **not met** |") {
 		t.Errorf("the report does not say it:\n%s", text)
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
@@ -192,21 +195,14 @@ func TestVerdicts(t *testing.T) {
 		{subject: subject{name: namePtp}, add: one(9, 8), del: one(23, 8)},
 		{subject: subject{name: nameCalico}, add: one(40, 13), del: one(46, 9), addSize: footprint{peak: 16<<10 + 1}, serverAdd: 15 * time.Millisecond},
 	}}
-	var got []string
-	for _, v := range r.judge() {
-		got = append(got, fmt.Sprintf("%s: %s, %s: %t", v.what, v.measured, v.limit, v.met))
-	}
-	want := []string{
+	wantVerdicts(t, r.judge(),
 		"ADD, time: 4.00×, ≤ 4× one GET: true",
 		"ADD, CPU: 3.25×, ≤ 4× one GET: true",
 		"ADD, CPU: 1.62×, ≤ 1.5× `ptp` + `host-local`: false",
 		"ADD and DEL, largest process: 16.0 MiB, ≤ 16 MiB: false",
 		"ADD, the API server's CPU: 15.0 ms, ≤ 15.7 ms, a third of what Calico's cost elsewhere: true",
 		"DEL, time: 1.53×, ≤ 1.5× (veth floor + one GET): false",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	)
 	text := r.markdown()
 	for _, want := range []string{"3 of 6 requirements are met", "\n- DEL, time: 1.53× (≤ 1.5× (veth floor + one GET))\n", "Calico, combined"} {
 		if !strings.Contains(text, want) {
@@ -227,19 +223,12 @@ func TestThroughputVerdicts(t *testing.T) {
 		{where: "here", paths: []carried{path(pathHosts, 100, 50, 200), path(pathRoutes, 95, 45, 100)}},
 		{where: "there", paths: []carried{path(pathHosts, 10, 10, 10), path(pathRoutes, 1, 1, 1), path(pathTunnel, 9, 8, 7), path(pathByHand, 10, 8, 8)}},
 	}}
-	var got []string
-	for _, v := range r.judge() {
-		got = append(got, fmt.Sprintf("%s: %s, %s: %t", v.what, v.measured, v.limit, v.met))
-	}
-	want := []string{
+	wantVerdicts(t, r.judge(),
 		"pods by routes, one stream: 0.90×, ≥ 0.9× between the nodes: true",
 		"pods by routes, 8 streams: 0.90×, ≥ 0.9× between the nodes: true",
 		"pods through `tunl0`, one stream: 0.90×, ≥ 0.97× through a tunnel by hand: false",
 		"pods through `tunl0`, 8 streams: 0.90×, ≥ 0.97× through a tunnel by hand: false",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	)
 	if text := r.markdown(); strings.Count(text, "\n| here") != 2 || strings.Count(text, "\n| there") != 4 {
 		t.Errorf("the report has not all paths:\n%s", text)
 	}

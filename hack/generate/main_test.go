@@ -8,8 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -24,11 +23,7 @@ func TestCheckFindsStaleMissingAndOrphanedFiles(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "right") {
 		t.Fatalf("check: %v", err)
 	}
-	for _, name := range []string{"stale.yaml", "new.yaml", "orphan.yaml", "make generate"} {
-		if !strings.Contains(err.Error(), name) {
-			t.Errorf("error does not name %s: %v", name, err)
-		}
-	}
+	difftest.Contains(t, err.Error(), "stale.yaml", "new.yaml", "orphan.yaml", "make generate")
 	errtest.Must(t, settle(options{root: root}, want))
 	if err := settle(options{root: root, check: true}, want); err != nil {
 		t.Errorf("after writing: %v", err)
@@ -71,9 +66,7 @@ func TestFieldRows(t *testing.T) {
 		{"one", "object", "One."}, {"one.name", "string", "Its name."}, {"one.at", "time", "When."},
 		{"all", "list", "All. Fields as of one."}, {"few", "list", "Few."}, {"few[].from", "string", "From where."},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("rows (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "rows", want, got)
 	type silent struct {
 		Mute int `json:"mute"`
 	}

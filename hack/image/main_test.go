@@ -25,6 +25,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -157,9 +158,7 @@ func (a archive) image(d descriptor, o options) (names []string, files map[strin
 	}
 	a.decode(blob(manifest.Config.Digest), &config)
 	for _, said := range []map[string]string{manifest.Annotations, config.Config.Labels} {
-		if diff := cmp.Diff(about(o), said); diff != "" {
-			a.Errorf("labels (-want +got):\n%s", diff)
-		}
+		difftest.Want(a, "labels", about(o), said)
 	}
 	if config.Config.User != "65532:65532" || config.Created != "2026-11-22T04:00:00Z" || config.Architecture != d.Platform.Architecture {
 		a.Errorf("configuration %+v of %+v", config, d)
@@ -179,11 +178,9 @@ func TestArchive(t *testing.T) {
 		t.Fatalf("manifests %+v", manifests)
 	}
 	want := map[string]string{"io.containerd.image.name": o.ref, "org.opencontainers.image.ref.name": "dev"}
-	if diff := cmp.Diff(want, manifests[0].Annotations); diff != "" {
-		t.Errorf("names (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "names", want, manifests[0].Annotations)
 	names, files := a.image(manifests[0], o)
-	if diff := cmp.Diff([]string{
+	difftest.Want(t, "files", []string{
 		"drwxr-xr-x etc/", "drwxr-xr-x etc/ssl/", "drwxr-xr-x etc/ssl/certs/", "-rw-r--r-- etc/ssl/certs/ca-certificates.crt",
 		"drwxr-xr-x licenses/", "drwxr-xr-x licenses/github.com/", "drwxr-xr-x licenses/github.com/tortie-net/",
 		"drwxr-xr-x licenses/github.com/tortie-net/tortie/", "drwxr-xr-x licenses/github.com/tortie-net/tortie/hack/",
@@ -199,9 +196,7 @@ func TestArchive(t *testing.T) {
 		"-rwxr-xr-x opt/cni/bin/portmap",
 		"drwxr-xr-x usr/", "drwxr-xr-x usr/bin/", "Lrwxrwxrwx usr/bin/install", "Lrwxrwxrwx usr/bin/kube-controllers", "Lrwxrwxrwx usr/bin/node", "-rwxr-xr-x usr/bin/tortie",
 		"drwxr-xr-x usr/share/", "drwxr-xr-x usr/share/sbom/", "-rw-r--r-- usr/share/sbom/tortie.spdx.json",
-	}, names); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	}, names)
 	if node, ipam := string(files["usr/bin/node"]), string(files["opt/cni/bin/calico-ipam"]); node != "tortie" || ipam != "opt/cni/bin/calico" {
 		t.Errorf("links to %q and %q", node, ipam)
 	}
@@ -428,12 +423,10 @@ func TestSBOM(t *testing.T) {
 	for _, p := range doc.Packages {
 		licences[p.Name] = p.LicenseConcluded
 	}
-	if diff := cmp.Diff(map[string]string{
+	difftest.Want(t, "packages", map[string]string{
 		o.ref: noAssertion, "stdlib": "BSD-3-Clause", "github.com/tortie-net/tortie/hack": "Apache-2.0",
 		"go.yaml.in/yaml/v3": "Apache-2.0 AND MIT", rootsModule: "BSD-3-Clause",
-	}, licences); diff != "" {
-		t.Errorf("packages (-want +got):\n%s", diff)
-	}
+	}, licences)
 }
 
 // A module without a licence cannot be passed on, so there is no image of it.

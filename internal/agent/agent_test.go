@@ -157,7 +157,7 @@ func newRig(t *testing.T) *rig {
 	errtest.Must(t, os.WriteFile(filepath.Join(r.sysctls, "net/ipv4/ip_forward"), []byte("0\n"), 0o644))
 	r.node(t, rigNode, "172.31.0.1", nil)
 	r.node(t, rigOther, "172.31.0.2", map[string]string{api.AnnotationIPv4Address: "172.31.0.2/24"})
-	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true}})
+	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/16", NATOutgoing: true}})
 	labstore.Forget(t, r.store, &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}})
 	labstore.Forget(t, r.store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}})
 	return r
@@ -166,36 +166,9 @@ func newRig(t *testing.T) *rig {
 func (r *rig) node(t *testing.T, name, ip string, annotations map[string]string) {
 	t.Helper()
 	n := &api.Node{Meta: api.Meta{Name: name, Annotations: annotations}}
-	r.make(t, n)
+	labstore.Make(t, r.store, n)
 	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: ip}}}}
 	errtest.Must(t, r.store.PatchStatus(t.Context(), n, patch, false))
-}
-
-// make creates an object that goes with the test.
-func (r *rig) make(t *testing.T, obj api.Resource) {
-	t.Helper()
-	meta := *obj.GetMeta()
-	gone := *obj.GetMeta()
-	switch o := obj.(type) {
-	case *api.Node:
-		labstore.Forget(t, r.store, &api.Node{Meta: gone})
-	case *api.IPPool:
-		labstore.Forget(t, r.store, &api.IPPool{Meta: gone})
-	case *api.BlockAffinity:
-		labstore.Forget(t, r.store, &api.BlockAffinity{Meta: gone})
-	case *api.IPAMBlock:
-		labstore.Forget(t, r.store, &api.IPAMBlock{Meta: gone})
-	case *api.BGPConfiguration:
-		labstore.Forget(t, r.store, &api.BGPConfiguration{Meta: gone})
-	case *api.FelixConfiguration:
-		labstore.Forget(t, r.store, &api.FelixConfiguration{Meta: gone})
-	case *api.IPReservation:
-		labstore.Forget(t, r.store, &api.IPReservation{Meta: gone})
-	default:
-		t.Fatalf("no test makes a %T", o)
-	}
-	*obj.GetMeta() = meta
-	errtest.Must(t, r.store.Create(t.Context(), obj))
 }
 
 func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity {
@@ -205,7 +178,7 @@ func (r *rig) affinity(t *testing.T, node, cidr, name string) *api.BlockAffinity
 		Meta: api.Meta{Name: name, Labels: names.AffinityLabels(node, api.AffinityHost, netip.MustParsePrefix(cidr))},
 		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: node, CIDR: cidr, Type: api.AffinityHost, Deleted: "false"},
 	}
-	r.make(t, a)
+	labstore.Make(t, r.store, a)
 	return a
 }
 
@@ -218,7 +191,7 @@ func (r *rig) lent(t *testing.T, node string) {
 		Attributes: []api.AllocationAttribute{{Secondary: map[string]string{"node": node}}},
 	}
 	spec.Allocations[7] = &first
-	r.make(t, &api.IPAMBlock{Meta: api.Meta{Name: "10-90-7-0-26"}, Spec: spec})
+	labstore.Make(t, r.store, &api.IPAMBlock{Meta: api.Meta{Name: "10-90-7-0-26"}, Spec: spec})
 }
 
 // agent runs an agent until the returned function is called.
@@ -257,12 +230,6 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	return status, stop
 }
 
-// within fails the test unless the condition comes true in time.
-func within(t *testing.T, limit time.Duration, what string, condition func() bool) {
-	t.Helper()
-	waittest.Until(t, limit, what, condition)
-}
-
 func (r *rig) routes(t *testing.T) string {
 	return strings.Join(strings.Fields(r.ns.Run(t, "ip", "route", "show", "proto", "84")), " ")
 }
@@ -279,8 +246,8 @@ func TestAgentBringsUpANode(t *testing.T) {
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
 	speaker := newPeers()
 	status, stop := r.agent(t, speaker)
-	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
-	within(t, time.Second, "routes", r.has(t, toOther))
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, time.Second, "routes", r.has(t, toOther))
 	if !r.has(t, "unreachable 10.90.1.0/26")() {
 		t.Errorf("routes: %s", r.routes(t))
 	}
@@ -325,26 +292,26 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	other := r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
 	speaker := newPeers()
 	status, _ := r.agent(t, speaker)
-	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
-	within(t, time.Second, "the route", r.has(t, toOther))
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, time.Second, "the route", r.has(t, toOther))
 
 	r.ns.Run(t, "ip", "route", "delete", "10.90.2.0/26")
-	within(t, time.Second, "a route that was removed by hand is back", r.has(t, toOther))
+	waittest.Until(t, time.Second, "a route that was removed by hand is back", r.has(t, toOther))
 
 	// An address that the other node borrowed comes by BGP alone, and goes with it.
 	r.lent(t, rigOther)
 	borrowed := bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")}
 	speaker.tell(false, borrowed)
-	within(t, 5*time.Second, "the borrowed address", r.has(t, "10.90.7.7 via 172.31.0.2"))
+	waittest.Until(t, 5*time.Second, "the borrowed address", r.has(t, "10.90.7.7 via 172.31.0.2"))
 
 	// What BGP no longer knows goes, once a starting agent has given it the time to tell.
 	speaker.tell(false)
-	within(t, 3*settleTime, "the borrowed address is gone", func() bool { return !r.has(t, "10.90.7.7")() })
+	waittest.Until(t, 3*settleTime, "the borrowed address is gone", func() bool { return !r.has(t, "10.90.7.7")() })
 
 	// The session is lost: what the affinity says stays.
 	lost := time.Now()
 	speaker.tell(true)
-	within(t, 5*time.Second, "a pass", func() bool { return status.Report().LastPass.After(lost.Add(coalesce)) })
+	waittest.Until(t, 5*time.Second, "a pass", func() bool { return status.Report().LastPass.After(lost.Add(coalesce)) })
 	if !r.has(t, toOther)() {
 		t.Errorf("the lost session took the owner's route: %s", r.routes(t))
 	}
@@ -353,8 +320,8 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	}
 
 	// A broken pool is named, and everything else goes on.
-	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig-broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.1/16"}})
-	within(t, 5*time.Second, "the problem is shown", func() bool {
+	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig-broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.1/16"}})
+	waittest.Until(t, 5*time.Second, "the problem is shown", func() bool {
 		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "rig-broken") })
 	})
 	if !r.has(t, toOther)() || !status.Report().Ready {
@@ -362,7 +329,7 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	}
 
 	errtest.Must(t, r.store.Delete(t.Context(), other))
-	within(t, 5*time.Second, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
+	waittest.Until(t, 5*time.Second, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
 }
 
 func TestAgentRestartChangesNothing(t *testing.T) {
@@ -372,15 +339,15 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 	first := newPeers()
 	first.tell(false, bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")})
 	status, stop := r.agent(t, first)
-	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
-	within(t, 5*time.Second, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 5*time.Second, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
 	stop()
 
 	events := r.ns.Quiet(t, netlinkx.RouteEvents|netlinkx.AddrEvents)
 	second := newPeers()
 	second.tell(true) // no session yet: BGP knows nothing
 	status, _ = r.agent(t, second)
-	within(t, 20*time.Second, "ready again", func() bool { return status.Report().Ready })
+	waittest.Until(t, 20*time.Second, "ready again", func() bool { return status.Report().Ready })
 	select {
 	case <-events:
 		t.Errorf("the next agent changed routes or addresses; now %s", r.routes(t))
@@ -391,7 +358,7 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 	}
 	// BGP is back, without the borrowed address.
 	second.tell(false)
-	within(t, 3*settleTime, "what nobody announces any more goes", func() bool { return !r.has(t, "10.90.7.7")() })
+	waittest.Until(t, 3*settleTime, "what nobody announces any more goes", func() bool { return !r.has(t, "10.90.7.7")() })
 	if !r.has(t, toOther)() {
 		t.Errorf("routes: %s", r.routes(t))
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // Of what changes only that is read which may be a question to this node.
@@ -84,9 +85,8 @@ func TestAgentAnswers(t *testing.T) {
 	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
 	ask := func(name, node string, period uint32, classes ...string) *api.CalicoNodeStatus {
 		t.Helper()
-		labstore.Forget(t, r.store, &api.CalicoNodeStatus{Meta: api.Meta{Name: name}})
 		q := &api.CalicoNodeStatus{Meta: api.Meta{Name: name}, Spec: api.CalicoNodeStatusSpec{Node: node, Classes: classes, UpdatePeriodSeconds: &period}}
-		errtest.Must(t, r.store.Create(t.Context(), q))
+		labstore.Make(t, r.store, q)
 		return q
 	}
 	read := func(q *api.CalicoNodeStatus) api.CalicoNodeStatusStatus {
@@ -98,15 +98,15 @@ func TestAgentAnswers(t *testing.T) {
 	other, off := ask("rig-asks-other", rigOther, 1, api.ClassBGP), ask("rig-asks-nothing", rigNode, 0, api.ClassBGP)
 	speaker := newPeers()
 	status, _ := r.agent(t, speaker)
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	mine := ask("rig-asks", rigNode, 1, api.ClassBGP, api.ClassRoutes)
-	within(t, 2*soon, "the answer", func() bool {
+	waittest.Until(t, 2*soon, "the answer", func() bool {
 		s := read(mine)
 		return s.LastUpdated != nil && s.Agent == nil && s.BGP != nil && s.BGP.NumberEstablishedV4 == 1 && len(s.BGP.PeersV4) == 1 && s.BGP.PeersV4[0].Type == "NodeMesh" &&
 			s.Routes != nil && len(s.Routes.RoutesV4) > 0
 	})
 	speaker.tell(true)
-	within(t, 2*soon, "the answer follows", func() bool {
+	waittest.Until(t, 2*soon, "the answer follows", func() bool {
 		s := read(mine)
 		return s.BGP.NumberEstablishedV4 == 0 && s.BGP.NumberNotEstablishedV4 == 1
 	})
@@ -120,7 +120,7 @@ func TestAgentAnswers(t *testing.T) {
 	}
 	// The question changes.
 	r.update(t, mine, func() { mine.Spec.Classes = []string{api.ClassAgent} })
-	within(t, 2*soon, "the other answer", func() bool {
+	waittest.Until(t, 2*soon, "the other answer", func() bool {
 		s := read(mine)
 		return s.BGP == nil && s.Routes == nil && s.Agent != nil && s.Agent.BIRDV4.State == "Ready" && s.Agent.BIRDV6.State == "NotReady"
 	})

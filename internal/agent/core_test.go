@@ -24,7 +24,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 const soon = 10 * time.Second // a change is seen in some 50 ms, on a machine that is not busy
@@ -32,7 +34,7 @@ const soon = 10 * time.Second // a change is seen in some 50 ms, on a machine th
 // named waits until the status names something.
 func named(t *testing.T, status *Status, part string) {
 	t.Helper()
-	within(t, soon, "the status names "+part, func() bool {
+	waittest.Until(t, soon, "the status names "+part, func() bool {
 		r := status.Report()
 		return slices.ContainsFunc(append(r.Problems, r.LastError), func(p string) bool { return strings.Contains(p, part) })
 	})
@@ -50,21 +52,21 @@ func TestAgentSync(t *testing.T) {
 	r := newRig(t)
 	speaker := newPeers()
 	status, _ := r.agent(t, speaker)
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	if got := r.routes(t); got != "" {
 		t.Errorf("an empty cluster has routes: %s", got)
 	}
 
 	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
 	other := r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
-	within(t, soon, "routes", func() bool { return r.has(t, toOther)() && r.has(t, "unreachable 10.90.1.0/26")() })
-	within(t, 2*settleTime, "the start is over", func() bool { return !status.Report().Routes.Starting })
+	waittest.Until(t, soon, "routes", func() bool { return r.has(t, toOther)() && r.has(t, "unreachable 10.90.1.0/26")() })
+	waittest.Until(t, 2*settleTime, "the start is over", func() bool { return !status.Report().Routes.Starting })
 
 	events := r.ns.Quiet(t, netlinkx.RouteEvents|netlinkx.AddrEvents|netlinkx.LinkEvents)
 	tables := r.ns.Run(t, "nft", "-a", "list", "ruleset")
 	passes := status.Report().LastPass
 	speaker.tell(false) // a pass, and another in any case
-	within(t, soon, "a pass", func() bool { return status.Report().LastPass.After(passes) })
+	waittest.Until(t, soon, "a pass", func() bool { return status.Report().LastPass.After(passes) })
 	select {
 	case <-events:
 		t.Error("something was written although all is as it should be")
@@ -75,31 +77,31 @@ func TestAgentSync(t *testing.T) {
 	}
 
 	r.ns.Run(t, "ip", "route", "replace", "10.90.2.0/26", "via", "172.31.0.9", "dev", "eth0", "proto", "84")
-	within(t, soon, "a route that was bent is right again", r.has(t, toOther))
+	waittest.Until(t, soon, "a route that was bent is right again", r.has(t, toOther))
 	r.ns.Run(t, "ip", "route", "delete", "unreachable", "10.90.1.0/26")
-	within(t, soon, "the own block is back", r.has(t, "unreachable 10.90.1.0/26"))
+	waittest.Until(t, soon, "the own block is back", r.has(t, "unreachable 10.90.1.0/26"))
 	r.ns.Run(t, "ip", "route", "add", "10.99.0.0/24", "via", "172.31.0.9", "dev", "eth0", "proto", "84")
-	within(t, soon, "a route of our mark that nobody wants is gone", func() bool { return !r.has(t, "10.99.0.0/24")() })
+	waittest.Until(t, soon, "a route of our mark that nobody wants is gone", func() bool { return !r.has(t, "10.99.0.0/24")() })
 
 	r.ns.Run(t, "ip", "route", "add", "10.98.0.0/24", "via", "172.31.0.9", "dev", "eth0", "proto", "static")
 	// In the place of a block that comes now is somebody else's route; the block beside it is not to suffer.
 	r.ns.Run(t, "ip", "route", "add", "10.90.3.0/26", "via", "172.31.0.9", "dev", "eth0", "proto", "static")
 	r.affinity(t, rigOther, "10.90.3.0/26", "rig-other-10-90-3-0-26")
 	r.affinity(t, rigOther, "10.90.4.0/26", "rig-other-10-90-4-0-26")
-	within(t, soon, "the other block", r.has(t, "10.90.4.0/26 via 172.31.0.2 dev eth0"))
+	waittest.Until(t, soon, "the other block", r.has(t, "10.90.4.0/26 via 172.31.0.2 dev eth0"))
 	named(t, status, "10.90.3.0/26")
 	if !status.Report().Ready {
 		t.Error("one route made the node unready")
 	}
 	r.ns.Run(t, "ip", "route", "delete", "10.90.3.0/26", "proto", "static")
-	within(t, soon, "the block's route, once there is room", r.has(t, "10.90.3.0/26 via 172.31.0.2 dev eth0"))
+	waittest.Until(t, soon, "the block's route, once there is room", r.has(t, "10.90.3.0/26 via 172.31.0.2 dev eth0"))
 
 	errtest.Must(t, r.store.Delete(t.Context(), other))
-	within(t, soon, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
+	waittest.Until(t, soon, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
 	gone := &api.Node{Meta: api.Meta{Name: rigOther}}
 	errtest.Must(t, r.store.Get(t.Context(), gone))
 	errtest.Must(t, r.store.Delete(t.Context(), gone))
-	within(t, soon, "all routes go with the Node, whatever its affinities say", func() bool { return !r.has(t, "172.31.0.2")() })
+	waittest.Until(t, soon, "all routes go with the Node, whatever its affinities say", func() bool { return !r.has(t, "172.31.0.2")() })
 	if foreign := r.ns.Run(t, "ip", "route", "show", "proto", "static"); !strings.Contains(foreign, "10.98.0.0/24") {
 		t.Errorf("somebody else's route is gone: %s", foreign)
 	}
@@ -115,7 +117,7 @@ func TestAgentWithBothFamilies(t *testing.T) {
 	errtest.Must(t, os.MkdirAll(filepath.Join(r.sysctls, "net/ipv6/conf/all"), 0o755))
 	forwarding := filepath.Join(r.sysctls, "net/ipv6/conf/all/forwarding")
 	errtest.Must(t, os.WriteFile(forwarding, []byte("0\n"), 0o644))
-	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig-six"}, Spec: api.IPPoolSpec{CIDR: "fd90::/64"}})
+	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig-six"}, Spec: api.IPPoolSpec{CIDR: "fd90::/64"}})
 	r.affinity(t, rigNode, "fd90::100/122", "rig-node-six")
 	r.affinity(t, rigOther, "fd90::200/122", "rig-other-six")
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
@@ -130,11 +132,11 @@ func TestAgentWithBothFamilies(t *testing.T) {
 
 	speaker := newPeers()
 	status, _ := r.agent(t, speaker)
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	six := func() string {
 		return strings.Join(strings.Fields(r.ns.Run(t, "ip", "-6", "route", "show", "proto", "84")), " ")
 	}
-	within(t, soon, "routes of both families", func() bool {
+	waittest.Until(t, soon, "routes of both families", func() bool {
 		return r.has(t, toOther)() && strings.Contains(six(), "fd90::200/122 via fd31::2 dev eth0") && strings.Contains(six(), "unreachable fd90::100/122")
 	})
 	sessions, originated := speaker.told()
@@ -161,33 +163,33 @@ func TestAgentWithBothFamilies(t *testing.T) {
 	}
 
 	r.ns.Run(t, "ip", "-6", "route", "delete", "fd90::200/122")
-	within(t, soon, "a route that was removed is back", func() bool { return strings.Contains(six(), "fd90::200/122 via fd31::2") })
+	waittest.Until(t, soon, "a route that was removed is back", func() bool { return strings.Contains(six(), "fd90::200/122 via fd31::2") })
 	r.ns.Run(t, "ip", "route", "delete", "fd90::307", "dev", "cali0000000001")
-	within(t, soon, "a pod that is gone is not announced", func() bool { _, paths := speaker.told(); return len(paths) == 1 })
+	waittest.Until(t, soon, "a pod that is gone is not announced", func() bool { _, paths := speaker.told(); return len(paths) == 1 })
 }
 
 func TestAgentFollowsTheLink(t *testing.T) {
 	r := newRig(t)
 	status, _ := r.agent(t, newPeers())
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	mtu := func() string { text, _ := os.ReadFile(filepath.Join(r.stateDir, "mtu")); return string(text) }
 	r.ns.Run(t, "ip", "link", "set", "eth0", "mtu", "1400")
-	within(t, soon, "the plugins' MTU follows the link's", func() bool { return mtu() == "1400" })
+	waittest.Until(t, soon, "the plugins' MTU follows the link's", func() bool { return mtu() == "1400" })
 
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
-	within(t, soon, "the route", r.has(t, toOther))
+	waittest.Until(t, soon, "the route", r.has(t, toOther))
 	r.ns.Run(t, "ip", "address", "delete", "172.31.0.1/24", "dev", "eth0")
 	named(t, status, "is on no interface of this host")
 	named(t, status, "going on as 172.31.0.1")
 	r.ns.Run(t, "ip", "address", "add", "172.31.0.1/24", "dev", "eth0")
-	within(t, soon, "nothing is wrong once it is back", func() bool { return status.Report().LastError == "" && r.has(t, toOther)() })
+	waittest.Until(t, soon, "nothing is wrong once it is back", func() bool { return status.Report().LastError == "" && r.has(t, toOther)() })
 }
 
 func TestAgentTakesUpSettings(t *testing.T) {
 	r := newRig(t)
 	speaker := newPeers()
 	status, _ := r.agent(t, speaker)
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	session := func() bgp.Peer {
 		sessions, _ := speaker.told()
 		if len(sessions) != 1 {
@@ -195,8 +197,8 @@ func TestAgentTakesUpSettings(t *testing.T) {
 		}
 		return sessions[0]
 	}
-	r.make(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshMaxRestartTime: "90s"}})
-	within(t, soon, "the restart time", func() bool { return session().RestartTime == 90*time.Second })
+	labstore.Make(t, r.store, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshMaxRestartTime: "90s"}})
+	waittest.Until(t, soon, "the restart time", func() bool { return session().RestartTime == 90*time.Second })
 
 	c := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}}
 	r.update(t, c, func() { c.Spec.NodeMeshMaxRestartTime = "for ever" })
@@ -206,7 +208,7 @@ func TestAgentTakesUpSettings(t *testing.T) {
 	}
 	off := false
 	r.update(t, c, func() { c.Spec.NodeMeshMaxRestartTime, c.Spec.NodeToNodeMeshEnabled = "", &off })
-	within(t, soon, "no mesh, no sessions", func() bool { sessions, _ := speaker.told(); return len(sessions) == 0 })
+	waittest.Until(t, soon, "no mesh, no sessions", func() bool { sessions, _ := speaker.told(); return len(sessions) == 0 })
 }
 
 // A path that a peer announces and may not is refused, shown, and does not hide one that may be used.
@@ -222,8 +224,8 @@ func TestAgentRefusesWhatIsNotThePeers(t *testing.T) {
 	speaker := newPeers()
 	speaker.tell(false, from("10.90.2.0/26", rogue), from("10.90.2.32/27", rogue), from("10.90.7.7/32", rogue), from("10.90.7.8/32", "172.31.0.2"), from("10.90.7.7/32", "172.31.0.2"))
 	status, _ := r.agent(t, speaker)
-	within(t, 2*soon, "the borrower's route", r.has(t, "10.90.7.7 via 172.31.0.2"))
-	within(t, soon, "all four refusals, with their reasons", func() bool {
+	waittest.Until(t, 2*soon, "the borrower's route", r.has(t, "10.90.7.7 via 172.31.0.2"))
+	waittest.Until(t, soon, "all four refusals, with their reasons", func() bool {
 		text := strings.Join(status.Report().Problems, "\n")
 		for _, part := range []string{
 			"10.90.2.0/26 via " + rogue + ": the block belongs to node rig-other at 172.31.0.2, not to rig-rogue",
@@ -244,10 +246,10 @@ func TestAgentRefusesWhatIsNotThePeers(t *testing.T) {
 		t.Errorf("%d paths are counted as refused", got)
 	}
 	// The session with the borrower is lost: its record and its Node stand, and the route with them.
-	within(t, 3*settleTime, "the start is over", func() bool { return !status.Report().Routes.Starting })
+	waittest.Until(t, 3*settleTime, "the start is over", func() bool { return !status.Report().Routes.Starting })
 	passes := status.Report().LastPass
 	speaker.tell(true)
-	within(t, soon, "two passes", func() bool { return status.Report().LastPass.After(passes.Add(coalesce)) })
+	waittest.Until(t, soon, "two passes", func() bool { return status.Report().LastPass.After(passes.Add(coalesce)) })
 	if !r.has(t, "10.90.7.7 via 172.31.0.2")() || !r.has(t, toOther)() {
 		t.Errorf("a lost session took routes: %s", r.routes(t))
 	}
@@ -267,7 +269,7 @@ func TestAgentWithAnAddressOfAnother(t *testing.T) {
 		t.Errorf("ready, or announced %q", self.Annotations[api.AnnotationIPv4Address])
 	}
 	r.update(t, twin, func() { twin.Annotations[api.AnnotationIPv4Address] = "172.31.0.2/24" })
-	within(t, 2*soon, "ready once the other has its own", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready once the other has its own", func() bool { return status.Report().Ready })
 }
 
 // What another node says, and its kubelet does not, keeps nobody from joining.
@@ -276,7 +278,7 @@ func TestAgentWhoseAddressAnotherClaims(t *testing.T) {
 	liar := &api.Node{Meta: api.Meta{Name: rigOther}}
 	r.update(t, liar, func() { liar.Annotations[api.AnnotationIPv4Address] = "172.31.0.1/24" })
 	status, _ := r.agent(t, newPeers())
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	named(t, status, "Node rig-other: its address 172.31.0.1 is that of node rig-node too, which counts")
 }
 
@@ -286,19 +288,19 @@ func TestAgentGoesOnWithoutItsNode(t *testing.T) {
 	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
 	speaker := newPeers()
 	status, _ := r.agent(t, speaker)
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
-	within(t, soon, "the route", r.has(t, toOther))
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, soon, "the route", r.has(t, toOther))
 	self := &api.Node{Meta: api.Meta{Name: rigNode}}
 	errtest.Must(t, r.store.Get(t.Context(), self))
 	errtest.Must(t, r.store.Delete(t.Context(), self))
 	named(t, status, "node rig-node does not exist in the API")
 	r.ns.Run(t, "ip", "route", "delete", "10.90.2.0/26")
-	within(t, soon, "a route that was removed by hand is back", r.has(t, toOther))
+	waittest.Until(t, soon, "a route that was removed by hand is back", r.has(t, toOther))
 	if sessions, _ := speaker.told(); len(sessions) != 1 || !status.Report().Ready {
 		t.Errorf("sessions %v, ready %v", sessions, status.Report().Ready)
 	}
 	r.node(t, rigNode, "172.31.0.1", nil)
-	within(t, soon, "it comes back and is announced", func() bool {
+	waittest.Until(t, soon, "it comes back and is announced", func() bool {
 		again := &api.Node{Meta: api.Meta{Name: rigNode}}
 		return r.store.Get(t.Context(), again) == nil && again.Annotations[api.AnnotationIPv4Address] == "172.31.0.1/24" && status.Report().LastError == ""
 	})
@@ -319,7 +321,7 @@ func TestAgentWithoutAnAddress(t *testing.T) {
 		t.Errorf("ready %v, candidates %+v", report.Ready, report.Candidates)
 	}
 	r.ns.Run(t, "ip", "address", "add", "172.29.0.1/24", "dev", "eth0")
-	within(t, 2*soon, "ready with the address that came", func() bool {
+	waittest.Until(t, 2*soon, "ready with the address that came", func() bool {
 		r := status.Report()
 		return r.Ready && r.Address == "172.29.0.1/24" && r.AddressSource == "cidr=172.29.0.0/16"
 	})
@@ -332,8 +334,8 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
 	other := r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
 	status, stop := r.agent(t, newPeers())
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
-	within(t, soon, "the route", r.has(t, toOther))
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, soon, "the route", r.has(t, toOther))
 	stop()
 
 	// Its port is known, and nobody is there.
@@ -350,9 +352,9 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	errtest.Must(t, r.store.Delete(t.Context(), other))
 	speaker := newPeers()
 	status, _ = r.agent(t, speaker)
-	within(t, 2*soon, "the route is repaired", r.has(t, toOther))
+	waittest.Until(t, 2*soon, "the route is repaired", r.has(t, toOther))
 	named(t, status, "the API server has not answered since this agent started")
-	within(t, soon, "BGP is told", func() bool {
+	waittest.Until(t, soon, "BGP is told", func() bool {
 		sessions, originated := speaker.told()
 		return len(sessions) == 1 && len(originated) == 1 && speaker.local.Restarting
 	})
@@ -368,8 +370,8 @@ func TestAgentStartsWithoutTheAPIServer(t *testing.T) {
 	}
 	t.Cleanup(func() { l.Close() })
 	go labtest.Forward(l, server)
-	within(t, 6*soon, "ready once it answers", func() bool { return status.Report().Ready && status.Report().LastError == "" })
-	within(t, 6*soon, "what has changed meanwhile is so", func() bool { return !r.has(t, toOther)() && !r.has(t, "10.90.9.0/26")() })
+	waittest.Until(t, 6*soon, "ready once it answers", func() bool { return status.Report().Ready && status.Report().LastError == "" })
+	waittest.Until(t, 6*soon, "what has changed meanwhile is so", func() bool { return !r.has(t, toOther)() && !r.has(t, "10.90.9.0/26")() })
 }
 
 func TestMemory(t *testing.T) {

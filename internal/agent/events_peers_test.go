@@ -6,13 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/cluster/state"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // Sessions that an operator has configured are told when they have been down for a while, each object once; and when they are back.
@@ -56,9 +55,7 @@ func TestPeersAreTold(t *testing.T) {
 	} {
 		k.peers, got.lines = step.peers, nil
 		reporter.reportPeers(begin.Add(step.at), &k)
-		if d := cmp.Diff(step.want, got.lines); d != "" {
-			t.Errorf("%s (-want +got):\n%s", step.what, d)
-		}
+		difftest.Want(t, step.what, step.want, got.lines)
 	}
 	reporter.reportPeers(begin, &seen{}) // before the first pass
 }

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
@@ -22,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // told notes what is said.
@@ -92,9 +91,7 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		var got told
 		reporter := eventReporter{to: &got, refused: now.Add(-patience)}
 		reporter.report(now, c.seen, c.err)
-		if d := cmp.Diff(c.want, got.lines); d != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, d)
-		}
+		difftest.Want(t, c.name, c.want, got.lines)
 	}
 }
 
@@ -106,9 +103,7 @@ func TestProblemsAreTold(t *testing.T) {
 		desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("odd")), errors.New("a path"), desired.InSelf("AmbiguousAddress", errors.New("two would do")),
 	})
 	want := []string{"IPPool p: InvalidPool, of all nodes: IPPool p: odd", "Node n1: AmbiguousAddress: two would do"}
-	if d := cmp.Diff(want, got.lines); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	difftest.Want(t, "", want, got.lines)
 	if desired.InSelf("x", nil) != nil {
 		t.Error("nothing became an error")
 	}
@@ -129,9 +124,7 @@ func TestPatience(t *testing.T) {
 		"Node n1: PathRefused: n1 does not use what BGP peer 10.0.0.7 announces, 192.168.2.0/26 via 10.0.0.7 among it: it is another's",
 		"Node n1: JournalStuck: addresses of deleted pods cannot be released: one",
 	}
-	if d := cmp.Diff(want, got.lines); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	difftest.Want(t, "", want, got.lines)
 	refused := k.routes.refused
 	k.journal.LastError, k.routes.refused = "", nil
 	reporter.report(begin.Add(2*patience), &k, nil)

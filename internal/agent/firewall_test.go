@@ -11,6 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // TestAllowedSources: what a pod asked to send from is in force if a FelixConfiguration says Any, also for an agent that has just
@@ -32,19 +33,19 @@ func TestAllowedSources(t *testing.T) {
 		return func() bool { return strings.Contains(r.ns.Run(t, "nft", "list", "ruleset"), text) }
 	}
 	const allowed = `"cali0123456789a" . 10.99.0.0/16`
-	within(t, 20*time.Second, "table", has("spoofed-from-pod"))
+	waittest.Until(t, 20*time.Second, "table", has("spoofed-from-pod"))
 	if has(allowed)() {
 		t.Error("the pod's annotation counts although no operator said so")
 	}
 	felix.Spec = api.FelixConfigurationSpec{WorkloadSourceSpoofing: "Any"}
 	errtest.Must(t, r.store.Create(t.Context(), felix))
-	within(t, fullPass/3, "what the pod asks for", has(allowed))
+	waittest.Until(t, fullPass/3, "what the pod asks for", has(allowed))
 	stop()
 	r.ns.Run(t, "nft", "delete", "table", "inet", "tortie")
 	r.agent(t, newPeers())
-	within(t, 20*time.Second, "the same from the next agent", has(allowed))
+	waittest.Until(t, 20*time.Second, "the same from the next agent", has(allowed))
 	r.ns.Run(t, "ip", "link", "delete", link)
-	within(t, fullPass/3, "nothing of a pod that has gone", func() bool { return !has(allowed)() })
+	waittest.Until(t, fullPass/3, "nothing of a pod that has gone", func() bool { return !has(allowed)() })
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -63,7 +64,7 @@ func TestAgentKeepsTheTable(t *testing.T) {
 		return r.ns.Run(t, "nft", "list", "table", "inet", "tortie")
 	}
 	const masquerade, guard = "@nat-outgoing-v4 ip daddr != @pools-v4 masquerade fully-random", `comment "ipip-from-pod"`
-	within(t, 20*time.Second, "table", func() bool {
+	waittest.Until(t, 20*time.Second, "table", func() bool {
 		text := table()
 		return strings.Contains(text, masquerade) && strings.Contains(text, guard)
 	})
@@ -74,13 +75,13 @@ func TestAgentKeepsTheTable(t *testing.T) {
 	} {
 		r.ns.Run(t, "nft", script)
 		begun := time.Now()
-		within(t, fullPass/3, "repair of "+script, func() bool { return table() == want })
+		waittest.Until(t, fullPass/3, "repair of "+script, func() bool { return table() == want })
 		t.Logf("%s: undone after %v", script, time.Since(begun))
 	}
 
 	felix.Spec = api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("40000:41000")), NATOutgoingExclusions: "IPPoolsAndHostIPs"}
 	errtest.Must(t, r.store.Create(t.Context(), felix))
-	within(t, fullPass/3, "what the FelixConfiguration says", func() bool {
+	waittest.Until(t, fullPass/3, "what the FelixConfiguration says", func() bool {
 		text := table()
 		return strings.Contains(text, "masquerade to :40000-41000 fully-random") && strings.Contains(text, "10.90.0.0/16, 172.31.0.1")
 	})

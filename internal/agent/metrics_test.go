@@ -33,6 +33,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // metric is what is known of one by its name.
@@ -219,7 +220,7 @@ func TestMetricsPort(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- everything(t).ServeMetrics(ctx, l.Addr().String(), slog.New(slog.DiscardHandler)) }()
 	get := func(path string) (code int, text string) {
-		within(t, 10*time.Second, "an answer", func() bool {
+		waittest.Until(t, 10*time.Second, "an answer", func() bool {
 			response, err := http.Get("http://" + l.Addr().String() + path)
 			if err != nil {
 				return false
@@ -309,28 +310,28 @@ func TestLivenessProvesTheLoops(t *testing.T) {
 	}
 	// While nothing wakes the loop its passes are further apart than this test's patience.
 	turn := func() { speaker.tell(false) }
-	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
-	within(t, 10*time.Second, "live", func() bool { turn(); code, _ := live(); return code == http.StatusOK })
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 10*time.Second, "live", func() bool { turn(); code, _ := live(); return code == http.StatusOK })
 
 	release := speaker.stop(&speaker.calls)
 	t.Cleanup(release)
 	turn()
-	within(t, 20*time.Second, "the pass loop hangs", func() bool {
+	waittest.Until(t, 20*time.Second, "the pass loop hangs", func() bool {
 		code, text := live()
 		return code == http.StatusServiceUnavailable && strings.Contains(text, "has not ended")
 	})
 	release()
-	within(t, 20*time.Second, "live again", func() bool { turn(); code, _ := live(); return code == http.StatusOK })
+	waittest.Until(t, 20*time.Second, "live again", func() bool { turn(); code, _ := live(); return code == http.StatusOK })
 
 	release = speaker.stop(&speaker.liveness)
 	t.Cleanup(release)
-	within(t, 20*time.Second, "the speaker hangs", func() bool {
+	waittest.Until(t, 20*time.Second, "the speaker hangs", func() bool {
 		turn()
 		code, text := live()
 		return code == http.StatusServiceUnavailable && strings.Contains(text, "BGP speaker")
 	})
 	release()
-	within(t, 20*time.Second, "live again", func() bool { turn(); code, _ := live(); return code == http.StatusOK })
+	waittest.Until(t, 20*time.Second, "live again", func() bool { turn(); code, _ := live(); return code == http.StatusOK })
 }
 
 // An agent whose first pass hangs is not live; one that waits for its API server is.

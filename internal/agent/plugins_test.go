@@ -19,7 +19,9 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // told returns what a plugin would read now, nil if it would ask the API server.
@@ -35,7 +37,7 @@ func (r *rig) told() *facts.Facts {
 func (r *rig) tells(t *testing.T, what string, wanted func(f *facts.Facts) bool) {
 	t.Helper()
 	begun := time.Now()
-	within(t, 5*time.Second, "plugins are told of "+what, func() bool { f := r.told(); return f != nil && wanted(f) })
+	waittest.Until(t, 5*time.Second, "plugins are told of "+what, func() bool { f := r.told(); return f != nil && wanted(f) })
 	t.Logf("plugins were told of %s after %s", what, time.Since(begun).Round(time.Millisecond))
 }
 
@@ -49,19 +51,19 @@ func (r *rig) update(t *testing.T, obj api.Resource, change func()) {
 func TestPluginsAreToldEveryChange(t *testing.T) {
 	r := newRig(t)
 	status, _ := r.agent(t, newPeers())
-	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
 	r.tells(t, "a node that is ready", func(f *facts.Facts) bool {
 		return f.AgentReady && f.DatastoreReady && len(f.Pools) == 1 && f.Pools[0].Spec.CIDR == "10.90.0.0/16" && f.Config.AutoAllocateBlocks
 	})
 
-	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig-second"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0/16"}})
+	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig-second"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.0/16"}})
 	r.tells(t, "a new pool", func(f *facts.Facts) bool { return len(f.Pools) == 2 })
 
 	pool := &api.IPPool{Meta: api.Meta{Name: "rig-second"}}
 	r.update(t, pool, func() { pool.Spec.Disabled = true })
 	r.tells(t, "a disabled pool", func(f *facts.Facts) bool { return f.Pools[1].Spec.Disabled })
 
-	r.make(t, &api.IPReservation{Meta: api.Meta{Name: "rig"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.90.0.0/30"}}})
+	labstore.Make(t, r.store, &api.IPReservation{Meta: api.Meta{Name: "rig"}, Spec: api.IPReservationSpec{ReservedCIDRs: []string{"10.90.0.0/30"}}})
 	r.tells(t, "a reservation", func(f *facts.Facts) bool {
 		return len(f.Reservations) == 1 && f.Reservations[0].Spec.ReservedCIDRs[0] == "10.90.0.0/30"
 	})
@@ -111,13 +113,13 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 	r.update(t, info, func() { info.Spec.DatastoreReady = &locked })
 	r.tells(t, "a locked datastore", func(f *facts.Facts) bool { return !f.DatastoreReady })
 
-	within(t, 5*time.Second, "the status shows what was written", func() bool { return !status.Report().Facts.DatastoreReady })
+	waittest.Until(t, 5*time.Second, "the status shows what was written", func() bool { return !status.Report().Facts.DatastoreReady })
 	report := status.Report().Facts
 	if report.Pools != 2 || report.Namespaces < 1 || time.Since(report.Written) > facts.MaxAge {
 		t.Errorf("status: %+v", report)
 	}
 	errtest.Must(t, r.store.Delete(t.Context(), node))
-	within(t, 5*time.Second, "no facts of a node that does not exist", func() bool {
+	waittest.Until(t, 5*time.Second, "no facts of a node that does not exist", func() bool {
 		_, err := os.Stat(filepath.Join(r.runDir, factsFile))
 		return os.IsNotExist(err)
 	})
@@ -127,7 +129,7 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 func TestSteadyFactsAreOnlyHeartbeats(t *testing.T) {
 	r := newRig(t)
 	status, stop := r.agent(t, newPeers())
-	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
 	r.tells(t, "a node that is ready", func(f *facts.Facts) bool { return f.AgentReady })
 	time.Sleep(time.Second)
 	path := filepath.Join(r.runDir, factsFile)
@@ -171,7 +173,7 @@ func TestRestartKeepsFacts(t *testing.T) {
 	stop()
 	before := r.told().Written
 	status, _ := r.agent(t, newPeers())
-	within(t, 20*time.Second, "the next agent's facts", func() bool {
+	waittest.Until(t, 20*time.Second, "the next agent's facts", func() bool {
 		f := r.told()
 		if f == nil || !f.AgentReady {
 			t.Fatal("the restart was seen")
@@ -186,12 +188,12 @@ func TestFactsAgeWhenTheAPIServerIsSilent(t *testing.T) {
 	wire, wired := labtest.NewWire(t, r.api)
 	r.api = wired
 	status, _ := r.agent(t, newPeers())
-	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
 	r.tells(t, "a node that is ready", func(f *facts.Facts) bool { return f.AgentReady })
 
 	wire.Stall()
 	cut := time.Now()
-	within(t, facts.Interval+probeTime+3*time.Second, "the problem is shown", func() bool {
+	waittest.Until(t, facts.Interval+probeTime+3*time.Second, "the problem is shown", func() bool {
 		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "getting old") })
 	})
 	time.Sleep(3 * time.Second) // retries
@@ -203,7 +205,7 @@ func TestFactsAgeWhenTheAPIServerIsSilent(t *testing.T) {
 	}
 	wire.Resume()
 	r.tells(t, "the API server's return", func(f *facts.Facts) bool { return f.Written.After(cut) })
-	within(t, 5*time.Second, "the problem is gone", func() bool {
+	waittest.Until(t, 5*time.Second, "the problem is gone", func() bool {
 		return !slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "getting old") })
 	})
 }
@@ -284,7 +286,7 @@ func newJournalRig(t *testing.T) *rig {
 			}
 		}
 	})
-	r.make(t, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/26"}})
+	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig"}, Spec: api.IPPoolSpec{CIDR: "10.90.0.0/26"}})
 	return r
 }
 
@@ -302,7 +304,7 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 	r.put(t, gone, plain, again, foreign, namesake)
 
 	status, _ := r.agent(t, newPeers())
-	within(t, 20*time.Second, "all but the other datastore's is finished", func() bool { return r.entries(t) == 1 })
+	waittest.Until(t, 20*time.Second, "all but the other datastore's is finished", func() bool { return r.entries(t) == 1 })
 	for name, e := range map[string]journal.Entry{"a pod": gone, "a container without a pod": plain, "an old sandbox": again} {
 		if r.holds(t, e) {
 			t.Errorf("%s still holds its address", name)
@@ -314,7 +316,7 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 	if !r.holds(t, newer) || r.noted(t, "rig-again") == "" {
 		t.Errorf("the new sandbox lost its address: held %v, noted %q", r.holds(t, newer), r.noted(t, "rig-again"))
 	}
-	within(t, time.Second, "status", func() bool { return status.Report().Journal == nodestatus.Journal{Entries: 1} })
+	waittest.Until(t, time.Second, "status", func() bool { return status.Report().Journal == nodestatus.Journal{Entries: 1} })
 	if metrics := scrape(status); !strings.Contains(metrics, "tortie_journal_entries 1") || !strings.Contains(metrics, "tortie_journal_finished_total 4") {
 		t.Errorf("metrics:\n%s", metrics)
 	}
@@ -323,7 +325,7 @@ func TestAgentFinishesTheJournal(t *testing.T) {
 	errtest.Must(t, os.WriteFile(filepath.Join(string(r.journal()), "damaged.json"), []byte("{"), 0o600))
 	live := r.left(t, "rig-live", "c6")
 	r.put(t, live)
-	within(t, 2*journalPause, "the new entry is finished", func() bool { return r.entries(t) == 1 && !r.holds(t, live) })
+	waittest.Until(t, 2*journalPause, "the new entry is finished", func() bool { return r.entries(t) == 1 && !r.holds(t, live) })
 }
 
 func TestJournalWaitsForTheDatastore(t *testing.T) {
@@ -331,7 +333,7 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 	wire, wired := labtest.NewWire(t, r.api)
 	r.api = wired
 	status, _ := r.agent(t, newPeers())
-	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
 
 	locked, open := false, true
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
@@ -339,7 +341,7 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 	r.tells(t, "a locked datastore", func(f *facts.Facts) bool { return !f.DatastoreReady })
 	e := r.left(t, "", "c1")
 	r.put(t, e)
-	within(t, 2*journalPause, "the reason is shown", func() bool {
+	waittest.Until(t, 2*journalPause, "the reason is shown", func() bool {
 		return strings.Contains(status.Report().Journal.LastError, "locked the datastore")
 	})
 	if !r.holds(t, e) {
@@ -353,7 +355,7 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 		t.Error("finished without the API server")
 	}
 	wire.Resume()
-	within(t, 2*journalRetry, "finished after the API server's return", func() bool { return r.entries(t) == 0 && !r.holds(t, e) })
+	waittest.Until(t, 2*journalRetry, "finished after the API server's return", func() bool { return r.entries(t) == 0 && !r.holds(t, e) })
 }
 
 // Agent and plugins meet in the same files.

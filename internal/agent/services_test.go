@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +18,9 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 func servedBy(ranges ...string) *api.BGPConfigurationSpec {
@@ -94,7 +94,7 @@ func TestAgentAnnouncesServices(t *testing.T) {
 	r.api = labtest.AsOn(t, connect(t, proxy.Kubeconfig()), "tortie-node")
 	speaker := newPeers()
 	status, stop := r.agent(t, speaker)
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	asked := func() int {
 		q := proxy.Requests()
 		return q["list services"] + q["list endpointslices"]
@@ -104,7 +104,7 @@ func TestAgentAnnouncesServices(t *testing.T) {
 	}
 	announces := func(what string, want ...string) {
 		t.Helper()
-		within(t, soon, fmt.Sprintf("%s: announces %v", what, want), func() bool { return slices.Equal(speaker.announced(), want) })
+		waittest.Until(t, soon, fmt.Sprintf("%s: announces %v", what, want), func() bool { return slices.Equal(speaker.announced(), want) })
 	}
 
 	clusterIP := r.service(t, "rig-web", `{"type":"NodePort","externalTrafficPolicy":"Local","selector":{"app":"x"},"ports":[{"port":80}],"externalIPs":["192.0.2.7","203.0.113.7"]}`)
@@ -112,7 +112,7 @@ func TestAgentAnnouncesServices(t *testing.T) {
 	c := &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: *servedBy(clusterIP.String() + "/12")}
 	whole := netip.PrefixFrom(clusterIP, 12).Masked().String()
 	single := clusterIP.String() + "/32"
-	r.make(t, c)
+	labstore.Make(t, r.store, c)
 	announces("the first range", whole, single)
 
 	r.update(t, c, func() { c.Spec.ServiceExternalIPs = []api.ServiceRange{{CIDR: "192.0.2.0/24"}} })
@@ -144,7 +144,7 @@ func TestAgentAnnouncesServices(t *testing.T) {
 	case <-time.After(2 * soon):
 		t.Fatal("no word to peers")
 	}
-	within(t, 2*soon, "ready again", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready again", func() bool { return status.Report().Ready })
 
 	r.update(t, c, func() { c.Spec.ServiceClusterIPs, c.Spec.ServiceExternalIPs = nil, nil })
 	announces("no range")
@@ -179,23 +179,7 @@ func (r *rig) endpoints(t *testing.T, name, service, node string) {
 // asAdmin sends an object as an operator's tool does, and returns the answer.
 func asAdmin(t *testing.T, method, path, body string) []byte {
 	t.Helper()
-	cfg := labtest.RESTConfig(t)
-	client, err := rest.HTTPClientFor(cfg)
+	answer, err := labtest.Send(labtest.RESTConfig(t), method, path, body)
 	errtest.Must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // also after the test has ended
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, cfg.Host+path, strings.NewReader(body))
-	errtest.Must(t, err)
-	request.Header.Set("Content-Type", "application/json")
-	if method == http.MethodPatch {
-		request.Header.Set("Content-Type", "application/merge-patch+json")
-	}
-	response, err := client.Do(request)
-	errtest.Must(t, err)
-	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode >= http.StatusMultipleChoices {
-		t.Fatalf("%s %s: %s %v: %s", method, path, response.Status, err, answer)
-	}
 	return answer
 }

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
@@ -22,7 +20,9 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // ask runs a command against an agent's HTTP server and returns its words, columns one blank apart.
@@ -41,15 +41,6 @@ func ask(t *testing.T, status *Status, command ...string) string {
 	return strings.Join(lines, "\n")
 }
 
-func contains(t *testing.T, text string, wanted ...string) {
-	t.Helper()
-	for _, want := range wanted {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing in\n%s", want, text)
-		}
-	}
-}
-
 func TestCommandsAskTheAgent(t *testing.T) {
 	r := newRig(t)
 	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
@@ -61,27 +52,27 @@ func TestCommandsAskTheAgent(t *testing.T) {
 		bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: other, From: other},
 		bgp.Path{Prefix: prefix("10.90.0.0/20"), NextHop: other, From: other})
 	status, _ := r.agent(t, speaker)
-	contains(t, ask(t, status, "status"), "Node rig-node")
-	within(t, 20*time.Second, "ready, the plugins are told, and the borrowed address is believed", func() bool {
+	difftest.Contains(t, ask(t, status, "status"), "Node rig-node")
+	waittest.Until(t, 20*time.Second, "ready, the plugins are told, and the borrowed address is believed", func() bool {
 		report := status.Report()
 		return report.Ready && report.Facts != nil && report.Routes.Programmed == 3
 	})
 
 	refused := "from 172.31.0.2: 10.90.0.0/20 via 172.31.0.2: it is larger than a block of IPPool rig (/26)"
-	contains(t, ask(t, status, "status"),
+	difftest.Contains(t, ask(t, status, "status"),
 		"Node rig-node, ready\n", "Address 172.31.0.1/24 on eth0 (InternalIP of node rig-node)\n", "Tunnel none: no pool encapsulates\n",
 		"Pod MTU 1500\n", "AS number 64512\n", "Blocks 10.90.1.0/26\n", "Routes 3 desired, 3 programmed, 0 held, 1 refused", "Journal empty\n",
 		"without error\n", "rig 10.90.0.0/16 /26 Never Never yes assigns\n", "172.31.0.2 rig-other 64512 Established",
 		"BGP peer 172.31.0.2: 10.90.0.0/20")
-	contains(t, ask(t, status, "peers"), "172.31.0.2 rig-other 64512 Established")
-	contains(t, ask(t, status, "routes"),
+	difftest.Contains(t, ask(t, status, "peers"), "172.31.0.2 rig-other 64512 Established")
+	difftest.Contains(t, ask(t, status, "routes"),
 		"3 desired, 3 programmed, 0 held, 1 refused", "10.90.1.0/26 unreachable - - - own block\n",
 		"10.90.2.0/26 172.31.0.2 eth0 - rig-other affinity\n", "10.90.7.7/32 172.31.0.2 eth0 - rig-other BGP 172.31.0.2\n", "\nAnnounced:\nPREFIX WHY COMMUNITIES\n10.90.1.0/26 own block", "\nRefused:\n"+refused)
 
 	speaker.tell(true)
-	within(t, 5*time.Second, "the lost session", func() bool { return status.Report().Peers[0].State == string(bgp.Active) })
-	contains(t, ask(t, status, "peers"), "172.31.0.2 rig-other 64512 Active")
-	contains(t, ask(t, status, "status"), "Sessions that are down:\n172.31.0.2: ")
+	waittest.Until(t, 5*time.Second, "the lost session", func() bool { return status.Report().Peers[0].State == string(bgp.Active) })
+	difftest.Contains(t, ask(t, status, "peers"), "172.31.0.2 rig-other 64512 Active")
+	difftest.Contains(t, ask(t, status, "status"), "Sessions that are down:\n172.31.0.2: ")
 	var routes nodestatus.Routes
 	if err := json.Unmarshal([]byte(ask(t, status, "routes", "-o", "json")), &routes); err != nil || routes.Desired != len(routes.List) {
 		t.Errorf("%v: %+v", err, routes)
@@ -95,10 +86,10 @@ func TestHeldRoutesAreShown(t *testing.T) {
 	speaker := newPeers()
 	speaker.tell(true)
 	status, _ := r.agent(t, speaker)
-	within(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
-	contains(t, ask(t, status, "routes"), "0 desired, 0 programmed, 1 held, 0 refused; starting")
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	difftest.Contains(t, ask(t, status, "routes"), "0 desired, 0 programmed, 1 held, 0 refused; starting")
 	speaker.tell(false)
-	within(t, 3*settleTime, "nothing is held", func() bool { return status.Report().Routes.Held == 0 && !status.Report().Routes.Starting })
+	waittest.Until(t, 3*settleTime, "nothing is held", func() bool { return status.Report().Routes.Held == 0 && !status.Report().Routes.Starting })
 }
 
 func TestReport(t *testing.T) {
@@ -199,9 +190,7 @@ func TestReport(t *testing.T) {
 		Facts:   &nodestatus.Facts{Written: now.Add(-time.Minute)},
 		Journal: nodestatus.Journal{Entries: 1, LastError: "away"},
 	}
-	if d := cmp.Diff(want, k.report(now)); d != "" {
-		t.Errorf("report (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "report", want, k.report(now))
 	if k.facts.Usable {
 		t.Error("the report was made in what it is about")
 	}

@@ -16,7 +16,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // annotate changes an annotation of a Node; empty removes it.
@@ -60,7 +62,7 @@ func TestAgentLeavesWhatNeverStood(t *testing.T) {
 	r.ns.Run(t, "ip", "link", "add", ipip.Device, "type", "bridge")
 	r.ns.Run(t, "ip", "link", "set", ipip.Device, "up")
 	pool := &api.IPPool{Meta: api.Meta{Name: "leaves"}, Spec: api.IPPoolSpec{CIDR: "10.96.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways}}
-	r.make(t, pool)
+	labstore.Make(t, r.store, pool)
 	r.affinity(t, rigNode, "10.96.1.0/26", "rig-node-10-96-1-0-26")
 	status, _ := r.agent(t, newPeers())
 	named(t, status, "interface tunl0 is not an any-to-any ipip tunnel")
@@ -68,7 +70,7 @@ func TestAgentLeavesWhatNeverStood(t *testing.T) {
 		t.Fatal("ready without its tunnel")
 	}
 	r.update(t, pool, func() { pool.Spec.IPIPMode, pool.Spec.VXLANMode = api.EncapNever, api.EncapAlways })
-	within(t, soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, soon, "ready", func() bool { return status.Report().Ready })
 	if report := status.Report(); report.LastError != "" || len(report.Tunnels) != 1 || report.Tunnels[0].Kind != "VXLAN" {
 		t.Errorf("%q, tunnels %+v", report.LastError, report.Tunnels)
 	}
@@ -77,12 +79,12 @@ func TestAgentLeavesWhatNeverStood(t *testing.T) {
 // An agent whose kernel has no IPIP names the command that helps; with IPIP it serves.
 func TestAgentNeedsIPIP(t *testing.T) {
 	r := newRig(t)
-	r.make(t, &api.IPPool{Meta: api.Meta{Name: "needs"}, Spec: api.IPPoolSpec{CIDR: "10.97.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways}})
+	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "needs"}, Spec: api.IPPoolSpec{CIDR: "10.97.0.0/16", BlockSize: 26, IPIPMode: api.EncapAlways}})
 	status, _ := r.agent(t, newPeers())
 	if err := netnstest.IPIP(); errors.Is(err, ipip.ErrNoIPIP) {
 		named(t, status, "run: kubectl patch ippools.crd.projectcalico.org needs --type=merge")
 	} else {
-		within(t, 2*soon, "ready", func() bool { return err == nil && status.Report().Ready })
+		waittest.Until(t, 2*soon, "ready", func() bool { return err == nil && status.Report().Ready })
 	}
 }
 
@@ -90,14 +92,14 @@ func TestAgentNeedsIPIP(t *testing.T) {
 func TestAgentKeepsVXLAN(t *testing.T) {
 	r := newRig(t)
 	r.configure = func(c *config.Node) { c.NoBGP = true }
-	r.make(t, &api.IPPool{Meta: api.Meta{Name: "vx"}, Spec: api.IPPoolSpec{CIDR: "10.95.0.0/16", BlockSize: 26, VXLANMode: api.EncapAlways}})
+	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "vx"}, Spec: api.IPPoolSpec{CIDR: "10.95.0.0/16", BlockSize: 26, VXLANMode: api.EncapAlways}})
 	r.affinity(t, rigNode, "10.95.1.0/26", "rig-node-10-95-1-0-26")
 	r.affinity(t, rigOther, "10.95.2.0/26", "rig-other-10-95-2-0-26")
 	status, _ := r.agent(t, newPeers())
-	within(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 
 	self := &api.Node{Meta: api.Meta{Name: rigNode}}
-	within(t, soon, "the own end is announced", func() bool {
+	waittest.Until(t, soon, "the own end is announced", func() bool {
 		errtest.Must(t, r.store.Get(t.Context(), self))
 		end := self.Annotations[api.AnnotationIPv4VXLANAddr]
 		addrs, err := r.ns.Conn.Addrs(r.ns.Link(t, vxlan.Device4).Index, netlinkx.IPv4)
@@ -111,7 +113,7 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 	}
 
 	r.annotate(t, rigOther, api.AnnotationIPv4VXLANAddr, "10.95.2.0")
-	within(t, soon, "the way to the other", r.has(t, "10.95.2.0/26 via 10.95.2.0 dev vxlan.calico onlink"))
+	waittest.Until(t, soon, "the way to the other", r.has(t, "10.95.2.0/26 via 10.95.2.0 dev vxlan.calico onlink"))
 	mac := vxlan.MACOf(rigOther, false)
 	if have := r.ns.Run(t, "ip", "neigh", "show", "dev", vxlan.Device4); !strings.Contains(have, "10.95.2.0 lladdr "+mac.String()+" PERMANENT") {
 		t.Errorf("the other's end is not known: %s", have)
@@ -129,7 +131,7 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 		t.Errorf("the guard lets VXLAN in from anybody:\n%s", rules)
 	}
 
-	within(t, 2*settleTime, "the start is over", func() bool { return !status.Report().Routes.Starting })
+	waittest.Until(t, 2*settleTime, "the start is over", func() bool { return !status.Report().Routes.Starting })
 	time.Sleep(2 * time.Second) // what the kernel says on a new link of its own accord
 	other, err := netlinkx.OpenAt(r.ns.Namespace)
 	errtest.Must(t, err)
@@ -140,7 +142,7 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 	passes := status.Report().LastPass
 	r.annotate(t, rigOther, "other.example/wakes", "nobody")
 	r.annotate(t, rigOther, api.AnnotationASNumber, "64512")
-	within(t, soon, "a pass", func() bool { return status.Report().LastPass.After(passes) })
+	waittest.Until(t, soon, "a pass", func() bool { return status.Report().LastPass.After(passes) })
 	select {
 	case <-events:
 		t.Error("something was written although all is as it should be")
@@ -150,19 +152,19 @@ func TestAgentKeepsVXLAN(t *testing.T) {
 	}
 
 	r.annotate(t, rigOther, api.AnnotationVXLANMAC, "66:00:00:00:00:99")
-	within(t, soon, "the other's MAC, once it is believed", r.forwards(t, vxlan.MAC{0x66, 5: 0x99}))
+	waittest.Until(t, soon, "the other's MAC, once it is believed", r.forwards(t, vxlan.MAC{0x66, 5: 0x99}))
 	r.annotate(t, rigNode, api.AnnotationVXLANMAC, "66:00:00:00:00:11")
-	within(t, soon, "the own MAC", r.device(func(l netlinkx.Link) bool { return l.HardwareAddr.String() == "66:00:00:00:00:11" }))
+	waittest.Until(t, soon, "the own MAC", r.device(func(l netlinkx.Link) bool { return l.HardwareAddr.String() == "66:00:00:00:00:11" }))
 
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}, Spec: api.FelixConfigurationSpec{VXLANPort: ptr(8472), VXLANVNI: ptr(7), VXLANMTU: ptr(1400)}}
-	r.make(t, felix)
-	within(t, soon, "another port, network and MTU", r.device(func(l netlinkx.Link) bool { return l.VXLAN.ID == 7 && l.VXLAN.Port == 8472 && l.MTU == 1400 }))
-	within(t, soon, "the route is back on the new device", r.has(t, "10.95.2.0/26 via 10.95.2.0 dev vxlan.calico onlink"))
-	within(t, soon, "the entries are", r.forwards(t, vxlan.MAC{0x66, 5: 0x99}))
+	labstore.Make(t, r.store, felix)
+	waittest.Until(t, soon, "another port, network and MTU", r.device(func(l netlinkx.Link) bool { return l.VXLAN.ID == 7 && l.VXLAN.Port == 8472 && l.MTU == 1400 }))
+	waittest.Until(t, soon, "the route is back on the new device", r.has(t, "10.95.2.0/26 via 10.95.2.0 dev vxlan.calico onlink"))
+	waittest.Until(t, soon, "the entries are", r.forwards(t, vxlan.MAC{0x66, 5: 0x99}))
 
 	r.annotate(t, rigOther, api.AnnotationIPv4VXLANAddr, "nonsense")
 	named(t, status, fmt.Sprintf("Node %s: annotation %s", rigOther, api.AnnotationIPv4VXLANAddr))
-	within(t, soon, "the way goes with the end", func() bool { return !r.has(t, "10.95.2.0/26")() })
+	waittest.Until(t, soon, "the way goes with the end", func() bool { return !r.has(t, "10.95.2.0/26")() })
 	r.annotate(t, rigOther, api.AnnotationIPv4VXLANAddr, "10.95.2.1")
-	within(t, soon, "the way by the new end", r.has(t, "10.95.2.0/26 via 10.95.2.1 dev vxlan.calico onlink"))
+	waittest.Until(t, soon, "the way by the new end", r.has(t, "10.95.2.0/26 via 10.95.2.1 dev vxlan.calico onlink"))
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -109,9 +110,7 @@ func TestListAppend(t *testing.T) {
 	for _, h := range list.Items {
 		got = append(got, h.Name)
 	}
-	if d := cmp.Diff([]string{"a", "b"}, got); d != "" {
-		t.Errorf("items (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "items", []string{"a", "b"}, got)
 	if err := list.Append(json.RawMessage(`{"spec":{"block":[]}}`)); err == nil {
 		t.Error("an item of another shape was accepted")
 	}

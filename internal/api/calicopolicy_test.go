@@ -2,11 +2,13 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // Every field comes back byte for byte, so that none is lost or misnamed.
@@ -37,9 +39,7 @@ func TestCalicoPolicyJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(want, string(got)); d != "" {
-			t.Errorf("%T (-want +got):\n%s", obj, d)
-		}
+		difftest.Want(t, fmt.Sprintf("%T", obj), want, string(got))
 	}
 }
 
@@ -51,9 +51,7 @@ func TestCalicoNumbers(t *testing.T) {
 	}
 	tcp := CalicoProtocol("6")
 	want := CalicoRule{Action: "Allow", Protocol: &tcp, Destination: CalicoEntityRule{Ports: []CalicoPort{"80", "8080:8090"}}}
-	if d := cmp.Diff(want, rule); d != "" {
-		t.Errorf("rule (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "rule", want, rule)
 }
 
 // Of what cannot be read as a whole the place and the subject are read. A selector that is no text must not become an empty one, which selects all.
@@ -78,13 +76,9 @@ func TestCalicoSalvage(t *testing.T) {
 		}
 		p.Salvage([]byte(text), cause)
 		want.Unreadable = cause.Error()
-		if d := cmp.Diff(want, p.Spec, cmpopts.EquateEmpty()); d != "" {
-			t.Errorf("%s (-want +got):\n%s", text, d)
-		}
+		difftest.Want(t, text, want, p.Spec, cmpopts.EquateEmpty())
 		n := CalicoNetworkPolicy{}
 		n.Salvage([]byte(text), cause)
-		if d := cmp.Diff(want.CalicoPolicySpec, n.Spec.CalicoPolicySpec); d != "" {
-			t.Errorf("NetworkPolicy %s (-want +got):\n%s", text, d)
-		}
+		difftest.Want(t, fmt.Sprintf("NetworkPolicy %s", text), want.CalicoPolicySpec, n.Spec.CalicoPolicySpec)
 	}
 }

@@ -2,10 +2,10 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -24,9 +24,7 @@ func TestPolicyJSON(t *testing.T) {
 		errtest.Must(t, json.Unmarshal([]byte(want), obj))
 		got, err := json.Marshal(obj)
 		errtest.Must(t, err)
-		if d := cmp.Diff(want, string(got)); d != "" {
-			t.Errorf("%T (-want +got):\n%s", obj, d)
-		}
+		difftest.Want(t, fmt.Sprintf("%T", obj), want, string(got))
 	}
 }
 
@@ -59,9 +57,7 @@ func TestSalvage(t *testing.T) {
 		}
 		want.Unreadable = cause.Error()
 		p.Salvage([]byte(text), cause)
-		if d := cmp.Diff(want, p.Spec); d != "" {
-			t.Errorf("%s (-want +got):\n%s", text, d)
-		}
+		difftest.Want(t, text, want, p.Spec)
 	}
 	all := ClusterNetworkPolicySubject{Namespaces: &LabelSelector{}}
 	for text, want := range map[string]ClusterNetworkPolicySpec{
@@ -76,8 +72,6 @@ func TestSalvage(t *testing.T) {
 		}
 		want.Unreadable = cause.Error()
 		p.Salvage([]byte(text), cause)
-		if d := cmp.Diff(want, p.Spec); d != "" {
-			t.Errorf("%s (-want +got):\n%s", text, d)
-		}
+		difftest.Want(t, text, want, p.Spec)
 	}
 }

@@ -130,12 +130,8 @@ func TestConfirmedIsHonest(t *testing.T) {
 	w := watchAt(t, wired)
 	store := storeAt(t, cfg)
 
-	proves(t, w)                                                                                             // no ClusterInformation, and none seen
-	for end := time.Now().Add(5 * time.Second); wire.Connections() != 1; time.Sleep(10 * time.Millisecond) { // spare ones are closed
-		if time.Now().After(end) {
-			t.Fatalf("%d connections: an event on one says nothing about the others", wire.Connections())
-		}
-	}
+	proves(t, w) // no ClusterInformation, and none seen
+	waittest.Until(t, 5*time.Second, "spare connections are closed", func() bool { return wire.Connections() == 1 })
 	before := w.Confirmed()
 	if age := time.Since(before); age > 2*time.Second {
 		t.Errorf("after a probe: confirmed %s ago", age)
@@ -172,15 +168,13 @@ func TestConfirmedIsHonest(t *testing.T) {
 	wire.Resume()
 	mended := time.Now()
 	awaitAssignment(t, w, "what changed meanwhile", func(a state.Assignment) bool { return a.Information.Spec.ClusterType == "changed unseen" })
-	limit := time.Now().Add(40 * time.Second) // client-go waits longer after each failure
-	for !w.Confirmed().After(mended) {
-		if err := probe(t, w); err == nil && !w.Confirmed().After(mended) {
+	waittest.For(t, 40*time.Second, func() error { // client-go waits longer after each failure
+		err := probe(t, w)
+		if err == nil && !w.Confirmed().After(mended) {
 			t.Fatal("a probe succeeded and confirmed nothing")
-		} else if time.Now().After(limit) {
-			t.Fatalf("never confirmed again: %v", err)
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return err
+	})
 }
 
 func storeAt(t *testing.T, cfg *rest.Config) *kubernetes.Store {

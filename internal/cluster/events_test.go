@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // The real API server takes the events, counts them on, and says what it does not take.
@@ -36,12 +37,9 @@ func TestEventsOnARealServer(t *testing.T) {
 		for _, about := range []api.ObjectReference{pool, aNode, secret} {
 			r.Warn(about, "EventsTest", "something is wrong with "+about.String()+strings.Repeat(" é", 600))
 		}
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			if written, dropped := r.Counts(); written == 3 {
-				break
-			} else if dropped > 0 || time.Now().After(end) {
-				t.Fatalf("%d written, %d dropped", written, dropped)
-			}
+		waittest.Until(t, 30*time.Second, "three are written", func() bool { written, _ := r.Counts(); return written == 3 })
+		if _, dropped := r.Counts(); dropped > 0 {
+			t.Fatalf("%d dropped", dropped)
 		}
 		cancel()
 		<-ended

@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 const (
@@ -173,13 +174,7 @@ func TestServicesStayWhileTheServerIsAway(t *testing.T) {
 	}
 	errtest.Must(t, server.Start())
 	errtest.Must(t, raw(t, cfg, http.MethodDelete, servicePath+"/stays", ""))
-	limit := time.Now().Add(40 * time.Second)
-	for found, _ := of(w.Services(), "stays"); found != nil; found, _ = of(w.Services(), "stays") {
-		if time.Now().After(limit) {
-			t.Fatal("a service that was deleted is still known")
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	waittest.Until(t, 40*time.Second, "the deleted service is forgotten", func() bool { found, _ := of(w.Services(), "stays"); return found == nil })
 }
 
 // What 5,000 services and their slices of 20 endpoints each take. The objects are made as they come from the API server.

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -28,27 +27,8 @@ import (
 // raw sends an object as an operator's tool does, with whatever is in it.
 func raw(t *testing.T, cfg *rest.Config, method, path, body string) error {
 	t.Helper()
-	hc, err := rest.HTTPClientFor(cfg)
-	errtest.Must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // also after the test has ended
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, cfg.Host+path, strings.NewReader(body))
-	errtest.Must(t, err)
-	req.Header.Set("Content-Type", "application/json")
-	if method == http.MethodPatch {
-		req.Header.Set("Content-Type", "application/merge-patch+json")
-	}
-	resp, err := hc.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode >= 300 {
-		var s struct{ Message string }
-		_ = json.NewDecoder(resp.Body).Decode(&s)
-		return fmt.Errorf("HTTP %d: %s", resp.StatusCode, s.Message)
-	}
-	return nil
+	_, err := labtest.Send(cfg, method, path, body)
+	return err
 }
 
 const (
@@ -360,13 +340,7 @@ func TestStormsOfErrors(t *testing.T) {
 			}
 			create(t, store, &api.IPPool{Meta: api.Meta{Name: "after-the-storm"}, Spec: api.IPPoolSpec{CIDR: "10.83.0.0/16"}})
 			f.answer.Store(nil)
-			limit := time.Now().Add(40 * time.Second)
-			for len(w.Cluster().Pools) == 0 {
-				if time.Now().After(limit) {
-					t.Fatal("what changed meanwhile was never seen")
-				}
-				time.Sleep(50 * time.Millisecond)
-			}
+			waittest.Until(t, 40*time.Second, "what changed meanwhile is seen", func() bool { return len(w.Cluster().Pools) > 0 })
 		})
 	}
 }
@@ -389,17 +363,10 @@ func TestServerThatWasAway(t *testing.T) {
 	errtest.Must(t, store.Get(t.Context(), gone))
 	errtest.Must(t, store.Delete(t.Context(), gone))
 	errtest.Must(t, store.Create(t.Context(), &api.IPPool{Meta: api.Meta{Name: "new"}, Spec: api.IPPoolSpec{CIDR: "10.82.0.0/16"}}))
-	limit := time.Now().Add(40 * time.Second)
-	for {
-		world := w.Cluster()
-		if len(world.Pools) == 1 && world.Pools[0].Name == "new" {
-			return
-		}
-		if time.Now().After(limit) {
-			t.Fatalf("pools: %+v", world.Pools)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	waittest.Until(t, 40*time.Second, "only the new pool is known", func() bool {
+		pools := w.Cluster().Pools
+		return len(pools) == 1 && pools[0].Name == "new"
+	})
 }
 
 // When its time is over a Watch ends at once, even if client-go waits for an API server that is away.

@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 func pool(name, cidr string) api.IPPool {
@@ -37,9 +38,7 @@ func TestMeasure(t *testing.T) {
 		{Name: "four", UID: "four", CIDR: netip.MustParsePrefix("10.0.0.0/24"), Size: 256, Reserved: 4, InUse: 4, Room: 3, Enabled: true},
 		{Name: "six", UID: "six", CIDR: netip.MustParsePrefix("fd00::/64"), Size: math.Exp2(64), Room: math.Exp2(58), Enabled: true},
 	}
-	if d := cmp.Diff(want, u.Pools, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
-		t.Errorf("pools (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "pools", want, u.Pools)
 	if u.InUse[share{"four", "a"}] != 1 || u.InUse[share{"four", "b"}] != 1 || u.Borrowed[share{"four", "b"}] != 1 || u.Cooling[share{"four", "a"}] != 1 ||
 		u.InUse[share{noPool, "a"}] != 1 || u.Blocks[share{noPool, ""}] != 1 || u.Damaged != 1 || len(u.Borrowed) != 1 {
 		t.Errorf("%+v", u)
@@ -149,9 +148,7 @@ func TestJoinLabels(t *testing.T) {
 	if d := cmp.Diff(map[string]string{"mine": "1", "zone": "b"}, labels); d != "" || !differ {
 		t.Errorf("labels (-want +got):\n%s", d)
 	}
-	if d := cmp.Diff(map[string]string{kubeLabels: `{"zone":"b"}`, "n": "n"}, notes); d != "" {
-		t.Errorf("annotations (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "annotations", map[string]string{kubeLabels: `{"zone":"b"}`, "n": "n"}, notes)
 	if _, _, differ := joinLabels(labels, notes, map[string]string{"zone": "b"}); differ {
 		t.Error("what is so already is written again")
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -153,9 +154,7 @@ func TestInstallWritesEverything(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077)) // a strict umask must not cut the modes
 	h := newHost(t)
 	errtest.Must(t, h.installer(fixedToken("secret")).Install(t.Context()))
-	if diff := cmp.Diff(wholeHost, h.files(t)); diff != "" {
-		t.Errorf("files on the host (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "files on the host", wholeHost, h.files(t))
 	if got := read(t, h.bin("calico")); got != plugin("calico") {
 		t.Errorf("calico is %q", got)
 	}
@@ -178,9 +177,7 @@ func TestConflistIsCalicos(t *testing.T) {
 		 "policy": {"type": "k8s"}, "policy_enforced": false, "policy_setup_timeout_seconds": 0, "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"}},
 		{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
 		{"type": "bandwidth", "capabilities": {"bandwidth": true}}]}`), &want))
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("conflist (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "conflist", want, got)
 }
 
 // Each step's failure shows which files came before it: that is the order.
@@ -195,9 +192,7 @@ func TestInstallOrder(t *testing.T) {
 		if err == nil {
 			t.Fatal("installed without a token")
 		}
-		if diff := cmp.Diff(wholeHost[:6], h.files(t)); diff != "" {
-			t.Errorf("files on the host (-want +got):\n%s", diff)
-		}
+		difftest.Want(t, "files on the host", wholeHost[:6], h.files(t))
 	})
 	t.Run("conflist after kubeconfig", func(t *testing.T) {
 		h := newHost(t)
@@ -239,9 +234,7 @@ func TestInstallAgainKeepsWhatIsRight(t *testing.T) {
 			t.Errorf("%s: changed is %v", name, changed)
 		}
 	}
-	if diff := cmp.Diff(wholeHost, h.files(t)); diff != "" {
-		t.Errorf("files on the host (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "files on the host", wholeHost, h.files(t))
 }
 
 func inodes(t *testing.T, h *host) map[string]uint64 {
@@ -412,11 +405,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 			if err == nil {
 				t.Fatal("installed")
 			}
-			for _, want := range c.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error does not say %q: %v", want, err)
-				}
-			}
+			difftest.Contains(t, err.Error(), c.want...)
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("error has several lines:\n%v", err)
 			}
@@ -439,9 +428,7 @@ func TestLeftoversOfAKilledRunAreRemoved(t *testing.T) {
 	put(t, h.net("99-other.conflist"), "somebody else's")
 	errtest.Must(t, h.installer(fixedToken("secret")).Install(t.Context()))
 	want := append(append([]string{}, wholeHost[:7]...), "-rw-r--r-- net.d/99-other.conflist", wholeHost[7])
-	if diff := cmp.Diff(want, h.files(t)); diff != "" {
-		t.Errorf("files on the host (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "files on the host", want, h.files(t))
 }
 
 func TestInstallersTakeTurns(t *testing.T) {

@@ -17,8 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -299,9 +298,7 @@ func TestOtherNetworksThatComeFirst(t *testing.T) {
 	errtest.Must(t, os.Mkdir(h.net("01-dir.conflist"), 0o755))
 	foreign, meta, err := preferred(h.cfg.HostNetDir, h.cfg.ConfName)
 	errtest.Must(t, err)
-	if diff := cmp.Diff([][]string{{"05-cilium.conflist", "10-aws.conflist"}, {"00-multus.conf"}}, [][]string{foreign, meta}); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "", [][]string{{"05-cilium.conflist", "10-aws.conflist"}, {"00-multus.conf"}}, [][]string{foreign, meta})
 	i := h.installer(fixedToken("secret"))
 	run(t, i)
 	await(t, "they are counted", func() bool { return value(t, i, "tortie_install_foreign_configurations") == 2 })

@@ -4,9 +4,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // The process is in a mount namespace of its own as a whole: plugins are executed by whatever thread comes.
@@ -19,11 +20,7 @@ func TestNoexecIsFoundBeforeARuntimeFindsIt(t *testing.T) {
 	if err == nil {
 		t.Fatalf("installed: %s", out)
 	}
-	for _, want := range []string{h.cfg.HostBinDirs[0], "does not run on this node", "permission denied", "mounted noexec"} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("%q is missing in:\n%s", want, out)
-		}
-	}
+	difftest.Contains(t, string(out), h.cfg.HostBinDirs[0], "does not run on this node", "permission denied", "mounted noexec")
 	if _, err := os.Stat(h.net("10-calico.conflist")); err == nil {
 		t.Error("there is a conflist")
 	}

@@ -17,7 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -27,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -288,11 +288,7 @@ func TestTokenRequestOnARealServer(t *testing.T) {
 	if _, err := tokens.Token(t.Context()); errors.Is(err, ErrNotAllowed) || err == nil || !strings.Contains(err.Error(), "KUBERNETES_NODE_NAME") {
 		t.Errorf("without the Node: %v, want an error that names KUBERNETES_NODE_NAME and passes", err)
 	}
-	for limit := time.Now().Add(time.Minute); c.review(t, token.Value).Authenticated; time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatal("the token outlives its Node")
-		}
-	}
+	waittest.Until(t, time.Minute, "the token ends with its Node", func() bool { return !c.review(t, token.Value).Authenticated })
 }
 
 // nodeName is where the API server says which node a user's token is bound to.
@@ -370,9 +366,7 @@ func TestAnInstallationIsTwoRequests(t *testing.T) {
 	i := h.real(t)
 	run(t, i)
 	await(t, "it is installed", func() bool { return value(t, i, "tortie_install_active") == 1 })
-	if diff := cmp.Diff(want, proxy.Requests()); diff != "" {
-		t.Errorf("requests (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "requests", want, proxy.Requests())
 	first := read(t, h.net(KubeconfigName))
 	// What the plugins do when they get a 401.
 	await(t, "a plugin's word is heard", func() bool {
@@ -382,9 +376,7 @@ func TestAnInstallationIsTwoRequests(t *testing.T) {
 	if read(t, h.net(KubeconfigName)) != first {
 		t.Error("the token was renewed less than 30 seconds after the last")
 	}
-	if diff := cmp.Diff(want, proxy.Requests()); diff != "" {
-		t.Errorf("requests (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "requests", want, proxy.Requests())
 }
 
 // An account that may not do what plugins do is found before a pod finds it.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -46,9 +47,7 @@ func TestEveryPlaceholder(t *testing.T) {
 		_, value, _ := strings.Cut(string(text), `"value":"`)
 		got[p.Name] = strings.TrimSuffix(value, "\"}\n")
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "", want, got)
 }
 
 func TestATemplateFileWins(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // kubeletWrites puts files into the directory of a service account as the kubelet does: a new directory, and a link to it
@@ -63,11 +64,7 @@ func TestNewCAReachesThePluginsAtOnce(t *testing.T) {
 		t.Error("nothing was written after the CA had changed")
 	}
 	want := base64.StdEncoding.EncodeToString([]byte("the second CA"))
-	for limit := time.Now().Add(10 * time.Second); !strings.Contains(read(t, h.net(KubeconfigName)), want); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("the kubeconfig has not the new CA:\n%s", read(t, h.net(KubeconfigName)))
-		}
-	}
+	waittest.Until(t, 10*time.Second, "the kubeconfig has the new CA", func() bool { return strings.Contains(read(t, h.net(KubeconfigName)), want) })
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

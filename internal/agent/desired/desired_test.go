@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 func snapshot(t *testing.T, change func(*state.Cluster)) *Snapshot {
@@ -37,9 +38,7 @@ func pool(change func(*api.IPPoolSpec)) func(*state.Cluster) {
 func TestOnlyConfirmedOwnBlocksAreOriginated(t *testing.T) {
 	s := snapshot(t, nil)
 	want := []bgp.Path{{Prefix: prefix("192.168.1.0/26")}, {Prefix: prefix("192.168.1.64/26")}}
-	if d := cmp.Diff(want, s.Originated(), compareAddrs); d != "" {
-		t.Errorf("originated (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "originated", want, s.Originated(), cmpopts.EquateEmpty())
 	s = snapshot(t, pool(func(p *api.IPPoolSpec) { p.DisableBGPExport = true }))
 	if got := s.Originated(); len(got) > 0 {
 		t.Errorf("a pool with disableBGPExport is announced: %v", got)
@@ -102,9 +101,7 @@ func TestRoutes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := snapshot(t, tc.change).By(Grounds{}).Routes([]bgp.Path{near, far})
-			if d := cmp.Diff(append(own[:2:2], tc.want...), got, compareAddrs); d != "" {
-				t.Errorf("routes (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "routes", append(own[:2:2], tc.want...), got, cmpopts.EquateEmpty())
 		})
 	}
 }
@@ -153,9 +150,7 @@ func TestNATCoversEveryPool(t *testing.T) {
 		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "b"}, Spec: api.IPPoolSpec{CIDR: "10.5.0.0/16"}})
 	})
 	want := nat.Config{Pools: []nat.Pool{{CIDR: prefix("10.5.0.0/16")}, {CIDR: prefix("192.168.0.0/16"), NATOutgoing: true}}}
-	if d := cmp.Diff(want, s.NAT(), compareAddrs); d != "" {
-		t.Errorf("NAT (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "NAT", want, s.NAT(), cmpopts.EquateEmpty())
 }
 
 func TestTunnelPools(t *testing.T) {
@@ -190,11 +185,7 @@ func TestBrokenObjectsAreNamedAndLeftOut(t *testing.T) {
 	})
 	s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, w)
 	text := strings.Join(texts(problems), "\n")
-	for _, want := range []string{"IPPool crooked", "Node node2", `"10.0.0.2"`, "Node far", `"minus"`, "BlockAffinity broken"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("problems do not name %s:\n%s", want, text)
-		}
-	}
+	difftest.Contains(t, text, "IPPool crooked", "Node node2", `"10.0.0.2"`, "Node far", `"minus"`, "BlockAffinity broken")
 	if len(s.Pools) != 1 || len(s.Others) != 1 || len(s.Blocks) != 2 {
 		t.Errorf("the rest is not as before: %d pools, %d nodes, %d blocks", len(s.Pools), len(s.Others), len(s.Blocks))
 	}
@@ -204,9 +195,7 @@ func TestPodsWithBorrowedAddressesAreOriginated(t *testing.T) {
 	s := snapshot(t, nil)
 	s.Self.Pods = []netip.Addr{addr("10.3.3.3"), addr("192.168.1.7"), addr("192.168.2.9")}
 	want := []bgp.Path{{Prefix: prefix("192.168.1.0/26")}, {Prefix: prefix("192.168.1.64/26")}, {Prefix: prefix("192.168.2.9/32")}}
-	if d := cmp.Diff(want, s.Originated(), compareAddrs); d != "" {
-		t.Errorf("originated (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "originated", want, s.Originated(), cmpopts.EquateEmpty())
 }
 
 // judged shows a judgement as lines: "+ prefix via hop" for a route, "- prefix via hop" for a refusal.
@@ -272,9 +261,7 @@ func TestJudge(t *testing.T) {
 			if strings.Contains(name, "no session") {
 				g.Held = []Claim{{Addr: addr("192.168.2.13"), Node: "far"}}
 			}
-			if d := cmp.Diff(tc.want, judged(s, g, tc.learned...), compareAddrs); d != "" {
-				t.Errorf("judgement (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "judgement", tc.want, judged(s, g, tc.learned...), cmpopts.EquateEmpty())
 		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -176,9 +177,7 @@ func TestStatics(t *testing.T) {
 	s := racked(t, nil)
 	static, problems := s.StaticRoutes()
 	want := []routes.Route{routes.To(prefix("10.255.0.1/32"), routes.Hop{Via: addr("10.0.0.253"), Dev: "eth0"})}
-	if d := cmp.Diff(want, static, compareAddrs); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	difftest.Want(t, "", want, static, cmpopts.EquateEmpty())
 	if len(problems) != 1 || !errtest.Names(problems[0], "10.255.0.2 reachableBy 10.7.7.7") {
 		t.Errorf("problems: %v", problems)
 	}

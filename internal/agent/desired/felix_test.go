@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -89,9 +90,7 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	nodes := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
 	check := func(what string, want, got any) {
 		t.Helper()
-		if diff := cmp.Diff(want, got, compareAddrs); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
+		difftest.Want(t, what, want, got, cmpopts.EquateEmpty())
 	}
 	check("NAT", nat.Config{Pools: pools}, s.NAT())
 	check("guard", guard.Config{Nodes: nodes, PodLinks: "cali"}, s.Guard())

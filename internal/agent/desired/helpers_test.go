@@ -3,18 +3,10 @@ package desired
 import (
 	"net/netip"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 )
-
-var compareAddrs = cmp.Options{
-	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}),
-	cmpopts.EquateEmpty(),
-}
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }

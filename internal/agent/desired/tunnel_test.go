@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster/state"
@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // dual is a snapshot with both families, in which node2 has announced ends of all tunnels and far none.
@@ -85,9 +86,7 @@ func TestOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := dual(t, tt.ipip, tt.vxlan, tt.vxlan6, nil)
 			got := []string{s.wayTo(t, near), s.wayTo(t, far), s.wayTo(t, near6), s.wayTo(t, far6)}
-			if d := cmp.Diff([]string{tt.near, tt.far, tt.near6, tt.far6}, got); d != "" {
-				t.Errorf("ways (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "ways", []string{tt.near, tt.far, tt.near6, tt.far6}, got)
 		})
 	}
 }
@@ -138,9 +137,7 @@ func TestEndWays(t *testing.T) {
 				ends = append(ends, r.String())
 			}
 		}
-		if d := cmp.Diff(tt.want, ends); d != "" {
-			t.Errorf("%s: ends (-want +got):\n%s", name, d)
-		}
+		difftest.Want(t, fmt.Sprintf("%s: ends", name), tt.want, ends)
 	}
 }
 
@@ -156,9 +153,7 @@ func TestTunnels(t *testing.T) {
 			Peers: []vxlan.Peer{{Addr: addr("fd44::2:1"), MAC: vxlan.MAC{2, 0, 0, 0, 0, 2}, Node: addr("fd00::2")}},
 		},
 	}
-	if d := cmp.Diff(want, s.Tunnels(), compareAddrs); d != "" {
-		t.Errorf("tunnels (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "tunnels", want, s.Tunnels(), cmpopts.EquateEmpty())
 	s.Felix = Felix{VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 9000}
 	s.Self.ChecksumsBroken = true
 	got := s.Tunnels()
@@ -341,9 +336,7 @@ func TestChangeOfEncapsulation(t *testing.T) {
 				again := c.Follow(s, standing, start.Add(st.after))
 				_, ipip := s.Tunnel()
 				got := []any{s.wayTo(t, near), ipip, s.Tunnels().VXLAN != nil, again > 0, s.Guard().IPIP, s.Guard().VXLAN}
-				if d := cmp.Diff([]any{st.near, st.ipipDev, st.vxlanDev, st.again, st.ipipDev, st.vxlanDev}, got); d != "" {
-					t.Errorf("step %d: way, tunl0, VXLAN, again, the guard's IPIP and VXLAN (-want +got):\n%s", i, d)
-				}
+				difftest.Want(t, fmt.Sprintf("step %d: way, tunl0, VXLAN, again, the guard's IPIP and VXLAN", i), []any{st.near, st.ipipDev, st.vxlanDev, st.again, st.ipipDev, st.vxlanDev}, got)
 				if assign, keep := s.TunnelRanges(VXLANTunnel); len(keep) > 0 != st.vxlanDev || len(assign) > 0 != (st.vxlan == always) {
 					t.Errorf("step %d: the address of VXLAN is kept in %v, assigned from %v", i, keep, assign)
 				}

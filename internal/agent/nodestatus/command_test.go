@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -64,19 +64,13 @@ func TestFormatsHoldTheWholeAnswer(t *testing.T) {
 			t.Run(name+" "+format, func(t *testing.T) {
 				got := &Report{}
 				decodeOutput(t, address, decode, "status", format, got)
-				if d := cmp.Diff(want, got); d != "" {
-					t.Errorf("status (-want +got):\n%s", d)
-				}
+				difftest.Want(t, "status", want, got)
 				var peers []Peer
 				decodeOutput(t, address, decode, "peers", format, &peers)
-				if d := cmp.Diff(want.Peers, peers); d != "" {
-					t.Errorf("peers (-want +got):\n%s", d)
-				}
+				difftest.Want(t, "peers", want.Peers, peers)
 				var routes RoutesAnswer
 				decodeOutput(t, address, decode, "routes", format, &routes)
-				if d := cmp.Diff(RoutesAnswer{want.Routes, want.Announced}, routes); d != "" {
-					t.Errorf("routes (-want +got):\n%s", d)
-				}
+				difftest.Want(t, "routes", RoutesAnswer{want.Routes, want.Announced}, routes)
 			})
 		}
 	}
@@ -145,11 +139,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			t.Errorf("%v at %s: no error", c.args, c.address)
 			continue
 		}
-		for _, want := range c.want {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%v at %s: %v; want %q in it", c.args, c.address, err, want)
-			}
-		}
+		difftest.Contains(t, err.Error(), c.want...)
 	}
 	if _, err := execute(t, nobody, "status", "-h"); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("-h: %v", err)
@@ -206,11 +196,7 @@ func TestPicking(t *testing.T) {
 		if err != nil {
 			t.Errorf("%v: %v", c.args, err)
 		}
-		for _, want := range c.want {
-			if !strings.Contains(got, want) {
-				t.Errorf("%v: %q is missing in\n%s", c.args, want, got)
-			}
-		}
+		difftest.Contains(t, got, c.want...)
 		for _, not := range c.not {
 			if strings.Contains(got, not) {
 				t.Errorf("%v: %q is in\n%s", c.args, not, got)
@@ -227,7 +213,5 @@ func TestLongestRouteFirst(t *testing.T) {
 	for _, x := range r.Routes.List {
 		got = append(got, x.Destination)
 	}
-	if d := cmp.Diff([]string{"10.1.2.9/32", "10.1.2.0/26", "0.0.0.0/0"}, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	difftest.Want(t, "", []string{"10.1.2.9/32", "10.1.2.0/26", "0.0.0.0/0"}, got)
 }

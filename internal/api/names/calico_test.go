@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 func TestPolicy(t *testing.T) {
@@ -34,9 +35,7 @@ func TestLabels(t *testing.T) {
 		`{"labels":{"b":`:                        own,
 	} {
 		m := &api.Meta{Labels: own, Annotations: map[string]string{AnnotationMetadata: annotation}}
-		if d := cmp.Diff(want, Labels(m)); d != "" {
-			t.Errorf("%s (-want +got):\n%s", annotation, d)
-		}
+		difftest.Want(t, annotation, want, Labels(m))
 	}
 	alone := &api.Meta{Annotations: map[string]string{AnnotationMetadata: `{"labels":{"c":"3"}}`}}
 	if d := cmp.Diff(map[string]string{"c": "3"}, Labels(alone)); d != "" || own["b"] != "1" {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 func TestBlock(t *testing.T) {
@@ -99,9 +99,7 @@ func TestAffinityLabelsGolden(t *testing.T) {
 		"projectcalico.org/hostname-hash": "NFMRV7SNQDV3IYI35HQLAINALEIM3LCM4ROCORJEDHWODI7W2ARA",
 		"projectcalico.org/ip-version":    "4",
 	}
-	if d := cmp.Diff(want, AffinityLabels("gold-node", "host", netip.MustParsePrefix("192.168.154.0/26"))); d != "" {
-		t.Errorf("labels (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "labels", want, AffinityLabels("gold-node", "host", netip.MustParsePrefix("192.168.154.0/26")))
 }
 
 func TestHandle(t *testing.T) {

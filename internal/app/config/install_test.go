@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -38,9 +37,7 @@ func TestLoadInstallDefaults(t *testing.T) {
 		ServiceAccount: "tortie-cni", LogLevel: "info", LogMaxSize: 100, LogMaxAge: 30, LogMaxCount: 10, Stay: true,
 		Policy: PolicyOff, PolicyTimeout: 5, AccountDir: "/var/run/secrets/kubernetes.io/serviceaccount",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("defaults (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "defaults", want, got)
 }
 
 func TestLoadInstallValues(t *testing.T) {
@@ -65,9 +62,7 @@ func TestLoadInstallValues(t *testing.T) {
 	if got.UpdateBinaries || got.Stay || got.ConfMode != 0o640 || len(got.SkipBinaries) != 2 || got.AgentReadyURL == "" || got.MetricsAddr != ":9095" {
 		t.Errorf("got %+v", got)
 	}
-	if diff := cmp.Diff([]string{"/host/opt/cni/bin", "/host/secondary"}, got.HostBinDirs); diff != "" {
-		t.Errorf("bin dirs (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "bin dirs", []string{"/host/opt/cni/bin", "/host/secondary"}, got.HostBinDirs)
 }
 
 func TestLoadInstallRefuses(t *testing.T) {

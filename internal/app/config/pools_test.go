@@ -2,12 +2,12 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -62,9 +62,7 @@ func TestPools(t *testing.T) {
 					}
 					continue
 				}
-				if d := cmp.Diff(*family.want, family.got.Spec); d != "" {
-					t.Errorf("pool %d (-want +got):\n%s", i, d)
-				}
+				difftest.Want(t, fmt.Sprintf("pool %d", i), *family.want, family.got.Spec)
 				cidr := ""
 				if family.got.CIDR.IsValid() {
 					cidr = family.got.CIDR.String()
@@ -121,9 +119,7 @@ func TestFelix(t *testing.T) {
 	vni, mtu6 := 7, 1380
 	ours := api.PortRange("1000:2000")
 	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, VXLANVNI: &vni, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu6, IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes, WorkloadSourceSpoofing: "Any"}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	difftest.Want(t, "", want, got)
 	if !n.AllowBGPFromPods {
 		t.Error("TORTIE_ALLOW_BGP_FROM_PODS=true is not taken")
 	}

@@ -61,7 +61,7 @@ func TestRun(t *testing.T) {
 	defer taken.Close()
 	log := slog.New(slog.DiscardHandler)
 	err = Run(t.Context(), taken.Addr().String(), http.NotFoundHandler(), log, "SOME_HOST, SOME_PORT")
-	if err == nil || !strings.Contains(err.Error(), "(SOME_HOST, SOME_PORT)") {
+	if !errtest.Names(err, "SOME_HOST SOME_PORT") {
 		t.Errorf("%v", err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

@@ -8,13 +8,12 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -111,9 +110,7 @@ func TestASteadyStartAsksNothing(t *testing.T) {
 		now, there := found(t, store), pools(t, store)
 		proxy.Reset()
 		errtest.Must(t, errors.Join(SetUp(t.Context(), store, want, now), MakePools(t.Context(), store, testPools(), there)))
-		if d := cmp.Diff(requests, proxy.Requests()); d != "" {
-			t.Errorf("requests (-want +got):\n%s", d)
-		}
+		difftest.Want(t, "requests", requests, proxy.Requests())
 	}
 }
 
@@ -137,9 +134,7 @@ func TestSetUpLeavesWhatAnOperatorWrote(t *testing.T) {
 	errtest.Must(t, errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s"}}, stale), MakePools(t.Context(), store, want, there)))
 	errtest.Must(t, store.Get(t.Context(), info))
 	wanted := api.ClusterInformationSpec{CalicoVersion: "v3.30.0", ClusterGUID: strings.Repeat("a", 32), ClusterType: "typha,kdd,more,k8s", DatastoreReady: &no}
-	if d := cmp.Diff(wanted, info.Spec); d != "" {
-		t.Errorf("ClusterInformation (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "ClusterInformation", wanted, info.Spec)
 	if err := store.Get(t.Context(), &api.IPPool{Meta: api.Meta{Name: "default-ipv4-ippool"}}); !isNotFound(err) {
 		t.Errorf("a default pool beside an operator's: %v", err)
 	}

@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 )
@@ -19,10 +18,7 @@ import (
 // aNode makes a Node that goes with the test.
 func aNode(t *testing.T, store *kubernetes.Store, name string, annotations map[string]string) *api.Node {
 	t.Helper()
-	n := &api.Node{Meta: api.Meta{Name: name}}
-	labstore.Forget(t, store, n)
-	n = &api.Node{Meta: api.Meta{Name: name, Annotations: annotations}}
-	errtest.Must(t, store.Create(t.Context(), n))
+	labstore.Make(t, store, &api.Node{Meta: api.Meta{Name: name, Annotations: annotations}})
 	return read(t, store, name)
 }
 
@@ -39,9 +35,7 @@ func TestAnnounce(t *testing.T) {
 	want := map[string]string{api.AnnotationIPv4Address: "10.0.0.1/24", api.AnnotationIPv4TunnelAddr: ""}
 	errtest.Must(t, Announce(t.Context(), store, node.Annotations, node.Name, want))
 	got := read(t, store, node.Name)
-	if d := cmp.Diff(map[string]string{"other": "stays", api.AnnotationIPv4Address: "10.0.0.1/24"}, got.Annotations); d != "" {
-		t.Errorf("annotations (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "annotations", map[string]string{"other": "stays", api.AnnotationIPv4Address: "10.0.0.1/24"}, got.Annotations)
 	// What is right already is not written again.
 	errtest.Must(t, Announce(t.Context(), store, got.Annotations, got.Name, want))
 	if again := read(t, store, node.Name); again.ResourceVersion != got.ResourceVersion {
@@ -124,8 +118,7 @@ func TestLabelAffinities(t *testing.T) {
 		Spec: api.BlockAffinitySpec{State: api.AffinityConfirmed, Node: "label-node", CIDR: "10.84.0.64/26", Type: api.AffinityVirtual, Deleted: "false"},
 	}
 	for _, a := range []*api.BlockAffinity{old, virtual} {
-		labstore.Forget(t, store, &api.BlockAffinity{Meta: api.Meta{Name: a.Name}, Spec: a.Spec})
-		errtest.Must(t, store.Create(t.Context(), a))
+		labstore.Make(t, store, a)
 	}
 	list := func() api.BlockAffinityList {
 		var l api.BlockAffinityList

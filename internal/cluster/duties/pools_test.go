@@ -2,15 +2,15 @@ package duties
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 )
@@ -100,9 +100,7 @@ func TestPodSubnets(t *testing.T) {
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
-		if d := cmp.Diff(prefixes(want...), got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
-			t.Errorf("%q (-want +got):\n%s", text, d)
-		}
+		difftest.Want(t, fmt.Sprintf("%q", text), prefixes(want...), got)
 	}
 	for _, text := range []string{"networking:\n  podSubnet: 10.244.0.0\n", "networking: [", "networking:\n  podSubnet: 7\n"} {
 		if got, err := podSubnets(text); err == nil {
@@ -115,12 +113,9 @@ func TestPodSubnets(t *testing.T) {
 func TestSetUpAfterKubeadm(t *testing.T) {
 	store := labstore.Store(t)
 	nothingThere(t, store)
-	m := &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}}
-	labstore.Forget(t, store, m)
-	m = &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}, Data: map[string]string{
+	labstore.Make(t, store, &api.ConfigMap{Meta: api.Meta{Namespace: "kube-system", Name: "kubeadm-config"}, Data: map[string]string{
 		"ClusterConfiguration": "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking:\n  podSubnet: 10.99.0.0/16,fd00:99::/56\n",
-	}}
-	errtest.Must(t, store.Create(t.Context(), m))
+	}})
 	want := testPools()
 	want.V4.CIDR = netip.Prefix{}
 	errtest.Must(t, errors.Join(SetUp(t.Context(), store, Cluster{Type: []string{"k8s", "bgp"}}, found(t, store)), MakePools(t.Context(), store, want, nil)))
@@ -137,7 +132,5 @@ func TestSetUpAfterKubeadm(t *testing.T) {
 	felix := &api.FelixConfiguration{Meta: api.Meta{Name: api.DefaultName}}
 	errtest.Must(t, store.Get(t.Context(), felix))
 	spec = api.FelixConfigurationSpec{LogSeverityScreen: "Info", ReportingInterval: "0s"}
-	if d := cmp.Diff(spec, felix.Spec); d != "" {
-		t.Errorf("FelixConfiguration (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "FelixConfiguration", spec, felix.Spec)
 }

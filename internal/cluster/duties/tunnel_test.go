@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -37,11 +36,8 @@ func prefixes(texts ...string) []netip.Prefix {
 // pool makes an IPPool that goes with the test, with all that was made in it.
 func pool(t *testing.T, store *kubernetes.Store, name, cidr string, blockSize int) {
 	t.Helper()
-	p := &api.IPPool{Meta: api.Meta{Name: name}}
-	labstore.Forget(t, store, p)
+	labstore.Make(t, store, &api.IPPool{Meta: api.Meta{Name: name}, Spec: api.IPPoolSpec{CIDR: cidr, BlockSize: blockSize, IPIPMode: api.EncapAlways}})
 	emptied(t, store)
-	p.Meta, p.Spec = api.Meta{Name: name}, api.IPPoolSpec{CIDR: cidr, BlockSize: blockSize, IPIPMode: api.EncapAlways}
-	errtest.Must(t, store.Create(t.Context(), p))
 }
 
 // emptied removes all of IPAM at the end of the test.
@@ -165,10 +161,8 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 			pool(t, store, "table-b", "10.86.0.0/24", 29)
 			prepare(t, store, node, c.at, c.handle)
 			if c.at != nil && c.at.cools {
-				config := &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}}
-				labstore.Forget(t, store, config)
-				config = &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}}
-				errtest.Must(t, store.Create(t.Context(), config))
+				spec := api.IPAMConfigSpec{AutoAllocateBlocks: true, IPCooldownSeconds: 600}
+				labstore.Make(t, store, &api.IPAMConfig{Meta: api.Meta{Name: api.DefaultName}, Spec: spec})
 			}
 			agent := NewTunnel(ipam.NewClient(store, time.Now), IPIP, node, time.Now)
 			in := TunnelInput{Ranges: Ranges{Assign: c.from, Keep: c.from}, Noted: noted, Unsure: c.unsure}
@@ -187,9 +181,7 @@ func TestTunnelAddressAgainstIPAM(t *testing.T) {
 			if got.IsValid() {
 				want = []netip.Addr{got}
 			}
-			if d := cmp.Diff(want, held(t, store, node), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
-				t.Errorf("the handle holds (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "the handle holds", want, held(t, store, node))
 		})
 	}
 }
@@ -515,9 +507,7 @@ func checkAddresses(t *testing.T, store *kubernetes.Store, final []netip.Addr) {
 			got[*handle] = netip.AddrFrom4(addr)
 		}
 	}
-	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
-		t.Errorf("who holds what (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "who holds what", want, got)
 }
 
 // All that a restarted agent asks for its duties, when everything is as it should be: its handle and the block that it names.
@@ -547,9 +537,7 @@ func TestRequestsOfASteadyStart(t *testing.T) {
 	}
 	start(false)
 	start(true)
-	if d := cmp.Diff(map[string]int{"get ipamhandles": 1, "get ipamblocks": 1}, proxy.Requests()); d != "" {
-		t.Errorf("requests (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "requests", map[string]int{"get ipamhandles": 1, "get ipamblocks": 1}, proxy.Requests())
 }
 
 // Each kind of tunnel has an address, a handle and a mark of its own, as Calico writes them; one that is released leaves the others.
@@ -557,10 +545,7 @@ func TestTunnelKinds(t *testing.T) {
 	store := labstore.Store(t)
 	aNode(t, store, "kinds-node", nil)
 	pool(t, store, "kinds-4", "10.78.0.0/24", 26)
-	p := &api.IPPool{Meta: api.Meta{Name: "kinds-6"}}
-	labstore.Forget(t, store, p)
-	p.Meta, p.Spec = api.Meta{Name: "kinds-6"}, api.IPPoolSpec{CIDR: "fd78::/112", BlockSize: 122, VXLANMode: api.EncapAlways}
-	errtest.Must(t, store.Create(t.Context(), p))
+	labstore.Make(t, store, &api.IPPool{Meta: api.Meta{Name: "kinds-6"}, Spec: api.IPPoolSpec{CIDR: "fd78::/112", BlockSize: 122, VXLANMode: api.EncapAlways}})
 	client := ipam.NewClient(store, time.Now)
 	ranges := map[bool][]netip.Prefix{false: prefixes("10.78.0.0/24"), true: prefixes("fd78::/112")}
 	handles := map[string]TunnelKind{"ipip-tunnel-addr-kinds-node": IPIP, "vxlan-tunnel-addr-kinds-node": VXLAN, "vxlan-v6-tunnel-addr-kinds-node": VXLANv6}
@@ -583,9 +568,7 @@ func TestTunnelKinds(t *testing.T) {
 		}
 	}
 	want := map[string]string{"ipip-tunnel-addr-kinds-node": "ipipTunnelAddress", "vxlan-tunnel-addr-kinds-node": "vxlanTunnelAddress", "vxlan-v6-tunnel-addr-kinds-node": "vxlanV6TunnelAddress"}
-	if d := cmp.Diff(want, marks); d != "" {
-		t.Errorf("marks in IPAM (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "marks in IPAM", want, marks)
 	if none, err := NewTunnel(client, VXLAN, "kinds-node", time.Now).Address(t.Context(), TunnelInput{}); err != nil || none.IsValid() {
 		t.Errorf("no pool encapsulates: %s, %v", none, err)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -409,11 +410,7 @@ func TestShow(t *testing.T) {
 		}
 		a := w.held("net.a-1")[0]
 		out, _ = w.run(0, "show", a.String())
-		for _, text := range []string{"pool", "owned by a; claim: confirmed", "pod default/a-1 on a", "net.a-1", "In use", "yes"} {
-			if !strings.Contains(out, text) {
-				t.Errorf("the story of %s does not say %q:\n%s", a, text, out)
-			}
-		}
+		difftest.Contains(t, out, "pool", "owned by a; claim: confirmed", "pod default/a-1 on a", "net.a-1", "In use", "yes")
 		w.kill("a-1")
 		if out, _ = w.run(0, "show", a.String()); !strings.Contains(out, "its pod is gone; the controllers free it") || !strings.Contains(out, "leak address-no-pod") {
 			t.Errorf("the story of a leak:\n%s", out)

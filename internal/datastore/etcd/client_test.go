@@ -16,6 +16,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -156,9 +157,7 @@ func TestTokens(t *testing.T) {
 		errtest.Must(t, update(t.Context(), s))
 	}
 	want := []string{"Authenticate", "Txn one", "Txn one", "Authenticate", "Txn two", "Txn two", "Authenticate", "Txn three"}
-	if d := cmp.Diff(want, f.Requests()); d != "" {
-		t.Errorf("requests (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "requests", want, f.Requests())
 	refusing := newFaulty(t, refuse(3, "etcdserver: authentication failed, invalid user ID or password"))
 	err := get(t.Context(), open(t, Config{Endpoints: []string{refusing.URL}, Username: "calico", Password: password}))
 	named := errtest.Names(err, `get /calico/ipam/v2/handle/Net.Abc "calico" etcdserver: authentication 3`)

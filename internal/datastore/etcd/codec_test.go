@@ -5,10 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -126,17 +125,13 @@ func TestCalicosForm(t *testing.T) {
 			got := newLike(c.want)
 			errtest.Must(t, decode(got, keyValue{key: c.key, value: []byte(c.value), revision: 12}))
 			c.want.GetMeta().ResourceVersion = "12"
-			if d := cmp.Diff(c.want, got); d != "" {
-				t.Errorf("object (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "object", c.want, got)
 			if key, err := keyOf(got); err != nil || key != c.key {
 				t.Errorf("key %s, %v, want %s", key, err, c.key)
 			}
 			text, err := encode(got)
 			errtest.Must(t, err)
-			if d := cmp.Diff(c.value, string(text)); d != "" {
-				t.Errorf("value (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "value", c.value, string(text))
 		})
 	}
 }

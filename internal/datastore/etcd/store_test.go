@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -205,9 +204,7 @@ func TestUnknownFieldsStay(t *testing.T) {
 	errtest.Must(t, s.Update(t.Context(), p))
 	want := `{"kind":"IPPool","apiVersion":"projectcalico.org/v3","metadata":{"name":"pool","uid":"u","creationTimestamp":"2026-11-20T16:03:57Z",` +
 		`"finalizers":["f"],"labels":{"a":"1"}},"spec":{"cidr":"10.0.0.0/16","blockSize":26,"nodeSelector":"has(x)","future":{"x":[1]}}}`
-	if d := cmp.Diff(tree(t, want), tree(t, value(t, s, key))); d != "" {
-		t.Errorf("value (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "value", tree(t, want), tree(t, value(t, s, key)))
 }
 
 func tree(t *testing.T, text string) (v any) {

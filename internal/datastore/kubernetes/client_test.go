@@ -21,12 +21,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/dialer"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -339,9 +338,7 @@ func TestRequestHeaders(t *testing.T) {
 		"Bearer one|tortie-cni/v0|application/json|" + acceptMeta,
 		"Bearer two|tortie-cni/v0|application/json|" + acceptMeta,
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("headers (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "headers", want, got)
 	cfg = f.config()
 	cfg.Token = secret + "\nX-Injected: yes"
 	if err := get(t.Context(), open(t, cfg)); err == nil || strings.Contains(err.Error(), secret) {

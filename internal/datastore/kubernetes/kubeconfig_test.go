@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -61,9 +60,7 @@ func TestLoadKubeconfig(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := LoadKubeconfig(writeConfig(t, c.cluster, c.user))
 			errtest.Must(t, err)
-			if d := cmp.Diff(c.want, got); d != "" {
-				t.Errorf("config (-want +got):\n%s", d)
-			}
+			difftest.Want(t, "config", c.want, got)
 		})
 	}
 }
@@ -77,9 +74,7 @@ func TestLoadKubeconfigReadsFilesBesideIt(t *testing.T) {
 	got, err := LoadKubeconfig(path)
 	errtest.Must(t, err)
 	want := Config{Server: "https://a", CAData: []byte("CA"), TokenFile: filepath.Join(dir, "token")}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("config (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "config", want, got)
 }
 
 // What is wrong is told with the file and the field, and never with the token.
@@ -181,9 +176,7 @@ func TestLoadKubeconfigOverridden(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := LoadKubeconfigOverridden(c.path, c.o)
 			errtest.Must(t, err)
-			if diff := cmp.Diff(c.want, got); diff != "" {
-				t.Errorf("config (-want +got):\n%s", diff)
-			}
+			difftest.Want(t, "config", c.want, got)
 		})
 	}
 	if _, err := LoadKubeconfigOverridden(path, Override{Context: "other"}); err == nil || !strings.Contains(err.Error(), `"nowhere"`) {

@@ -22,6 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -260,9 +261,7 @@ func TestPatchTested(t *testing.T) {
 		t.Errorf("the patch filled in the object (-before +after):\n%s", d)
 	}
 	errtest.Must(t, s.Get(t.Context(), pod))
-	if d := cmp.Diff(map[string]string{"kept": "yes", api.AnnotationPodIP: ""}, pod.Annotations); d != "" {
-		t.Errorf("annotations (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "annotations", map[string]string{"kept": "yes", api.AnnotationPodIP: ""}, pod.Annotations)
 	gone := &api.Pod{Meta: api.Meta{Name: "tested-never", Namespace: "default"}}
 	if err := s.PatchTested(t.Context(), gone, clear("one")); !errors.Is(err, datastore.ErrNotFound) {
 		t.Errorf("a pod that is gone: error %v, want %v", err, datastore.ErrNotFound)

@@ -5,10 +5,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -22,9 +21,7 @@ func TestWriteAndClear(t *testing.T) {
 		t.Helper()
 		p := pod()
 		errtest.Must(t, store.Get(t.Context(), p))
-		if d := cmp.Diff(want, p.Annotations); d != "" {
-			t.Errorf("%s (-want +got):\n%s", what, d)
-		}
+		difftest.Want(t, what, want, p.Annotations)
 	}
 	if err := Clear(t.Context(), store, pod(), "one"); !errors.Is(err, datastore.ErrConflict) {
 		t.Errorf("clear a pod that names no container: %v", err)

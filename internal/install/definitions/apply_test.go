@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/install/definitions"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -142,11 +143,7 @@ func TestUpgrade(t *testing.T) {
 			t.Errorf("%s lost something when it was written:\n%s", plural, diff)
 		}
 	}
-	for _, want := range []string{"bgppeers.crd.projectcalico.org: created", "bgpconfigurations.crd.projectcalico.org: brought up to date"} {
-		if !strings.Contains(told, want) {
-			t.Errorf("told %s, want %s", told, want)
-		}
-	}
+	difftest.Contains(t, told, "bgppeers.crd.projectcalico.org: created", "bgpconfigurations.crd.projectcalico.org: brought up to date")
 	c.rulesAreNew(t)
 	c.helmAgrees(t)
 	revision := c.definition(t, "ippools").GetResourceVersion()
@@ -225,11 +222,7 @@ func TestCalicosStay(t *testing.T) {
 	pool := c.create(t, "ippools", "{kind: IPPool, metadata: {name: theirs}, spec: {cidr: 10.1.0.0/16, theirOwn: abc}}")
 	revision := c.definition(t, "ippools").GetResourceVersion()
 	told := c.apply(t, all)
-	for _, want := range []string{"ippools.crd.projectcalico.org: somebody else's, left as it is", "ipreservations.crd.projectcalico.org: somebody else's, extended"} {
-		if !strings.Contains(told, want) {
-			t.Errorf("told %q, want %q", told, want)
-		}
-	}
+	difftest.Contains(t, told, "ippools.crd.projectcalico.org: somebody else's, left as it is", "ipreservations.crd.projectcalico.org: somebody else's, extended")
 	if now := c.definition(t, "ippools").GetResourceVersion(); now != revision {
 		t.Error("a definition that has all was written")
 	}
@@ -242,9 +235,7 @@ func TestCalicosStay(t *testing.T) {
 	both, err := c.kind("ipreservations").Get(t.Context(), "both", metav1.GetOptions{})
 	errtest.Must(t, err)
 	want := map[string]any{"reservedCIDRs": []any{"10.1.0.1/32"}, "theirOwn": "abc"}
-	if diff := cmp.Diff(want, both.Object["spec"]); diff != "" {
-		t.Errorf("an object of both (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "an object of both", want, both.Object["spec"])
 }
 
 // deleted has a definition that somebody has deleted and that is not gone yet: it is not taken for one that is there, and made anew later.

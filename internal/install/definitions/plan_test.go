@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -70,9 +71,7 @@ func TestDecide(t *testing.T) {
 			if got.Object == nil {
 				return
 			}
-			if diff := cmp.Diff(definition(t, c.label, c.result).Object["spec"], got.Object.Object["spec"]); diff != "" {
-				t.Errorf("what is written (-want +got):\n%s", diff)
-			}
+			difftest.Want(t, "what is written", definition(t, c.label, c.result).Object["spec"], got.Object.Object["spec"])
 		})
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -41,13 +41,9 @@ func TestNext(t *testing.T) {
 			Round{Done: []string{"a", "b", "c"}, Waiting: map[string]string{}}},
 		"nodes that have gone": {View{}, Round{Done: []string{"a", "b", "c"}, Waiting: map[string]string{}}},
 	} {
-		if diff := cmp.Diff(c.want, c.view.Next([]string{"a", "b", "c"})); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		difftest.Want(t, name, c.want, c.view.Next([]string{"a", "b", "c"}))
 	}
-	if diff := cmp.Diff([]string{"a", "b", "c", "d"}, View{Nodes: append(nodes, Node{Name: "d"}), Agents: set("d")}.Targets()); diff != "" {
-		t.Errorf("targets (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "targets", []string{"a", "b", "c", "d"}, View{Nodes: append(nodes, Node{Name: "d"}), Agents: set("d")}.Targets())
 }
 
 // TestAnyOrderOfEvents has nodes that become silent, return and go, agents that end when they like, and pods that fail at first: no node
@@ -106,11 +102,7 @@ func TestProgressNamesAFew(t *testing.T) {
 		r.Waiting[name] = notReady
 	}
 	line := r.progress(8, 90*time.Second)
-	for _, want := range []string{"1 of 8 nodes", "1m30s left", "a (" + notReady + ")", "e (", "and 2 more"} {
-		if !strings.Contains(line, want) {
-			t.Errorf("%q lacks %q", line, want)
-		}
-	}
+	difftest.Contains(t, line, "1 of 8 nodes", "1m30s left", "a ("+notReady+")", "e (", "and 2 more")
 	if failed, silent := r.failed(); len(failed) != 0 || len(silent) != 7 {
 		t.Errorf("failed %v, silent %v", failed, silent)
 	}
@@ -136,9 +128,7 @@ func TestUndo(t *testing.T) {
 		"metadata": map[string]any{"annotations": map[string]any{api.AnnotationIPv4Address: nil, api.AnnotationReflection: nil}},
 		"status":   map[string]any{"conditions": []any{map[string]any{"$patch": "delete", "type": "NetworkUnavailable"}}},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("patch (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "patch", want, got)
 	n.Annotations = map[string]string{api.AnnotationASNumber: "64600"}
 	n.Status.Conditions[1].Message = "Calico is running on this node"
 	n.Status.Conditions[0].Status = corev1.ConditionUnknown

@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // Pods that attack, and their victim, in both families.
@@ -298,11 +299,7 @@ func TestBGP(t *testing.T) {
 			for _, flags := range []byte{0x02, 0xc2, 0x0a, 0x22, 0xea} {
 				before := c.count(t, guard.BGPFromPod)
 				c.send(t, opening(c.attacker.Link(t, "eth0").HardwareAddr, at(is.pod, 7000+uint16(flags)), at(is.known, 179), flags))
-				for deadline := time.Now().Add(surely); c.count(t, guard.BGPFromPod) == before; time.Sleep(5 * time.Millisecond) {
-					if time.Now().After(deadline) {
-						t.Fatalf("a SYN with flags %#02x is not dropped", flags)
-					}
-				}
+				waittest.Until(t, surely, fmt.Sprintf("a SYN with flags %#02x is dropped", flags), func() bool { return c.count(t, guard.BGPFromPod) > before })
 			}
 			// Nodes among themselves, and answers to a client that happens to use such a port.
 			if err := dial(t, c.known, netip.AddrPort{}, at(is.node, 179), surely); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the kernel has now")
@@ -176,15 +177,12 @@ func listenIPIP(t *testing.T, ns *netnstest.NS) func() string {
 func (h *host) eventually(t *testing.T, reason string, packets uint64) {
 	t.Helper()
 	var got map[string]nft.Counter
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		var err error
-		if got, err = h.guard.Counters(t.Context()); err != nil {
-			t.Fatal(err)
+	waittest.For(t, 20*time.Second, func() (err error) {
+		if got, err = h.guard.Counters(t.Context()); err == nil && got[reason].Packets < packets {
+			err = fmt.Errorf("%s: fewer than %d packets counted: %v", reason, packets, got)
 		}
-		if got[reason].Packets >= packets {
-			break
-		}
-	}
+		return err
+	})
 	if got[reason].Packets != packets {
 		t.Errorf("%s: %d packets counted, want %d; all: %v", reason, got[reason].Packets, packets, got)
 	}

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -62,9 +62,7 @@ func TestWanted(t *testing.T) {
 		for _, s := range tt.config.Wanted(tt.have.get) {
 			got = append(got, s.Key.String()+"="+s.Value)
 		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		difftest.Want(t, name, tt.want, got)
 	}
 }
 
@@ -110,7 +108,7 @@ func TestUnwritable(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "net/ipv4/ip_forward"), 0o755); err != nil { // a directory can't be written
 		t.Fatal(err)
 	}
-	if err := hostsysctl.Sync(sysctl.Root(dir), hostsysctl.Config{Forward: true}); err == nil || !strings.Contains(err.Error(), "sysctl -w net.ipv4.ip_forward=1") {
+	if err := hostsysctl.Sync(sysctl.Root(dir), hostsysctl.Config{Forward: true}); !errtest.Names(err, "sysctl net.ipv4.ip_forward=1") {
 		t.Errorf("not writable: %v, want the remedy", err)
 	}
 }

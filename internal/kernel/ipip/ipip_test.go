@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -54,15 +54,11 @@ func wantDevice(t *testing.T, ns *netnstest.NS, want ipip.Tunnel) {
 		Index: link.Index, Name: "tunl0", Kind: "ipip", MTU: want.MTU, Up: true, Tunnel: netlinkx.Tunnel{PMTUDisc: true},
 		HardwareAddr: link.HardwareAddr, TxQueues: 1, RxQueues: 1,
 	}
-	if diff := cmp.Diff(wantLink, link, cmpopts.IgnoreUnexported(netlinkx.Link{}), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-		t.Errorf("tunl0 (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "tunl0", wantLink, link, cmpopts.IgnoreUnexported(netlinkx.Link{}))
 	got, err := ns.Conn.Addrs(link.Index, netlinkx.FamilyAll)
 	errtest.Must(t, err)
 	wantAddrs := []netlinkx.Addr{{Prefix: netip.PrefixFrom(want.Addr, 32), Link: link.Index}}
-	if diff := cmp.Diff(wantAddrs, got, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
-		t.Errorf("addresses of tunl0 (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "addresses of tunl0", wantAddrs, got)
 }
 
 func sync(t *testing.T, ns *netnstest.NS, tunnel ipip.Tunnel) {
@@ -196,14 +192,14 @@ func TestNameTaken(t *testing.T) {
 	link := ns.Link(t, ipip.Device)
 	errtest.Must(t, errors.Join(ns.Conn.SetDown(link.Index), ns.Conn.SetName(link.Index, "mine")))
 	s := ipip.New(ns.Conn)
-	if err := s.Sync(t.Context(), tunnel); err == nil || !strings.Contains(err.Error(), "ip link set mine down name tunl0") {
+	if err := s.Sync(t.Context(), tunnel); !errtest.Names(err, "mine tunl0") {
 		t.Errorf("with the device renamed: %v", err)
 	}
 	if err := s.Remove(t.Context()); err != nil {
 		t.Errorf("Remove with the device renamed: %v", err)
 	}
 	netnstest.Cable(t, ns, ipip.Device, ns, "other")
-	if err := s.Sync(t.Context(), tunnel); err == nil || !strings.Contains(err.Error(), "not an any-to-any ipip tunnel but veth") {
+	if err := s.Sync(t.Context(), tunnel); !errtest.Names(err, "ipip veth") {
 		t.Errorf("with a veth of that name: %v", err)
 	}
 	if err := s.Remove(t.Context()); err != nil || !ns.Link(t, ipip.Device).Up {

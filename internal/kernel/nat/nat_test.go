@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
@@ -162,9 +163,7 @@ func TestDriftIsRepaired(t *testing.T) {
 			if n := nfttest.Generation(t, ns) - before; n != 1 {
 				t.Errorf("%d transactions, want 1", n)
 			}
-			if diff := cmp.Diff(want, ruleset(t, ns)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			difftest.Want(t, "", want, ruleset(t, ns))
 		})
 	}
 }

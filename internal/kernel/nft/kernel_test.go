@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
@@ -169,9 +170,7 @@ func TestDrift(t *testing.T) {
 			if n := nfttest.Generation(t, ns) - before; n != 1 {
 				t.Errorf("%d transactions, want 1", n)
 			}
-			if diff := cmp.Diff(want, sorted(ruleset(t, ns))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			difftest.Want(t, "", want, sorted(ruleset(t, ns)))
 		})
 	}
 }
@@ -213,18 +212,12 @@ func TestOwners(t *testing.T) {
 	ns.Run(t, "nft", "flush table inet tortie")
 	syncPart(t, table, other)
 	syncPart(t, table, policy())
-	if diff := cmp.Diff(both, sorted(ruleset(t, ns))); diff != "" {
-		t.Errorf("after both have repaired theirs (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "after both have repaired theirs", both, sorted(ruleset(t, ns)))
 	syncPart(t, table, nft.Part{Prefixes: policy().Prefixes})
 	ns.Run(t, "nft", "delete chain inet tortie handmade; delete set inet tortie own-set")
-	if diff := cmp.Diff(alone, ruleset(t, ns)); diff != "" {
-		t.Errorf("after one has gone (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "after one has gone", alone, ruleset(t, ns))
 	syncPart(t, table, nft.Part{Prefixes: other.Prefixes, Former: []string{"other-input"}})
-	if diff := cmp.Diff(foreign, ruleset(t, ns)); diff != "" {
-		t.Errorf("after both have gone (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "after both have gone", foreign, ruleset(t, ns))
 }
 
 // TestSomebodyHoldsOn: a rule in somebody's own chain of our table keeps one of ours in use. The error says what to look for, and
@@ -280,9 +273,7 @@ func TestCounters(t *testing.T) {
 				t.Errorf("%s: %d bytes in %d packets of 33", comment, c.Bytes, c.Packets)
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("counters (-want +got):\n%s", diff)
-		}
+		difftest.Want(t, "counters", want, got)
 	}
 	send := func() {
 		t.Helper()
@@ -365,9 +356,7 @@ func TestOthersWriteMeanwhile(t *testing.T) {
 	}
 	wait.Wait()
 	syncPart(t, table, policy())
-	if diff := cmp.Diff(want, sorted(ruleset(t, ns))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "", want, sorted(ruleset(t, ns)))
 }
 
 // TestRandomParts leads from one random part to the next. What the kernel then has is what a namespace gets that knows only the

@@ -27,6 +27,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // proxied is a node with the real kube-proxy: a client and a server pod, a Service in front of the server, and a host outside.
@@ -130,11 +131,7 @@ func (p *proxied) start(t *testing.T) {
 	p.proxy.Stderr = t.Output()
 	p.node.Within(t, p.proxy.Start)
 	t.Cleanup(p.stop)
-	for deadline := time.Now().Add(time.Minute); !p.synced(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("kube-proxy does not become healthy")
-		}
-	}
+	waittest.Until(t, time.Minute, "kube-proxy is healthy", p.synced)
 	p.wantSource(t, p.client, p.service, "10.244.0.1")
 	p.settle(t)
 }

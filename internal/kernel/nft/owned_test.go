@@ -3,11 +3,11 @@ package nft
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -28,11 +28,7 @@ func TestMissingExpression(t *testing.T) {
 		if !errors.As(err, &refused) || refused.Object != "chain" || refused.Expression != "tarpit" || !errors.Is(err, unix.ENOENT) {
 			t.Fatalf("got %+v, want one about tarpit in chain", err)
 		}
-		for _, word := range []string{"chain", "nft_tarpit", "CONFIG_NFT_TARPIT"} {
-			if !strings.Contains(err.Error(), word) {
-				t.Errorf("%v: does not name %s", err, word)
-			}
-		}
+		difftest.Contains(t, err.Error(), "chain", "nft_tarpit", "CONFIG_NFT_TARPIT")
 		if exists, err := table.Exists(t.Context()); exists || err != nil {
 			t.Errorf("there is a table: %v, %v", exists, err)
 		}

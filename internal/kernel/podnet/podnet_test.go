@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -135,9 +136,7 @@ func TestSameAsCalico(t *testing.T) {
 		}
 	}
 	want := podnet.Result{HostVeth: "calie4cf1310d2b", MAC: p.Link(t, "eth0").HardwareAddr, MTU: 1480}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("result (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "result", want, got)
 
 	teardown(t, host, c)
 	wantDump(t, host, "after-del-host.txt")
@@ -255,18 +254,14 @@ func TestOptions(t *testing.T) {
 	c.MTU = 0
 	c.Routes = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00::/8")}
 	got := setup(t, host, c)
-	if diff := cmp.Diff(podnet.Result{HostVeth: c.HostVeth, MAC: c.MAC, MTU: 1500}, got); diff != "" {
-		t.Errorf("result (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "result", podnet.Result{HostVeth: c.HostVeth, MAC: c.MAC, MTU: 1500}, got)
 	for _, l := range []netlinkx.Link{host.Link(t, c.HostVeth), p.Link(t, "eth0")} {
 		if l.TxQueues != 3 || l.RxQueues != 3 || l.MTU != 1500 {
 			t.Errorf("%s: %d and %d queues, mtu %d; want 3, 3, 1500", l.Name, l.TxQueues, l.RxQueues, l.MTU)
 		}
 	}
 	want := "10.96.0.0/12 via 169.254.1.1 dev eth0 \n169.254.1.1 dev eth0 scope link \n"
-	if diff := cmp.Diff(want, p.Run(t, "ip", "route")); diff != "" {
-		t.Errorf("pod's routes (-want +got):\n%s", diff)
-	}
+	difftest.Want(t, "pod's routes", want, p.Run(t, "ip", "route"))
 }
 
 func TestSetupAgain(t *testing.T) {
@@ -477,7 +472,7 @@ func TestInterfaceNameTaken(t *testing.T) {
 	netnstest.Cable(t, p, "eth0", p, "other")
 	c := config(p, "web-1", "10.65.0.2")
 	err := setupErr(t, host, c)
-	if err == nil || !strings.Contains(err.Error(), "eth0 already") {
+	if !errtest.Names(err, "eth0") {
 		t.Errorf("Setup into a namespace with an eth0: %v", err)
 	}
 	if _, err := host.Conn.LinkByName(c.HostVeth); !netlinkx.IsNotExist(err) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -50,15 +51,7 @@ func inTable(t testing.TB, ns *netnstest.NS) []string {
 
 func wantHops(t testing.TB, ns *netnstest.NS, want ...string) {
 	t.Helper()
-	got := inTable(t, ns)
-	for _, w := range want {
-		if !slices.Contains(got, w) {
-			t.Errorf("no route %q in\n%s", w, strings.Join(got, "\n"))
-		}
-	}
-	if len(got) != len(want) {
-		t.Errorf("%d routes, want %d:\n%s", len(got), len(want), strings.Join(got, "\n"))
-	}
+	difftest.Want(t, "routes", slices.Sorted(slices.Values(want)), inTable(t, ns))
 }
 
 var viaBothTable = []string{

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -113,9 +112,7 @@ func sync(t testing.TB, tb *routes.Table, want routes.Stats, desired ...string) 
 
 func wantTable(t testing.TB, ns *netnstest.NS, proto string, lines ...string) {
 	t.Helper()
-	if diff := cmp.Diff(strings.Join(lines, "\n"), table(t, ns, proto)); diff != "" {
-		t.Errorf("routes of protocol %s (-want +got):\n%s", proto, diff)
-	}
+	difftest.Want(t, fmt.Sprintf("routes of protocol %s", proto), strings.Join(lines, "\n"), table(t, ns, proto))
 }
 
 // aNode is what a node with two peers has, in both families.
@@ -249,7 +246,7 @@ func TestForeignRouteInPlace(t *testing.T) {
 	tb := routes.New(ns.Conn, routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolFelix}})
 	ns.Run(t, "ip", strings.Fields("route add 10.244.1.0/26 via 10.0.0.9 dev eth0 proto bird")...)
 	stats, err := tb.Sync(t.Context(), parsed(t, aNode...))
-	if err == nil || !strings.Contains(err.Error(), "10.244.1.0/26 via 10.0.0.9") || !strings.Contains(err.Error(), "proto bird") {
+	if !errtest.Names(err, "10.244.1.0/26 10.0.0.9 bird") {
 		t.Errorf("Sync = %v, want an error that shows the foreign route", err)
 	}
 	if stats != (routes.Stats{Added: 5}) {
@@ -515,7 +512,7 @@ func TestManyErrors(t *testing.T) {
 		desired[i].Hops[0].Dev, desired[i].Hops[0].Onlink = "tun", false // no route to the next hop there
 	}
 	stats, err = tb.Sync(t.Context(), desired)
-	if err == nil || changed(stats) || strings.Count(err.Error(), "\n") != 10 || !strings.Contains(err.Error(), "and 9990 more") {
+	if err == nil || changed(stats) || strings.Count(err.Error(), "\n") != 10 || !errtest.Names(err, "9990") {
 		t.Errorf("Sync = %+v, %v", stats, err)
 	}
 }

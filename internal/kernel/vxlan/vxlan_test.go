@@ -9,11 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -83,9 +82,7 @@ func wanted(peers ...vxlan.Peer) []string {
 
 func wantEntries(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
 	t.Helper()
-	if d := cmp.Diff(wanted(tun.Peers...), entries(t, ns, vxlan.Device(tun.Local.Is6()))); d != "" {
-		t.Errorf("entries (-want +got):\n%s", d)
-	}
+	difftest.Want(t, "entries", wanted(tun.Peers...), entries(t, ns, vxlan.Device(tun.Local.Is6())))
 }
 
 func both(t *testing.T, test func(t *testing.T, v6 bool)) {

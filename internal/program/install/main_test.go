@@ -25,6 +25,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // aPlugin answers as one.
@@ -135,11 +136,7 @@ func TestBinary(t *testing.T) {
 		cmd, stderr := command(binary, env)
 		errtest.Must(t, cmd.Start())
 		conflist := env["HOST_CNI_NET_DIR"] + "/10-calico.conflist"
-		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
-			if _, err := os.Stat(conflist); err == nil {
-				break
-			}
-		}
+		waittest.For(t, 20*time.Second, func() error { _, err := os.Stat(conflist); return err })
 		if got := scrape(t, env["TORTIE_INSTALL_METRICS"]); !strings.Contains(got, `tortie_install_token_renewals_total{result="ok"} 1`) {
 			t.Errorf("metrics: %s\n%s", got, stderr)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -79,11 +80,7 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 			t.Errorf("node %v: error %v, wrote %q", c.args, err, out)
 			continue
 		}
-		for _, want := range c.want {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("node %v: %v; want %q in it", c.args, err, want)
-			}
-		}
+		difftest.Contains(t, err.Error(), c.want...)
 	}
 }
 
@@ -92,11 +89,7 @@ func TestHelpAndVersion(t *testing.T) {
 	if !errors.Is(err, flag.ErrHelp) {
 		t.Fatal(err)
 	}
-	for _, want := range append(nodestatus.Commands(), "-o text|json|yaml", "-v", "policy", "diagnose", "cleanup") {
-		if !strings.Contains(help, want) {
-			t.Errorf("help lacks %q:\n%s", want, help)
-		}
-	}
+	difftest.Contains(t, help, append(nodestatus.Commands(), "-o text|json|yaml", "-v", "policy", "diagnose", "cleanup")...)
 	if out, _, err := execute(t, nil, "-v"); err != nil || !strings.HasPrefix(out, "Tortie node") {
 		t.Errorf("-v: %v, %q", err, out)
 	}

@@ -4,9 +4,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
@@ -44,10 +44,6 @@ func TestChartTakesShownValues(t *testing.T) {
 		"flannel":      {"name: migrate", "maxUnavailable: 100%"},
 		"kubeadm-dual": {`"assign_ipv6": "true"`},
 	} {
-		for _, want := range wants {
-			if !strings.Contains(seen[name], want) {
-				t.Errorf("the chart with values %s renders no %q", name, want)
-			}
-		}
+		difftest.Contains(t, seen[name], wants...)
 	}
 }
