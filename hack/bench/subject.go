@@ -38,7 +38,7 @@ const (
 	nameVeth    = "floor: veth, address, routes"
 	namePtp     = "`ptp` + `host-local`"
 	nameCalico  = "`calico`"
-	nameNoFacts = "`calico`, without the agent's file"
+	nameNoFacts = "`calico` without facts"
 )
 
 // references returns the subjects that every plugin is compared with.

@@ -68,6 +68,10 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
+	second[findingsPath], err = findings()
+	if err != nil {
+		return err
+	}
 	second[metricsPath], err = metrics(o.root)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package audit
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -87,12 +88,12 @@ var kinds = map[Kind]struct {
 	text  string
 }{
 	BlockDamaged:      {Danger, "the block contradicts itself"},
-	BlockUntidy:       {Leak, "it holds what nobody refers to"},
+	BlockUntidy:       {Leak, "it holds what nothing refers to"},
 	BlockOverlap:      {Danger, "an address is in two blocks"},
 	BlockNoPool:       {Leak, "no pool has its range"},
 	BlockUnclaimed:    {Leak, "its owner has no claim of it"},
 	BlockOfDeadNode:   {Leak, "its owner is gone"},
-	BlockOfNobody:     {Leak, "nobody owns it, and nobody uses it"},
+	BlockOfNobody:     {Leak, "it has no owner and no addresses in use"},
 	BlockBadOwner:     {Danger, "its owner is neither a node nor virtual"},
 	BlockSurplus:      {Note, "it is empty, and its node has another or cannot use it"},
 	AddressNoHandle:   {Leak, "allocated, and nothing releases it"},
@@ -100,29 +101,36 @@ var kinds = map[Kind]struct {
 	AddressOtherNode:  {Leak, "its pod runs on another node"},
 	AddressOtherPod:   {Leak, "its pod has another address"},
 	AddressDeadNode:   {Leak, "it is of a node that is gone, and of no pod"},
-	AddressUnknown:    {Note, "it is nobody's that can be told"},
+	AddressUnknown:    {Note, "its holder is unknown"},
 	AddressCooling:    {Note, "it cools down although nothing does in this cluster"},
-	PodUnallocated:    {Danger, "a pod has an address that IPAM takes for free"},
+	PodUnallocated:    {Danger, "a pod has an address that is free in IPAM"},
 	PodOutsidePools:   {Note, "a pod has an address of no pool"},
 	PodTwice:          {Danger, "two pods have one address"},
-	PodNotHolder:      {Danger, "a pod has an address that IPAM gave to somebody else"},
-	TunnelUnallocated: {Danger, "a node's tunnel has an address that IPAM takes for free"},
-	TunnelNotHolder:   {Danger, "a node's tunnel has an address that IPAM gave to somebody else"},
-	TunnelUnused:      {Leak, "IPAM has an address for a tunnel that does not say so"},
+	PodNotHolder:      {Danger, "a pod has an address of another holder"},
+	TunnelUnallocated: {Danger, "a node's tunnel has an address that is free in IPAM"},
+	TunnelNotHolder:   {Danger, "a node's tunnel has an address of another holder"},
+	TunnelUnused:      {Leak, "IPAM holds an address for a tunnel that does not use it"},
 	HandleMissing:     {Leak, "an address has a handle that does not exist"},
 	HandleEmpty:       {Leak, "a handle holds no address"},
-	HandleCount:       {Leak, "a handle says other numbers than the blocks"},
+	HandleCount:       {Leak, "a handle's counts differ from the blocks'"},
 	HandleName:        {Danger, "a handle's name is not that of its ID"},
 	ClaimDamaged:      {Leak, "an affinity cannot be read"},
-	ClaimPending:      {Leak, "an affinity was begun or given up, and not to its end"},
+	ClaimPending:      {Leak, "an affinity is half made or half given up"},
 	ClaimNoBlock:      {Leak, "an affinity is confirmed, and there is no block"},
-	ClaimForeign:      {Danger, "an affinity is of a block that is another node's"},
+	ClaimForeign:      {Danger, "an affinity names a block of another node"},
 	ClaimTwice:        {Danger, "two nodes have a confirmed affinity of one block"},
 	ClaimOfDeadNode:   {Leak, "its node is gone"},
 	ClaimUnlabelled:   {Leak, "Calico since 3.31 does not see it"},
 	ClaimName:         {Leak, "its name is not that of its node and block"},
 	PoolDamaged:       {Danger, "a pool cannot be read"},
 	PoolOverlap:       {Danger, "two pools overlap"},
+}
+
+// Kinds returns all kinds, the gravest first, each grade's in alphabetical order.
+func Kinds() []Kind {
+	return slices.SortedFunc(maps.Keys(kinds), func(a, b Kind) int {
+		return cmp.Or(cmp.Compare(b.Grade(), a.Grade()), cmp.Compare(a, b))
+	})
 }
 
 // Explain returns the explanation in a few words.

@@ -43,11 +43,11 @@ func (r *results) add(one result) {
 	r.all = append(r.all, one)
 }
 
-// outcome is what has become of a spec.
+// outcome is what has become of a spec, and why it was not run.
 func (one result) outcome() string {
 	switch {
 	case one.why != "":
-		return "not run"
+		return "not run: " + one.why
 	case one.passed:
 		return "passed"
 	}
@@ -59,7 +59,7 @@ const intro = `<!-- Written by make e2e; what it does is in internal/tests/confo
 # Conformance of policy
 
 What other projects' tests of network policy have shown, on [the lab](lab.md): three nodes, kube-proxy in nftables mode, pods with IPv4 over VXLAN.
-Each test, with its time: [conformance.csv](conformance.csv). Here are those that did not pass.
+Each test, with its time: [conformance.csv](conformance.csv).
 
 `
 
@@ -75,9 +75,8 @@ func (r *results) write(t *testing.T) {
 	errtest.Must(t, unix.Uname(&kernel))
 	fmt.Fprintf(&b, "Kernel %s.\n", unix.ByteSliceToString(kernel.Release[:]))
 	for _, suite := range []string{kubernetesSuite, apiSuite} {
-		counts, lists := r.lists(suite)
-		t.Logf("%s: %s", suite, counts)
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n%s", suite, counts, lists)
+		t.Logf("%s:\n%s", suite, r.summary(suite))
+		fmt.Fprintf(&b, "\n## %s\n\n%s", suite, r.summary(suite))
 	}
 	if *report == "" {
 		return
@@ -103,41 +102,35 @@ func (r *results) values(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// lists returns how many specs of a suite have passed, have failed and were not run, and lists of those that did not pass: those not run
-// below their reasons.
-func (r *results) lists(suite string) (counts, lists string) {
-	failed, idle, count := "", map[string]string{}, map[string]int{}
+// summary returns how many specs of a suite have passed, have failed and were not run, by the reason, and the names of those that failed.
+func (r *results) summary(suite string) string {
+	count, failed := map[string]int{"passed": 0, "failed": 0}, ""
 	for _, one := range r.all {
 		if one.suite != suite {
 			continue
 		}
 		count[one.outcome()]++
-		switch one.outcome() {
-		case "failed":
+		if one.outcome() == "failed" {
 			failed += "- **failed**: " + one.spec + "\n"
-		case "not run":
-			idle[one.why] += "- " + one.spec + "\n"
 		}
 	}
-	if failed != "" {
-		lists = "\n" + failed
+	text := ""
+	for _, outcome := range slices.Sorted(maps.Keys(count)) {
+		text += fmt.Sprintf("- %d %s\n", count[outcome], outcome)
 	}
-	for _, why := range slices.Sorted(maps.Keys(idle)) {
-		lists += fmt.Sprintf("\nNot run: %s:\n\n%s", why, idle[why])
-	}
-	return fmt.Sprintf("%d passed, %d failed, %d not run.", count["passed"], count["failed"], count["not run"]), lists
+	return text + failed
 }
 
-// Failed specs and those not run are on the page, all specs among the values.
+// Counts and failed specs are on the page, all specs among the values.
 func TestReport(t *testing.T) {
 	r := &results{all: []result{
 		{suite: apiSuite, spec: "good", passed: true, took: 1600 * time.Millisecond}, {suite: apiSuite, spec: "bad", took: time.Second},
 		{suite: apiSuite, spec: "idle", why: "no SCTP"}, {suite: kubernetesSuite, spec: "another"},
 	}}
-	if counts, lists := r.lists(apiSuite); counts != "1 passed, 1 failed, 1 not run." || lists != "\n- **failed**: bad\n\nNot run: no SCTP:\n\n- idle\n" {
-		t.Errorf("%s\n%s", counts, lists)
+	if got := r.summary(apiSuite); got != "- 1 failed\n- 1 not run: no SCTP\n- 1 passed\n- **failed**: bad\n" {
+		t.Error(got)
 	}
-	want := "Suite,Test,Result,Seconds\n" + apiSuite + ",good,passed,2\n" + apiSuite + ",bad,failed,1\n" + apiSuite + ",idle,not run,\n" +
+	want := "Suite,Test,Result,Seconds\n" + apiSuite + ",good,passed,2\n" + apiSuite + ",bad,failed,1\n" + apiSuite + ",idle,not run: no SCTP,\n" +
 		kubernetesSuite + ",another,failed,0\n"
 	if got := string(r.values(t)); got != want {
 		t.Errorf("values\n%s\nwant\n%s", got, want)
