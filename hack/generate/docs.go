@@ -70,7 +70,12 @@ func sections(o options) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	policies, err := policyFields()
+	if err != nil {
+		return nil, err
+	}
 	parts := map[string]string{
+		"calico-policy-fields": policies,
 		"install-env":          variables(config.Describe(config.Install{})),
 		"install-placeholders": placeholders(),
 		"controllers-env":      variables(config.Describe(config.ControllersVariables{})),

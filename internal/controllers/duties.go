@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/policy"
 )
 
 // housekeeping keeps the cluster's own objects in order. It compares what watches show, and makes no request while that is right.
@@ -22,6 +24,7 @@ type housekeeping struct {
 	pools    poolStatus
 	set      map[string]string // the environment, for the status
 	reported string            // the settings in the object's status
+	tiers    bool              // there is a Tier default
 }
 
 func newHousekeeping(store *kubernetes.Store, pools config.Pools, set map[string]string) *housekeeping {
@@ -36,8 +39,25 @@ func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.Kub
 		h.defaults.sync(ctx, v),
 		h.configuration(ctx, obj, s),
 		h.pools.sync(ctx, v.Pools, now),
+		h.defaultTier(ctx),
 		duties.LabelAffinities(ctx, h.store, v.Affinities),
 	)
+}
+
+// defaultTier creates the Tier default if there is none, once: without it calicoctl creates no policy in that tier. Other tiers that Calico creates
+// differ by its release, and nobody needs them: ClusterNetworkPolicies have theirs without an object.
+func (h *housekeeping) defaultTier(ctx context.Context) error {
+	if h.tiers {
+		return nil
+	}
+	order := policy.TierDefault.Order
+	tier := &api.CalicoTier{Meta: api.Meta{Name: names.TierDefault}, Spec: api.CalicoTierSpec{Order: &order, DefaultAction: api.CalicoDeny}}
+	err := h.store.Create(ctx, tier)
+	if err != nil && !datastore.Contended(err) && !errors.Is(err, datastore.ErrNotFound) { // the definition may be missing
+		return fmt.Errorf("create Tier %s: %w", tier.Name, err)
+	}
+	h.tiers = true
+	return nil
 }
 
 // configuration creates the object if there is none, and writes the settings in force into its status, once and when they change.

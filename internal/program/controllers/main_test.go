@@ -122,6 +122,10 @@ func (w *world) checkOrder(p *process) {
 	if s := settings.Status; s == nil || s.RunningConfig.Controllers.Node.LeakGracePeriod != "4s" || s.EnvironmentVars["TORTIE_LEAK_GRACE_PERIOD"] != "4s" {
 		w.t.Errorf("its status: %+v", s)
 	}
+	tier := &api.CalicoTier{Meta: api.Meta{Name: names.TierDefault}}
+	if errtest.Must(w.t, w.store.Get(w.t.Context(), tier)); tier.Spec.Order == nil || *tier.Spec.Order != 1e6 || tier.Spec.DefaultAction != "Deny" {
+		w.t.Errorf("Tier default: %+v", tier.Spec)
+	}
 	metrics, err := p.get("/metrics")
 	errtest.Must(w.t, err)
 	for _, want := range []string{

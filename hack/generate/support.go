@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
+
+// support says what Tortie does with a field: it is supported, ignored or refused; and what more there is to know.
+type support struct{ does, why string }
+
+func does(why string) support    { return support{"supported", why} }
+func ignores(why string) support { return support{"ignored", why} }
+func refuses(why string) support { return support{"refused", why} }
+
+// policyTypes are the types of Calico's policy kinds in the order of the page; each that has fields of its own must be in supported.
+var policyTypes = []reflect.Type{
+	reflect.TypeFor[api.CalicoNetworkPolicySpec](), reflect.TypeFor[api.CalicoGlobalNetworkPolicySpec](), reflect.TypeFor[api.CalicoTierSpec](),
+	reflect.TypeFor[api.CalicoNetworkSetSpec](), reflect.TypeFor[api.CalicoGlobalNetworkSetSpec](), reflect.TypeFor[api.CalicoHostEndpointSpec](),
+	reflect.TypeFor[api.CalicoStagedNetworkPolicySpec](), reflect.TypeFor[api.CalicoStagedGlobalNetworkPolicySpec](),
+	reflect.TypeFor[api.CalicoStagedKubernetesNetworkPolicySpec](),
+}
+
+const (
+	hostsOnly = "for host endpoints, whose policies are not enforced"
+	staged    = "staged policies decide and count nothing; their other fields are those of the kinds that they are for"
+)
+
+// supported has all fields by type: what the type is on the page, and each field.
+var supported = map[string]struct {
+	title  string
+	fields map[string]support
+}{
+	"CalicoPolicySpec": {"NetworkPolicy, GlobalNetworkPolicy", map[string]support{
+		"tier":                   does("absent: `default`; policies of a Tier that does not exist come after all others, and deny what they do not allow"),
+		"order":                  does("absent: last; equal ones by name without the prefix `default.`, then namespace and kind"),
+		"selector":               does(""),
+		"serviceAccountSelector": does(""),
+		"types":                  does("absent: both directions, whatever the rules are for; an Event says so"),
+		"ingress":                does(""),
+		"egress":                 does(""),
+		"performanceHints":       ignores("a hint to Felix"),
+	}},
+	"CalicoGlobalNetworkPolicySpec": {"GlobalNetworkPolicy", map[string]support{
+		"namespaceSelector": does(""),
+		"doNotTrack":        ignores("the policy counts for no pod, as to Felix; " + hostsOnly),
+		"preDNAT":           ignores("likewise"),
+		"applyOnForward":    ignores("the policy counts for pods, as to Felix; " + hostsOnly),
+	}},
+	"CalicoRule": {"ingress[], egress[]", map[string]support{
+		"action":      does("any other word: Deny"),
+		"ipVersion":   does(""),
+		"protocol":    does(""),
+		"notProtocol": does(""),
+		"icmp":        does(""),
+		"notICMP":     does(""),
+		"source":      does("of egress: the pod itself"),
+		"destination": does("of ingress: the pod itself"),
+		"http":        refuses("an Allow with it matches nothing; Felix alone would allow all that its other fields match"),
+		"metadata":    ignores("for people"),
+	}},
+	"CalicoICMP": {"icmp, notICMP", map[string]support{"type": does(""), "code": does("")}},
+	"CalicoEntityRule": {"source, destination", map[string]support{
+		"nets":              does(""),
+		"notNets":           does(""),
+		"selector":          does("pods, network sets, host endpoints"),
+		"notSelector":       does("alone in a GlobalNetworkPolicy: also true of addresses of nothing known"),
+		"namespaceSelector": does("`global()`: what is in no namespace"),
+		"serviceAccounts":   does(""),
+		"services":          does("endpoints that are not ready count, as to Felix"),
+		"ports":             does("numbers need a protocol; a name without one means TCP"),
+		"notPorts":          does("likewise"),
+	}},
+	"CalicoServiceAccounts": {"serviceAccounts", map[string]support{"names": does(""), "selector": does("")}},
+	"CalicoServiceMatch":    {"services", map[string]support{"name": does(""), "namespace": does("")}},
+	"CalicoHTTP":            {"http", map[string]support{"methods": refuses("see http"), "paths": refuses("see http")}},
+	"CalicoHTTPPath":        {"paths[]", map[string]support{"exact": refuses("see http"), "prefix": refuses("see http")}},
+	"CalicoRuleMetadata":    {"metadata", map[string]support{"annotations": ignores("for people")}},
+	"CalicoTierSpec": {"Tier", map[string]support{
+		"order":         does("absent: last; fixed for the tiers of Kubernetes' kinds"),
+		"defaultAction": does("absent: Deny; fixed likewise"),
+	}},
+	"CalicoNetworkSetSpec":       {"NetworkSet", map[string]support{"nets": does("what cannot be read is left out")}},
+	"CalicoGlobalNetworkSetSpec": {"GlobalNetworkSet", map[string]support{"nets": does("what cannot be read is left out")}},
+	"CalicoHostEndpointSpec": {"HostEndpoint", map[string]support{
+		"node":          ignores(hostsOnly),
+		"interfaceName": ignores(hostsOnly),
+		"expectedIPs":   does("as addresses in policies of pods"),
+		"profiles":      ignores(hostsOnly),
+		"ports":         does("as names of ports in policies of pods"),
+	}},
+	"CalicoEndpointPort":                      {"ports[] of HostEndpoint", map[string]support{"name": does(""), "protocol": does(""), "port": does("")}},
+	"CalicoStagedNetworkPolicySpec":           {"StagedNetworkPolicy", map[string]support{"stagedAction": ignores(staged)}},
+	"CalicoStagedGlobalNetworkPolicySpec":     {"StagedGlobalNetworkPolicy", map[string]support{"stagedAction": ignores(staged)}},
+	"CalicoStagedKubernetesNetworkPolicySpec": {"StagedKubernetesNetworkPolicy", map[string]support{"stagedAction": ignores(staged)}},
+}
+
+// policyFields is the table of all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one of supported that does
+// not exist any more.
+func policyFields() (string, error) {
+	w := &fieldWalk{seen: map[string]bool{}, left: map[string]bool{}}
+	for name, s := range supported {
+		for field := range s.fields {
+			w.left[name+"."+field] = true
+		}
+	}
+	for _, t := range policyTypes {
+		w.walk(t)
+	}
+	if left := slices.Sorted(maps.Keys(w.left)); len(left) > 0 {
+		w.missing = append(w.missing, "these do not exist: "+strings.Join(left, ", "))
+	}
+	if len(w.missing) > 0 {
+		return "", fmt.Errorf("fields of Calico's policies: say in hack/generate/support.go what becomes of each: %s", strings.Join(w.missing, "; "))
+	}
+	return "| Of | Field | Tortie | |\n|---|---|---|---|\n" + w.rows, nil
+}
+
+// fieldWalk goes through types, each once: first its fields, then those of the types in it.
+type fieldWalk struct {
+	seen    map[string]bool
+	left    map[string]bool // of supported, what has not been found
+	missing []string
+	rows    string
+}
+
+func (w *fieldWalk) walk(t reflect.Type) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || !strings.HasPrefix(t.Name(), "Calico") || w.seen[t.Name()] {
+		return
+	}
+	w.seen[t.Name()] = true
+	var inner []reflect.Type
+	for f := range t.Fields() {
+		if f.Anonymous {
+			w.walk(f.Type)
+			continue
+		}
+		w.row(t, f)
+		inner = append(inner, f.Type)
+	}
+	for _, t := range inner {
+		w.walk(t)
+	}
+}
+
+func (w *fieldWalk) row(of reflect.Type, f reflect.StructField) {
+	field, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	if field == "-" {
+		return
+	}
+	s, ok := supported[of.Name()].fields[field]
+	if !ok {
+		w.missing = append(w.missing, of.Name()+"."+field)
+		return
+	}
+	delete(w.left, of.Name()+"."+field)
+	w.rows += fmt.Sprintf("| %s | `%s` | %s | %s |\n", supported[of.Name()].title, field, s.does, s.why)
+}
