@@ -1,7 +1,7 @@
 package policy
 
 import (
-	"cmp"
+	"net/netip"
 	"slices"
 )
 
@@ -10,31 +10,24 @@ type clause struct {
 	any   bool
 	terms []int32 // ascending
 	nets  int32   // of any address
+	outer int32   // nets, and what counts for addresses of no pod
 }
 
-// span is a range of ports of a protocol, both inclusive.
-type span struct {
-	protocol    uint8
-	first, last uint16
-}
-
-func (s span) whole() bool { return s.first == 0 && s.last == lastPort }
-
-// item is a rule of a subject's policies with ports that are resolved. One rule becomes several if a port's name narrows its peers.
-type item struct {
-	clause  *clause
-	verdict Verdict
-	pass    bool
-	anyPort bool
-	spans   []span // ascending
-}
-
-// clauseKey names a rule with the port that its peers must declare.
+// clauseKey names a rule with what narrows its peers.
 type clauseKey struct {
-	policy    int
-	direction Direction
-	rule      int
-	declared  int32
+	ruleKey
+	family   uint8
+	declared int32 // the port that the peers must declare
+	absent   int32 // the ports that they must not declare
+	service  Packet
+}
+
+// peers are what a rule matches before it is narrowed.
+type peers struct {
+	any   bool
+	terms []term
+	// nets are of any address, foreign of those that no pod has.
+	nets, foreign ranges
 }
 
 // clause resolves a rule's peers, once for all subjects.
@@ -42,34 +35,128 @@ func (c *compiler) clause(k clauseKey) *clause {
 	if cl := c.clauses[k]; cl != nil {
 		return cl
 	}
-	rule := &c.policies[k.policy].Rules[k.direction][k.rule]
-	cl := &clause{nets: none}
-	var nets ranges
+	rule := c.rule(k.ruleKey)
+	p := peers{any: rule.AnyPeer && k.service == (Packet{})}
 	for _, peer := range rule.Peers {
-		if peer.Pods == nil {
-			nets = append(nets, c.networks(peer)...)
-			continue
+		if !p.any && (k.service == (Packet{}) || peer.Service != nil) {
+			c.addPeer(&p, &peer, rule.Action == Deny, k)
 		}
-		// Of a namespace that is not known the pods have no rights, and nothing that is denied.
-		selection := c.terms.pods.add(*peer.Pods, rule.Action == Deny)
-		cl.terms = append(cl.terms, c.terms.add(term{selection, none, k.declared}))
 	}
-	id := c.terms.addNets(normal(nets))
-	switch {
-	case k.declared == none:
-		cl.any, cl.nets = rule.AnyPeer, id
-	case rule.AnyPeer:
-		cl.terms = []int32{c.terms.add(term{none, none, k.declared})}
-	case id != none:
-		cl.terms = append(cl.terms, c.terms.add(term{none, id, k.declared}))
+	p.nets, p.foreign = normal(p.nets), normal(p.foreign)
+	c.narrow(&p, k)
+	cl := &clause{any: p.any, nets: c.terms.addNets(p.nets)}
+	for _, t := range p.terms {
+		cl.terms = append(cl.terms, c.terms.add(t))
 	}
 	slices.Sort(cl.terms)
 	cl.terms = slices.Compact(cl.terms)
+	cl.outer = c.terms.addNets(union(p.nets, p.foreign))
 	c.clauses[k] = cl
 	return cl
 }
 
-func (c *compiler) networks(peer Peer) ranges {
+func (c *compiler) rule(k ruleKey) *Rule { return &c.policies[k.policy].Rules[k.direction][k.rule] }
+
+// addPeer adds one. Of what labels are not known the pods have no rights, and nothing that is denied.
+func (c *compiler) addPeer(p *peers, peer *Peer, deny bool, k clauseKey) {
+	switch {
+	case peer.Pods != nil:
+		p.terms = append(p.terms, c.selection(peer.Pods, deny))
+	case peer.Match != nil:
+		c.addMatch(p, peer.Match, deny)
+	case peer.Service != nil:
+		p.nets = append(p.nets, c.service(*peer.Service, k)...)
+	default:
+		p.nets = append(p.nets, c.networks(peer)...)
+	}
+}
+
+// selection is the term of the pods alone.
+func (c *compiler) selection(pods *Pods, unknown bool) term {
+	t := anyPod
+	t.pods = c.terms.pods.add(*pods, unknown)
+	return t
+}
+
+func (c *compiler) addMatch(p *peers, m *Match, deny bool) {
+	nets := m.networks()
+	if m.Select == nil {
+		p.nets = append(p.nets, nets...)
+		p.any = p.any || slices.Equal(nets, everywhere)
+		return
+	}
+	t := c.selection(m.Select, deny != m.Not)
+	t.negated = m.Not
+	selected := c.selectedNets(m.Select, deny != m.Not)
+	if m.Not {
+		nets = minus(nets, selected)
+		p.foreign = append(p.foreign, nets...)
+	} else {
+		p.nets = append(p.nets, intersection(nets, selected)...)
+	}
+	if t, ok := c.inside(t, nets); ok {
+		p.terms = append(p.terms, t)
+	}
+}
+
+// inside narrows a term to networks; there may be nothing left.
+func (c *compiler) inside(t term, nets ranges) (term, bool) {
+	if t.nets != none {
+		nets = intersection(c.terms.nets[t.nets], nets)
+	}
+	if !slices.Equal(nets, everywhere) {
+		t.nets = c.terms.addNets(nets)
+	}
+	return t, len(nets) > 0
+}
+
+// networks are those that the match gives.
+func (m *Match) networks() ranges {
+	nets := everywhere
+	if m.Nets != nil {
+		nets = rangesOf(m.Nets)
+	}
+	return minus(nets, rangesOf(m.NotNets))
+}
+
+// selectedNets are the addresses of the network sets and host endpoints that are selected.
+func (c *compiler) selectedNets(pods *Pods, unknown bool) ranges {
+	text := pods.text()
+	if unknown {
+		text = "unknown " + text
+	}
+	if nets, ok := c.nets[text]; ok {
+		return nets
+	}
+	var nets ranges
+	for i := range c.state.Sets {
+		x := c.set(&c.state.Sets[i])
+		if pods.has(&x, unknown) {
+			nets = append(nets, rangesOf(c.state.Sets[i].Nets)...)
+		}
+	}
+	for i := range c.state.HostEndpoints {
+		x := c.host(&c.state.HostEndpoints[i])
+		if pods.has(&x, unknown) {
+			nets = append(nets, rangesOfAddresses(c.state.HostEndpoints[i].Addresses)...)
+		}
+	}
+	c.nets[text] = normal(nets)
+	return c.nets[text]
+}
+
+// service are the addresses of a service's endpoints; of egress those at the protocol and port.
+func (c *compiler) service(s Service, k clauseKey) ranges {
+	var all []netip.Addr
+	for _, e := range c.state.Services[s] {
+		if k.direction == Ingress || k.service == (Packet{Protocol: e.Protocol, Port: e.Port}) && e.Protocol != 0 {
+			all = append(all, e.Address)
+		}
+	}
+	return rangesOfAddresses(all)
+}
+
+func (c *compiler) networks(peer *Peer) ranges {
 	if peer.Nodes == nil && !peer.Net.IsValid() {
 		return nil
 	}
@@ -78,95 +165,68 @@ func (c *compiler) networks(peer Peer) ranges {
 	}
 	var nets ranges
 	for _, node := range c.state.Nodes {
-		for _, a := range node.Addresses {
-			if peer.Nodes.Matches(node.Labels) && a.IsValid() {
-				nets = append(nets, Range{a.Unmap().WithZone(""), a.Unmap().WithZone("")})
-			}
+		if peer.Nodes.Matches(node.Labels) {
+			nets = append(nets, rangesOfAddresses(node.Addresses)...)
 		}
 	}
 	return nets
 }
 
-// items resolves a rule for a subject.
-func (c *compiler) items(policy int, d Direction, rule int, subject *Pod) []item {
-	p := c.policies[policy]
-	r := &p.Rules[d][rule]
-	it := item{clause: c.clause(clauseKey{policy, d, rule, none}), pass: r.Action == Pass, verdict: Verdict{Allow: r.Action == Allow}}
-	if r.Action == Deny {
-		it.verdict.By = p.ID
-	}
-	if r.AnyPort {
-		it.anyPort = true
-		return []item{it}
-	}
-	var found []item
-	for _, port := range r.Ports {
-		switch {
-		case port.Name == "":
-			it.spans = append(it.spans, span{port.Protocol, port.First, port.Last})
-		case d == Ingress:
-			it.spans = append(it.spans, named(subject, port)...)
-		default:
-			found = append(found, c.narrowed(clauseKey{policy, d, rule, none}, it, port)...)
+func rangesOfAddresses(addresses []netip.Addr) (nets ranges) {
+	for _, a := range addresses {
+		if a.IsValid() {
+			a = a.Unmap().WithZone("")
+			nets = append(nets, Range{a, a})
 		}
 	}
-	if len(it.spans) > 0 {
-		it.spans = normalSpans(it.spans)
-		found = append(found, it)
-	}
-	return found
+	return normal(nets)
 }
 
-// named are the ports that the pod declares under the name.
-func named(pod *Pod, port Port) (spans []span) {
-	for _, p := range pod.Ports {
-		if p.matches(port) {
-			spans = append(spans, span{p.Protocol, p.Port, p.Port})
+// narrow leaves the peers of a family that declare a port and do not declare others. What is no pod may be a host endpoint.
+func (c *compiler) narrow(p *peers, k clauseKey) {
+	if p.any && (k.declared != none || k.absent != none || k.family != 0) {
+		p.any, p.nets, p.foreign, p.terms = false, everywhere, nil, nil
+	}
+	if k.declared != none || k.absent != none {
+		p.byPorts(c, k)
+	}
+	if within := families[k.family]; within != nil {
+		p.nets, p.foreign = intersection(p.nets, within), intersection(p.foreign, within)
+		var terms []term
+		for _, t := range p.terms {
+			if t, ok := c.inside(t, within); ok {
+				terms = append(terms, t)
+			}
+		}
+		p.terms = terms
+	}
+}
+
+// byPorts makes terms of all that pods match by.
+func (p *peers) byPorts(c *compiler, k clauseKey) {
+	p.foreign = union(p.foreign, p.nets)
+	if k.declared != none {
+		p.foreign = intersection(p.foreign, c.hostsDeclaring(c.terms.declared[k.declared]))
+	}
+	if k.absent != none {
+		p.foreign = minus(p.foreign, c.hostsDeclaring(c.terms.absent[k.absent]...))
+	}
+	if len(p.nets) > 0 {
+		t, _ := c.inside(anyPod, p.nets)
+		p.terms, p.nets = append(p.terms, t), nil
+	}
+	for i := range p.terms {
+		p.terms[i].declared, p.terms[i].absent = k.declared, k.absent
+	}
+}
+
+// hostsDeclaring are the addresses of host endpoints that declare one of the ports.
+func (c *compiler) hostsDeclaring(ports ...declaredPort) ranges {
+	var all []netip.Addr
+	for _, h := range c.state.HostEndpoints {
+		if slices.ContainsFunc(ports, func(d declaredPort) bool { return slices.Contains(h.Ports, NamedPort{d.name, d.protocol, d.port}) }) {
+			all = append(all, h.Addresses...)
 		}
 	}
-	return spans
-}
-
-func (p NamedPort) matches(port Port) bool {
-	return p.Name == port.Name && (port.Protocol == 0 || p.Protocol == port.Protocol)
-}
-
-// narrowed has an item for each number that a pod declares under the name whose namespace a peer may be in: the peers are those that declare it.
-// What pods of other namespaces declare, which may be thousands of numbers, must not make the program any larger.
-func (c *compiler) narrowed(k clauseKey, it item, port Port) (found []item) {
-	rule := &c.policies[k.policy].Rules[k.direction][k.rule]
-	var last declaredPort
-	for _, d := range c.declared[port.Name] {
-		if port.Protocol != 0 && port.Protocol != d.protocol || d.declaredPort == last || !rule.mayBeIn(d.namespace) {
-			continue
-		}
-		last = d.declaredPort
-		k.declared = c.terms.addDeclared(d.declaredPort)
-		it.clause, it.spans = c.clause(k), []span{{d.protocol, d.port, d.port}}
-		found = append(found, it)
-	}
-	return found
-}
-
-// mayBeIn reports that peers may be pods of the namespace.
-func (r *Rule) mayBeIn(namespace string) bool {
-	return r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool {
-		return p.Pods == nil || p.Pods.Namespace == "" || p.Pods.Namespace == namespace
-	})
-}
-
-// normalSpans puts spans in order and joins those that touch. It changes its argument.
-func normalSpans(spans []span) []span {
-	slices.SortFunc(spans, func(a, b span) int {
-		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.first, b.first), cmp.Compare(a.last, b.last))
-	})
-	joined := spans[:0]
-	for _, s := range spans {
-		if n := len(joined) - 1; n >= 0 && joined[n].protocol == s.protocol && int(s.first) <= int(joined[n].last)+1 {
-			joined[n].last = max(joined[n].last, s.last)
-			continue
-		}
-		joined = append(joined, s)
-	}
-	return joined
+	return rangesOfAddresses(all)
 }

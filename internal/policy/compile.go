@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -20,14 +21,16 @@ type Compiled struct {
 
 // compiler makes a Ruleset of a State.
 type compiler struct {
+	directory
 	state    State
 	policies []Policy // in the order of evaluation
 	terms    *terms
 	sets     *sets
 	clauses  map[clauseKey]*clause
+	nets     map[string]ranges    // of network sets and host endpoints, by selection
 	spent    map[string]*spending // by namespace of the subjects
 	tooLarge map[*Program]ID
-	declared map[string][]declaredAt // by name, of any pod, for the names that egress rules use
+	declared map[string][]declaredAt // by name, of any pod, for the names that rules use of peers' ports
 }
 
 // Compile decides what the kernel of the node has to enforce. Equal states give equal Rulesets, in other processes, too.
@@ -37,14 +40,14 @@ func Compile(state State) *Compiled { return Select(state).Compile() }
 // Compile is that of the State, but for what Counting and Keep have changed.
 func (s *Selection) Compile() *Compiled {
 	state, selected := s.state, s.byLink
-	t := newTerms(state.Namespaces)
-	c := &compiler{state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
-		spent: map[string]*spending{}, tooLarge: map[*Program]ID{}}
+	t := newTerms(state.directory())
+	c := &compiler{directory: state.directory(), state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
+		nets: map[string]ranges{}, spent: map[string]*spending{}, tooLarge: map[*Program]ID{}}
 	for namespace, i := range s.crowded {
 		c.spendingOf(namespace).exhaust(s.policies[i].ID)
 	}
-	names := c.egressNames(selected)
-	c.declared = declaredPorts(state.Pods, names)
+	names := c.peersNames(selected)
+	c.declared = declaredPorts(state, names)
 	r := Ruleset{Closed: len(state.Policies) > 0, Endpoints: map[string]Endpoint{}, Programs: map[string]Program{}, Nets: map[string][]Range{}}
 	programs := c.programs(selected)
 	c.sets.assign()
@@ -106,17 +109,15 @@ func (id ID) precedes(other ID) int {
 	return cmp.Or(cmp.Compare(name(id), name(other)), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Name, other.Name))
 }
 
-// egressNames are the names of ports in egress rules that count for local pods; true: of rules for pods of one namespace, so that it matters where a
+// peersNames are the names of peers' ports in rules that count for local pods; true: of rules for pods of one namespace, so that it matters where a
 // number is declared.
-func (c *compiler) egressNames(selected map[string][2][]int) map[string]bool {
+func (c *compiler) peersNames(selected map[string][2][]int) map[string]bool {
 	names := map[string]bool{}
 	for _, policies := range selected {
-		for _, i := range policies[Egress] {
-			for _, rule := range c.policies[i].Rules[Egress] {
-				for _, port := range rule.Ports {
-					if port.Name != "" {
-						names[port.Name] = names[port.Name] || slices.ContainsFunc(rule.Peers, func(p Peer) bool { return p.Pods != nil && p.Pods.Namespace != "" })
-					}
+		for d := range policies {
+			for _, i := range policies[d] {
+				for _, rule := range c.policies[i].Rules[d] {
+					rule.namePeersPorts(Direction(d), names)
 				}
 			}
 		}
@@ -124,18 +125,44 @@ func (c *compiler) egressNames(selected map[string][2][]int) map[string]bool {
 	return names
 }
 
-// declaredPorts are the ports that pods declare under the names, in ascending order.
-func declaredPorts(pods map[PodKey]*Pod, names map[string]bool) map[string][]declaredAt {
+func (r *Rule) namePeersPorts(d Direction, names map[string]bool) {
+	ports, except := r.peersPorts(d)
+	for _, port := range slices.Concat(ports, except) {
+		if port.Name != "" {
+			names[port.Name] = names[port.Name] || slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.namespace() != "" })
+		}
+	}
+}
+
+// peersPorts are those that belong to the peers: of the destination of egress, of the source of ingress.
+func (r *Rule) peersPorts(d Direction) (ports, except []Port) {
+	if d == Egress {
+		return r.Ports, r.Except
+	}
+	return r.Sources, r.ExceptSources
+}
+
+// ownPorts are the others.
+func (r *Rule) ownPorts(d Direction) (ports, except []Port) { return r.peersPorts(1 - d) }
+
+// declaredPorts are the ports that pods and host endpoints declare under the names, in ascending order.
+func declaredPorts(state State, names map[string]bool) map[string][]declaredAt {
 	found := map[string][]declaredAt{}
 	if len(names) == 0 {
 		return found
 	}
-	for _, pod := range pods {
-		for _, p := range pod.Ports {
+	add := func(ports []NamedPort, namespace string) {
+		for _, p := range ports {
 			if _, used := names[p.Name]; used {
-				found[p.Name] = append(found[p.Name], declaredAt{declaredPort{p.Name, p.Protocol, p.Port}, pod.Namespace})
+				found[p.Name] = append(found[p.Name], declaredAt{declaredPort{p.Name, p.Protocol, p.Port}, namespace})
 			}
 		}
+	}
+	for _, pod := range state.Pods {
+		add(pod.Ports, pod.Namespace)
+	}
+	for _, h := range state.HostEndpoints {
+		add(h.Ports, "")
 	}
 	for name, all := range found {
 		slices.SortFunc(all, func(a, b declaredAt) int {
@@ -175,14 +202,17 @@ func (c *compiler) profile(d Direction, policies []int, pod *Pod) string {
 	b.WriteString(d.String())
 	for _, i := range policies {
 		b.WriteString(" " + strconv.Itoa(i))
-		if d == Egress {
-			continue
-		}
-		for _, rule := range c.policies[i].Rules[d] {
-			for _, port := range rule.Ports {
-				for _, s := range namedOnly(pod, port) {
-					b.WriteString("," + strconv.Itoa(int(s.protocol)) + ":" + strconv.Itoa(int(s.first)))
-				}
+		for r := range c.policies[i].Rules[d] {
+			rule := &c.policies[i].Rules[d][r]
+			ports, except := rule.ownPorts(d)
+			for _, port := range ports {
+				writeNamed(&b, pod, port)
+			}
+			for _, port := range except {
+				writeNamed(&b, pod, port)
+			}
+			if rule.Own != nil {
+				b.WriteString(";" + fmt.Sprint(c.families(rule, pod)))
 			}
 		}
 		b.WriteString(";")
@@ -190,11 +220,14 @@ func (c *compiler) profile(d Direction, policies []int, pod *Pod) string {
 	return b.String()
 }
 
-func namedOnly(pod *Pod, port Port) []span {
+// writeNamed writes the numbers that the pod declares, if the port has a name.
+func writeNamed(b *strings.Builder, pod *Pod, port Port) {
 	if port.Name == "" {
-		return nil
+		return
 	}
-	return append(named(pod, port), span{}) // the end of this port's numbers
+	for _, s := range append(pod.named(port), span{}) { // the end of this port's numbers
+		b.WriteString("," + strconv.Itoa(int(s.protocol)) + ":" + strconv.Itoa(int(s.first)))
+	}
 }
 
 // finish puts a program into the Ruleset, under its key, with the ids of its sets.
@@ -212,7 +245,7 @@ func (c *compiler) finish(r *Ruleset, p *Program) string {
 		}
 		l.Steps = steps
 	})
-	if len(p.Ports) == 0 && len(p.Protocols) == 0 && len(p.Rest.Steps) == 0 && p.Rest.Else.Allow {
+	if len(p.Ports) == 0 && len(p.Protocols) == 0 && len(p.Rest.Steps) == 0 && p.Rest.Else.Allow && len(p.Logs) == 0 {
 		return ""
 	}
 	k := programKey(*p)
@@ -222,17 +255,17 @@ func (c *compiler) finish(r *Ruleset, p *Program) string {
 
 // index knows which sets pods are in.
 type index struct {
-	namespaces map[string]map[string]string
-	sets       *sets
-	names      map[string]bool // of ports that egress rules use
-	declaring  map[declaredAt]int
-	local      map[PodKey]bool
-	nets       []int32 // that sets depend on
-	cuts       []netip.Addr
-	inside     map[int][]bool // by the position of the address among the cuts
-	classes    map[string]*class
-	pods       map[PodKey]*known
-	owners     map[netip.Addr][]PodKey
+	directory
+	sets      *sets
+	names     map[string]bool // of peers' ports that rules use
+	declaring map[declaredAt]int
+	local     map[PodKey]bool
+	nets      []int32 // that sets depend on
+	cuts      []netip.Addr
+	inside    map[int][]bool // by the position of the address among the cuts
+	classes   map[string]*class
+	pods      map[PodKey]*known
+	owners    map[netip.Addr][]PodKey
 }
 
 // class has the pods that no policy tells apart but by their addresses.
@@ -252,7 +285,7 @@ type known struct {
 }
 
 func newIndex(c *compiler, names map[string]bool) index {
-	x := index{namespaces: c.state.Namespaces, sets: c.sets, names: names, nets: c.sets.networks(), local: map[PodKey]bool{}}
+	x := index{directory: c.directory, sets: c.sets, names: names, nets: c.sets.networks(), local: map[PodKey]bool{}}
 	x.cuts, x.inside = c.terms.cuts(x.nets), map[int][]bool{}
 	x.declaring, x.classes = map[declaredAt]int{}, map[string]*class{}
 	x.pods, x.owners = make(map[PodKey]*known, len(c.state.Pods)), make(map[netip.Addr][]PodKey, len(c.state.Pods))
@@ -312,7 +345,7 @@ func (x *index) remove(key PodKey) {
 	}
 }
 
-// declares returns the pod's ports that egress rules name.
+// declares returns the pod's ports that rules name.
 func (x *index) declares(pod *Pod) (found []declaredPort) {
 	if len(x.names) == 0 {
 		return nil

@@ -15,26 +15,42 @@ var sameAddresses = cmpopts.EquateComparable(netip.Addr{})
 // compare asserts that the Ruleset decides every connection as the policies themselves do. Denials by policies that share a verdict name the kind only.
 func compare(t *testing.T, s State, r *Ruleset) {
 	t.Helper()
+	var packets []Packet
+	for _, protocol := range []uint8{1, TCP, UDP, SCTP} {
+		for _, port := range []uint16{0, 1, 53, 54, 79, 80, 81, 82, 443, 480, 481, 843, 844, lastPort} {
+			packets = append(packets, Packet{Protocol: protocol, Port: port})
+		}
+	}
+	comparePackets(t, s, r, packets)
+}
+
+func comparePackets(t *testing.T, s State, r *Ruleset, packets []Packet) {
+	t.Helper()
 	for link, key := range s.Local {
-		pod := s.Pods[key]
-		if pod == nil {
+		if s.Pods[key] == nil {
 			continue
 		}
 		for _, addr := range worldAddresses() {
-			for _, protocol := range []uint8{1, TCP, UDP, SCTP} {
-				for _, port := range []uint16{0, 1, 53, 54, 79, 80, 81, 82, 443, 480, 481, 843, 844, lastPort} {
-					for _, d := range []Direction{Ingress, Egress} {
-						from, to := Party{Pod: key}, Party{Address: addr}.known(s)
-						j := judge(s, pod, connection{d, to, s.Pods[to.Pod], Packet{Protocol: protocol, Port: port}})
-						got := r.Decide(link, d, addr, Packet{Protocol: protocol, Port: port})
-						same := got == j.Verdict || !got.Allow && !j.Verdict.Allow && got.By == ID{Kind: j.Verdict.By.Kind}
-						if !same {
-							t.Fatalf("%s of %v with %v, protocol %d port %d: %+v, want %+v by %+v", d, from, to, protocol, port, got, j.Verdict, j)
-						}
-					}
+			for _, packet := range packets {
+				for _, d := range []Direction{Ingress, Egress} {
+					comparePacket(t, s, r, link, d, addr, packet)
 				}
 			}
 		}
+	}
+}
+
+func comparePacket(t *testing.T, s State, r *Ruleset, link string, d Direction, addr netip.Addr, packet Packet) {
+	t.Helper()
+	key, peer := s.Local[link], Party{Address: addr}.known(s)
+	j := judge(s, s.Pods[key], connection{d, peer, s.Pods[peer.Pod], packet})
+	got := r.Decide(link, d, addr, packet)
+	same := got == j.Verdict || !got.Allow && !j.Verdict.Allow && got.By == ID{Kind: j.Verdict.By.Kind}
+	if !same {
+		t.Fatalf("%s of %v with %v, %+v: %+v, want %+v by %+v", d, key, peer, packet, got, j.Verdict, j)
+	}
+	if logs := r.Logs(link, d, addr, packet); !slices.Equal(logs, j.Logs) {
+		t.Fatalf("%s of %v with %v, %+v: logged by %+v, want %+v", d, key, peer, packet, logs, j.Logs)
 	}
 }
 
@@ -57,6 +73,28 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
+func FuzzCalico(f *testing.F) {
+	for seed := range uint64(100) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		w := newWorld(seed)
+		s := w.calicoState()
+		c := Compile(s)
+		all := w.packets()
+		for range 12 {
+			comparePackets(t, s, &c.Ruleset, []Packet{pick(w, all...), pick(w, all...)})
+		}
+		again := newWorld(seed).calicoState()
+		slices.Reverse(again.Policies)
+		slices.Reverse(again.Sets)
+		slices.Reverse(again.HostEndpoints)
+		if d := cmp.Diff(c.Ruleset, Compile(again).Ruleset, sameAddresses); d != "" {
+			t.Errorf("an equal state gives another Ruleset:\n%s", d)
+		}
+	})
+}
+
 func FuzzUpdate(f *testing.F) {
 	for seed := range uint64(40) {
 		f.Add(seed)
@@ -64,6 +102,9 @@ func FuzzUpdate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		w := newWorld(seed)
 		s := w.state()
+		if w.chance(50) {
+			s = w.calicoState()
+		}
 		local := map[PodKey]bool{}
 		for _, key := range s.Local {
 			local[key] = true

@@ -11,8 +11,21 @@ func (r *Ruleset) Decide(link string, d Direction, peer netip.Addr, p Packet) Ve
 	if !known || e.Programs[d] == "" {
 		return Verdict{Allow: known || !r.Closed}
 	}
-	peer = peer.Unmap()
-	l := r.Programs[e.Programs[d]].list(p.Protocol, p.Port)
+	return r.decide(r.Programs[e.Programs[d]], peer.Unmap(), p)
+}
+
+// Logs are the Log rules that the packet reaches and matches, in the order of evaluation.
+func (r *Ruleset) Logs(link string, d Direction, peer netip.Addr, p Packet) (found []LogRule) {
+	for _, l := range r.Programs[r.Endpoints[link].Programs[d]].Logs {
+		if r.decide(l.When, peer.Unmap(), p).Allow {
+			found = append(found, l.LogRule)
+		}
+	}
+	return found
+}
+
+func (r *Ruleset) decide(program Program, peer netip.Addr, p Packet) Verdict {
+	l := program.list(p)
 	for _, s := range l.Steps {
 		if s.Set != 0 && slices.Contains(r.Members[peer], s.Set) || s.Set == 0 && ranges(r.Nets[s.Nets]).contains(peer) {
 			return s.Verdict
@@ -21,14 +34,25 @@ func (r *Ruleset) Decide(link string, d Direction, peer netip.Addr, p Packet) Ve
 	return l.Else
 }
 
-func (p Program) list(protocol uint8, port uint16) List {
-	for _, r := range p.Ports[protocol] {
+func (p Program) list(packet Packet) List {
+	l, ok := find(p.Ports[packet.Protocol], packet.Port)
+	if !ok {
+		l, ok = p.Protocols[packet.Protocol]
+	}
+	if !ok {
+		return p.Rest
+	}
+	if of, ok := find(l.Sources, packet.SourcePort); ok {
+		return of
+	}
+	return l
+}
+
+func find(ranges []PortRange, port uint16) (List, bool) {
+	for _, r := range ranges {
 		if r.First <= port && port <= r.Last {
-			return r.List
+			return r.List, true
 		}
 	}
-	if l, ok := p.Protocols[protocol]; ok {
-		return l
-	}
-	return p.Rest
+	return List{}, false
 }

@@ -13,12 +13,23 @@ func appendList(b []byte, l List) []byte {
 		b = binary.BigEndian.AppendUint32(b, uint32(s.Set))
 		b = appendVerdict(appendText(b, s.Nets), s.Verdict)
 	}
-	return appendVerdict(b, l.Else)
+	b = appendVerdict(b, l.Else)
+	for _, r := range l.Sources {
+		b = appendRange(append(b, 's'), r)
+	}
+	return b
+}
+
+func appendRange(b []byte, r PortRange) []byte {
+	return appendList(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, r.First), r.Last), r.List)
 }
 
 func appendVerdict(b []byte, v Verdict) []byte {
-	b = append(b, boolByte(v.Allow))
-	for _, text := range []string{v.By.Kind, v.By.Namespace, v.By.Name} {
+	return appendID(append(b, boolByte(v.Allow)), v.By)
+}
+
+func appendID(b []byte, id ID) []byte {
+	for _, text := range []string{id.Kind, id.Namespace, id.Name} {
 		b = appendText(b, text)
 	}
 	return b
@@ -26,29 +37,47 @@ func appendVerdict(b []byte, v Verdict) []byte {
 
 // programKey is the digest of a program.
 func programKey(p Program) string {
-	b := appendList(nil, p.Rest)
+	b := appendProgram(nil, p)
+	for _, l := range p.Logs {
+		b = appendID(append(b, 'l'), l.Policy)
+		b = appendProgram(binary.BigEndian.AppendUint32(b, uint32(l.Rule)), l.When)
+	}
+	return key(b)
+}
+
+func appendProgram(b []byte, p Program) []byte {
+	b = appendList(b, p.Rest)
 	for _, protocol := range slices.Sorted(maps.Keys(p.Protocols)) {
 		b = appendList(append(b, 'o', protocol), p.Protocols[protocol])
 	}
 	for _, protocol := range slices.Sorted(maps.Keys(p.Ports)) {
 		for _, r := range p.Ports[protocol] {
-			b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(append(b, 'p', protocol), r.First), r.Last)
-			b = appendList(b, r.List)
+			b = appendRange(append(b, 'p', protocol), r)
 		}
 	}
-	return key(b)
+	return b
 }
 
-// lists calls f with each list of the program.
+// lists calls f with each list of the program, which may be shared with other programs as long as f has not changed it.
 func (p *Program) lists(f func(*List)) {
-	f(&p.Rest)
-	for protocol, l := range p.Protocols {
+	each := func(l List) List {
 		f(&l)
-		p.Protocols[protocol] = l
+		l.Sources = slices.Clone(l.Sources)
+		for i := range l.Sources {
+			f(&l.Sources[i].List)
+		}
+		return l
+	}
+	p.Rest = each(p.Rest)
+	for protocol, l := range p.Protocols {
+		p.Protocols[protocol] = each(l)
 	}
 	for _, ports := range p.Ports {
 		for i := range ports {
-			f(&ports[i].List)
+			ports[i].List = each(ports[i].List)
 		}
+	}
+	for i := range p.Logs {
+		p.Logs[i].When.lists(f)
 	}
 }

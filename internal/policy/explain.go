@@ -29,6 +29,8 @@ type Judgement struct {
 	Policy   ID
 	Rule     int
 	RuleName string
+	// Logs are the Log rules that matched before, in the order of evaluation.
+	Logs []LogRule
 	// Selecting are the policies that select the pod in this direction, in the order of evaluation.
 	Selecting []ID
 }
@@ -101,8 +103,8 @@ func judge(state State, subject *Pod, c connection) *Judgement {
 	j := &Judgement{Pod: subject.PodKey, Direction: c.direction, Rule: -1, Verdict: Verdict{Allow: true}}
 	var selecting []Policy
 	for _, p := range ordered(state.Policies) {
-		yes := p.Subject.selects(state.Namespaces, subject, true)
-		if yes != p.Subject.selects(state.Namespaces, subject, false) {
+		yes := p.Subject.selects(state.directory(), subject, true)
+		if yes != p.Subject.selects(state.directory(), subject, false) {
 			j.Verdict = Verdict{}
 			return j
 		}
@@ -131,6 +133,10 @@ func (j *Judgement) tier(state State, subject *Pod, policies []Policy, c connect
 			if !rule.matches(state, subject, c) {
 				continue
 			}
+			if rule.Action == Log {
+				j.Logs = append(j.Logs, LogRule{p.ID, i})
+				continue
+			}
 			if rule.Action == Pass {
 				return false
 			}
@@ -150,15 +156,25 @@ func (j *Judgement) tier(state State, subject *Pod, policies []Policy, c connect
 }
 
 func (r *Rule) matches(state State, subject *Pod, c connection) bool {
+	family := familyOf(c.peer.Address)
+	if r.Family != 0 && r.Family != family || r.Own != nil && !r.Own.ofOwn(state, subject, family, r.Action == Deny) {
+		return false
+	}
 	peer := r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.matches(state, c, r.Action == Deny) })
-	return peer && (r.AnyPort || slices.ContainsFunc(r.Ports, func(p Port) bool { return p.matches(subject, c) }))
+	own, other := end{pod: subject}, end{c.pod, c.peer.Address, state.HostEndpoints}
+	source, destination := other, own
+	if c.direction == Egress {
+		source, destination = own, other
+	}
+	return peer && (r.AnyPort || destination.matches(r.Ports, c.Protocol, c.Port)) && !destination.matches(r.Except, c.Protocol, c.Port) &&
+		(r.Sources == nil || source.matches(r.Sources, c.Protocol, c.SourcePort)) && !source.matches(r.ExceptSources, c.Protocol, c.SourcePort)
 }
 
 func (p *Peer) matches(state State, c connection, unknown bool) bool {
 	addr := c.peer.Address
 	switch {
 	case p.Pods != nil:
-		return c.pod != nil && p.Pods.selects(state.Namespaces, c.pod, unknown)
+		return c.pod != nil && p.Pods.selects(state.directory(), c.pod, unknown)
 	case p.Nodes != nil:
 		for _, node := range state.Nodes {
 			if p.Nodes.Matches(node.Labels) && slices.ContainsFunc(node.Addresses, func(a netip.Addr) bool { return a.Unmap() == addr }) {
@@ -166,19 +182,94 @@ func (p *Peer) matches(state State, c connection, unknown bool) bool {
 			}
 		}
 		return false
+	case p.Service != nil:
+		return slices.ContainsFunc(state.Services[*p.Service], func(e ServiceEndpoint) bool {
+			at := e.Protocol != 0 && e.Protocol == c.Protocol && e.Port == c.Port
+			return e.Address.Unmap() == addr && (at || c.direction == Ingress)
+		})
+	case p.Match != nil:
+		return p.Match.matches(state, addr, c.pod, unknown)
 	}
-	return p.Net.Contains(addr) && !slices.ContainsFunc(p.Except, func(e netip.Prefix) bool { return e.Contains(addr) })
+	return contains([]netip.Prefix{p.Net}, addr) && !contains(p.Except, addr)
 }
 
-func (p *Port) matches(subject *Pod, c connection) bool {
-	if p.Name == "" {
-		return p.Protocol == c.Protocol && p.First <= c.Port && c.Port <= p.Last
+func contains(nets []netip.Prefix, addr netip.Addr) bool {
+	return slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Contains(addr) })
+}
+
+// matches judges an address, which is that of the pod if there is one. unknown is the answer while labels are not known that it depends on.
+func (m *Match) matches(state State, addr netip.Addr, pod *Pod, unknown bool) bool {
+	if m.Nets != nil && !contains(m.Nets, addr) || contains(m.NotNets, addr) {
+		return false
 	}
-	destination := subject
-	if c.direction == Egress {
-		destination = c.pod
+	if m.Select == nil {
+		return true
 	}
-	return destination != nil && slices.ContainsFunc(destination.Ports, func(d NamedPort) bool {
-		return d.matches(*p) && d.Protocol == c.Protocol && d.Port == c.Port
+	d, unknown := state.directory(), unknown != m.Not
+	selected := pod != nil && m.Select.selects(d, pod, unknown)
+	for _, s := range state.Sets {
+		x := d.set(&s)
+		selected = selected || contains(s.Nets, addr) && m.Select.has(&x, unknown)
+	}
+	for _, h := range state.HostEndpoints {
+		x := d.host(&h)
+		selected = selected || h.has(addr) && m.Select.has(&x, unknown)
+	}
+	return selected != m.Not
+}
+
+// ofOwn judges the addresses that a pod has of a family, or of any family if it is 0. Of a family of which the pod has none, its labels decide.
+func (m *Match) ofOwn(state State, pod *Pod, family uint8, deny bool) bool {
+	all := pod.addresses()
+	if len(all) == 0 && (m.Nets != nil || len(m.NotNets) > 0) {
+		return deny
+	}
+	if all = slices.DeleteFunc(all, func(a netip.Addr) bool { return family != 0 && familyOf(a) != family }); len(all) == 0 {
+		all = []netip.Addr{{}}
+	}
+	for _, a := range all {
+		if m.matches(state, a, pod, deny) == deny {
+			return deny
+		}
+	}
+	return !deny
+}
+
+// familyOf is 4, or 6, or 0 without an address.
+func familyOf(a netip.Addr) uint8 {
+	switch {
+	case a.Is4():
+		return 4
+	case a.IsValid():
+		return 6
+	}
+	return 0
+}
+
+// end is an end of a connection to which ports belong: a pod, or an address that host endpoints may have, too.
+type end struct {
+	pod   *Pod
+	addr  netip.Addr
+	hosts []HostEndpoint
+}
+
+// matches reports whether a number is one of the ports.
+func (e end) matches(ports []Port, protocol uint8, number uint16) bool {
+	return slices.ContainsFunc(ports, func(p Port) bool {
+		if p.Name == "" {
+			return p.Protocol == protocol && p.First <= number && number <= p.Last
+		}
+		return e.declares(func(d NamedPort) bool { return d.matches(p) && d.Protocol == protocol && d.Port == number })
 	})
+}
+
+func (e end) declares(port func(NamedPort) bool) bool {
+	if e.pod != nil {
+		return slices.ContainsFunc(e.pod.Ports, port)
+	}
+	return slices.ContainsFunc(e.hosts, func(h HostEndpoint) bool { return h.has(e.addr) && slices.ContainsFunc(h.Ports, port) })
+}
+
+func (h *HostEndpoint) has(addr netip.Addr) bool {
+	return slices.ContainsFunc(h.Addresses, func(a netip.Addr) bool { return a.IsValid() && a.Unmap() == addr })
 }

@@ -18,7 +18,7 @@ func (state State) Interest() Interest { return Select(state).Interest() }
 
 // Interest is that of the State.
 func (s *Selection) Interest() Interest {
-	b := broad{state: s.state, names: map[string]bool{}, asked: map[string]bool{}}
+	b := broad{state: s.state, names: map[string]bool{}, asked: map[namespaceText]bool{}}
 	for p := range s.Counting() {
 		for d := range p.Rules {
 			if p.Applies[d] {
@@ -31,7 +31,7 @@ func (s *Selection) Interest() Interest {
 
 // InterestOf is that of some rules alone.
 func (state State) InterestOf(d Direction, rules ...Rule) Interest {
-	b := broad{state: state, names: map[string]bool{}, asked: map[string]bool{}}
+	b := broad{state: state, names: map[string]bool{}, asked: map[namespaceText]bool{}}
 	b.add(rules, d)
 	return b.interest()
 }
@@ -41,8 +41,8 @@ type broad struct {
 	state State
 	all   bool
 	names map[string]bool
-	asked map[string]bool // selectors on namespaces, by text
-	tried int             // conditions
+	asked map[namespaceText]bool // selectors on namespaces
+	tried int                    // conditions
 }
 
 func (b *broad) interest() Interest {
@@ -54,36 +54,62 @@ func (b *broad) interest() Interest {
 
 func (b *broad) add(rules []Rule, d Direction) {
 	for _, rule := range rules {
-		named := d == Egress && slices.ContainsFunc(rule.Ports, func(p Port) bool { return p.Name != "" })
-		b.all = b.all || named && rule.AnyPeer
+		names := map[string]bool{}
+		rule.namePeersPorts(d, names)
+		b.all = b.all || len(names) > 0 && rule.AnyPeer
 		for _, peer := range rule.Peers {
-			switch {
-			case b.all:
+			if b.all {
 				return
-			case peer.Pods == nil:
-				b.all = named
-			case peer.Pods.Namespace != "":
-				b.names[peer.Pods.Namespace] = true
-			case len(peer.Pods.Namespaces.Keys()) == 0:
-				b.all = true
-			default:
-				b.matching(peer.Pods.Namespaces)
 			}
+			b.peer(peer, len(names) > 0)
 		}
 	}
 }
 
+// peer adds a peer; named: it matters which ports the pods declare that have its addresses. Any pod may have an address of a network set.
+func (b *broad) peer(peer Peer, named bool) {
+	pods := peer.Pods
+	if peer.Match != nil && peer.Match.Select != nil {
+		b.all = peer.Match.Not || named && b.state.selectsNetworks(peer.Match.Select)
+		pods = peer.Match.Select
+	}
+	switch {
+	case pods == nil:
+		b.all = named
+	case b.all || pods.Scope == Global:
+	case pods.Namespace != "":
+		b.names[pods.Namespace] = true
+	case len(pods.Namespaces.Keys()) == 0:
+		b.all = true
+	default:
+		b.matching(pods.Namespaces, pods.Calico)
+	}
+}
+
+// selectsNetworks reports whether network sets may be selected.
+func (state State) selectsNetworks(p *Pods) bool {
+	d := state.directory()
+	return slices.ContainsFunc(state.Sets, func(s NetworkSet) bool {
+		x := d.set(&s)
+		return len(s.Nets) > 0 && p.has(&x, true)
+	})
+}
+
 // matching adds the namespaces that a selector matches. So many selectors that this takes long are an interest in all.
-func (b *broad) matching(s selector.Selector) {
-	if b.asked[s.String()] {
+func (b *broad) matching(s selector.Selector, calico bool) {
+	text := namespaceText{calico, s.String()}
+	if b.asked[text] {
 		return
 	}
-	b.asked[s.String()] = true
+	b.asked[text] = true
 	b.tried += s.Size() * len(b.state.Namespaces)
 	if b.all = b.tried > mostElements; b.all {
 		return
 	}
 	for name, labels := range b.state.Namespaces {
+		if calico {
+			labels = withName(labels, name)
+		}
 		if s.Matches(labels) {
 			b.names[name] = true
 		}

@@ -55,7 +55,7 @@ func (b *builder) parts(active []int32) (parts []part, end Verdict) {
 		}
 		parts = append(parts, p)
 	}
-	return parts, Verdict{Allow: true}
+	return parts, b.end
 }
 
 // cut drops what follows a rule that matches any peer, and returns the verdict if then nothing gets to the next tier.
@@ -148,7 +148,28 @@ func (b *builder) lookup(p part, final *Verdict, end Verdict, whole bool) lookup
 		}
 	}
 	x.nets = b.networksOf(st.rules, verdicts)
+	b.spend(p.rules, st, x.nets)
 	return x
+}
+
+// spend counts what rules of policies need that are bounded.
+func (b *builder) spend(rules []item, st *stage, nets []Step) {
+	terms, ranges := 0, 0
+	for _, it := range rules {
+		if it.bounded {
+			terms += len(it.clause.terms)
+			ranges += b.rangesIn(it.clause.outer)
+			b.spent.work += 1 + len(it.clause.terms) + ranges/workOfRanges
+		}
+	}
+	for _, set := range st.sets {
+		b.spent.count(set, terms)
+	}
+	for _, s := range nets {
+		if id := b.terms.netIDs[s.Nets]; ranges > 0 {
+			b.spent.count(^id, b.rangesIn(id))
+		}
+	}
 }
 
 // rulesOf numbers the verdicts of an ordered part: 0 is what the rules of the part leave to others, or the final verdict.
@@ -156,9 +177,10 @@ func (b *builder) rulesOf(p part, final *Verdict, verdicts *[]Verdict) []stageRu
 	known := []Verdict{{}, {Allow: true}}
 	rules := make([]stageRule, len(p.rules))
 	for i, it := range p.rules {
-		rules[i] = stageRule{terms: it.clause.terms, nets: it.clause.nets}
+		rules[i] = stageRule{terms: it.clause.terms, nets: it.clause.nets, outer: it.clause.outer}
 		if it.clause.any {
 			rules[i].nets = b.terms.addNets(everywhere)
+			rules[i].outer = rules[i].nets
 		}
 		if !it.pass && (final == nil || it.verdict != *final) {
 			rules[i].value = number(&known, it.verdict)
@@ -189,10 +211,10 @@ func (b *builder) networksOf(rules []stageRule, verdicts []Verdict) (steps []Ste
 	var covered ranges
 	byValue := make([]ranges, len(verdicts))
 	for _, r := range rules {
-		if r.nets == none {
+		if r.outer == none {
 			continue
 		}
-		nets := b.terms.nets[r.nets]
+		nets := b.terms.nets[r.outer]
 		byValue[r.value] = union(byValue[r.value], minus(nets, covered))
 		covered = union(covered, nets)
 	}
@@ -221,7 +243,7 @@ func (b *builder) groups(rules []item, whole bool) (x lookup) {
 			x.nets = append(x.nets, Step{Nets: b.terms.netKeys[nets], Verdict: Verdict{Allow: true}})
 			b.spent.count(^nets, b.rangesIn(nets))
 			if whole {
-				terms = append(slices.Clone(terms), b.terms.add(term{none, nets, none}))
+				terms = append(slices.Clone(terms), b.terms.add(term{pods: none, nets: nets, declared: none, absent: none}))
 				slices.Sort(terms)
 			}
 		}

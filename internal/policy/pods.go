@@ -3,51 +3,109 @@ package policy
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
 
-// selects reports whether the pod is one of p; see within.
-func (p *Pods) selects(namespaces map[string]map[string]string, pod *Pod, unknown bool) bool {
-	labels, known := namespaces[pod.Namespace]
-	return p.within(pod.Namespace, known, unknown, func() bool { return p.Namespaces.Matches(labels) }) && p.Labels.Matches(pod.Labels)
+// selects reports whether the pod is one of p. While the labels of its namespace, or of its service account, are not known, a selector that reads them
+// has the answer unknown.
+func (p *Pods) selects(d directory, pod *Pod, unknown bool) bool {
+	x := d.pod(pod, p.Calico)
+	return p.has(&x, unknown)
 }
 
-// within reports whether pods of a namespace may be of p. While the labels of the namespace are not known, a selector that reads them has the
-// answer unknown; else it is asked by matches.
-func (p *Pods) within(namespace string, known, unknown bool, matches func() bool) bool {
+func (p *Pods) has(x *selectable, unknown bool) bool {
+	namespace := func() bool {
+		if p.Calico {
+			return p.Namespaces.Matches(x.calicoNamespace)
+		}
+		return p.Namespaces.Matches(x.ofNamespace)
+	}
+	return p.within(x, unknown, namespace) && p.matches(x, unknown)
+}
+
+// within judges the namespace; its labels by matches, if they are known.
+func (p *Pods) within(x *selectable, unknown bool, matches func() bool) bool {
 	switch {
 	case p.Namespace != "":
-		return p.Namespace == namespace
-	case !known && len(p.Namespaces.Keys()) > 0:
+		return p.Namespace == x.namespace
+	case !x.knownNamespace && len(p.Namespaces.Keys()) > 0:
 		return unknown
 	}
 	return matches()
 }
 
+// matches judges all but the namespace.
+func (p *Pods) matches(x *selectable, unknown bool) bool {
+	if p.Scope == Global && x.namespace != "" || p.Scope == Namespaced && x.namespace == "" {
+		return false
+	}
+	if !p.Calico {
+		return p.Labels.Matches(x.labels)
+	}
+	if (p.Accounts != nil || p.AccountLabels.String() != "") && x.pod == nil || p.Accounts != nil && !slices.Contains(p.Accounts, x.pod.Account) {
+		return false
+	}
+	if p.readsUnknown(x) {
+		return unknown
+	}
+	return p.Labels.Matches(x.calico) && p.AccountLabels.Matches(x.ofAccount)
+}
+
+// readsUnknown reports whether it depends on labels that are not known.
+func (p *Pods) readsUnknown(x *selectable) bool {
+	reads := func(prefix string) bool {
+		return slices.ContainsFunc(p.Labels.Keys(), func(key string) bool { return strings.HasPrefix(key, prefix) })
+	}
+	return !x.knownNamespace && reads(ofNamespacePrefix) || !x.knownAccount && (len(p.AccountLabels.Keys()) > 0 || reads(ofAccountPrefix))
+}
+
 // text is equal for equal selections.
 func (p *Pods) text() string {
+	text := "of " + p.Namespaces.String() + ": " + p.Labels.String()
 	if p.Namespace != "" {
-		return "in " + p.Namespace + ": " + p.Labels.String()
+		text = "in " + p.Namespace + ": " + p.Labels.String()
 	}
-	return "of " + p.Namespaces.String() + ": " + p.Labels.String()
+	if p.Scope != Everywhere {
+		text = "scope " + strconv.Itoa(int(p.Scope)) + " " + text
+	}
+	if p.Accounts != nil {
+		text = "accounts " + strings.Join(slices.Compact(slices.Sorted(slices.Values(p.Accounts))), ",") + " " + text
+	}
+	if p.AccountLabels.String() != "" {
+		text = "account (" + p.AccountLabels.String() + ") " + text
+	}
+	if p.Calico {
+		text = "calico " + text
+	}
+	return text
+}
+
+// readsAccount reports whether the selection depends on the pod's service account.
+func (p *Pods) readsAccount() bool {
+	return p.Calico && (p.Accounts != nil || p.AccountLabels.String() != "" || slices.ContainsFunc(p.Labels.Keys(), func(key string) bool {
+		return key == labelAccount || strings.HasPrefix(key, ofAccountPrefix)
+	}))
 }
 
 // podIndex finds the selections that a pod is in without trying all of them.
 type podIndex struct {
-	namespaces map[string]map[string]string // their labels
-	ids        map[string]int32             // by text
-	all        []selection
-	placed     map[place][]int32
-	unsure     []int32         // those that a pod may be in because its namespace is not known
-	keys       map[string]bool // the labels of pods that selections read
-	ofNames    selectors
+	directory
+	ids      map[string]int32 // by text
+	all      []selection
+	placed   map[place][]int32
+	unsure   []int32         // those that a pod may be in because its namespace or service account is not known
+	keys     map[string]bool // the labels of pods that selections read
+	accounts bool            // service accounts are read
+	calico   bool            // labels are read as Calico shows them
+	ofNames  selectors
 }
 
 type selection struct {
 	pods       Pods
-	unknown    bool // the answer while the namespace is not known
+	unknown    bool // the answer while labels are not known
 	namespaces int  // the number of the selector on these
 	tried      int  // how many conditions a pod may have to be tried with because of it, if those before it have as many
 }
@@ -57,10 +115,11 @@ type place struct {
 	namespace   string // that the selections name; empty: none
 	ofNamespace bool   // the label is one of the namespace
 	key, value  string // empty: no label is needed
+	calico      bool   // as Calico shows it
 }
 
-func newPodIndex(namespaces map[string]map[string]string) *podIndex {
-	return &podIndex{namespaces: namespaces, ids: map[string]int32{}, placed: map[place][]int32{}, keys: map[string]bool{}, ofNames: newSelectors()}
+func newPodIndex(d directory) *podIndex {
+	return &podIndex{directory: d, ids: map[string]int32{}, placed: map[place][]int32{}, keys: map[string]bool{}, ofNames: newSelectors()}
 }
 
 // add returns the number of the selection.
@@ -74,6 +133,7 @@ func (x *podIndex) add(pods Pods, unknown bool) int32 {
 	}
 	id := int32(len(x.all))
 	x.ids[text] = id
+	x.calico, x.accounts = x.calico || pods.Calico, x.accounts || pods.readsAccount()
 	for _, key := range pods.Labels.Keys() {
 		x.keys[key] = true
 	}
@@ -84,11 +144,15 @@ func (x *podIndex) add(pods Pods, unknown bool) int32 {
 		most = max(most, len(x.placed[p]))
 	}
 	size := max(1, pods.Labels.Size()+pods.Namespaces.Size())
-	x.all = append(x.all, selection{pods, unknown, x.ofNames.add(pods.Namespaces), most * size})
-	if unknown && places[0].ofNamespace {
+	x.all = append(x.all, selection{pods, unknown, x.ofNames.add(pods.Namespaces, pods.Calico), most * size})
+	if unknown && places[0].mayBeUnknown() {
 		x.unsure = append(x.unsure, id)
 	}
 	return id
+}
+
+func (p place) mayBeUnknown() bool {
+	return p.ofNamespace || p.calico && (strings.HasPrefix(p.key, ofNamespacePrefix) || strings.HasPrefix(p.key, ofAccountPrefix))
 }
 
 // places are where a selection is looked for: by the label that the fewest others need, so that a pod is tried with few. tries grows by one for each
@@ -98,7 +162,7 @@ func (p *Pods) places(filled func(place) int) (best []place, tries int) {
 		for _, need := range needs {
 			places, sum := make([]place, len(need.Values)), 0
 			for i, value := range need.Values {
-				places[i] = place{p.Namespace, ofNamespace, need.Key, value}
+				places[i] = place{p.Namespace, ofNamespace, need.Key, value, p.Calico}
 				sum += 1 + filled(places[i])
 			}
 			if best == nil || sum < tries {
@@ -109,7 +173,7 @@ func (p *Pods) places(filled func(place) int) (best []place, tries int) {
 	consider(false, p.Labels.Needs())
 	consider(true, p.Namespaces.Needs())
 	if best == nil {
-		anywhere := place{namespace: p.Namespace}
+		anywhere := place{namespace: p.Namespace, calico: p.Calico}
 		return []place{anywhere}, 1 + filled(anywhere)
 	}
 	return best, tries
@@ -117,38 +181,59 @@ func (p *Pods) places(filled func(place) int) (best []place, tries int) {
 
 // of returns the selections that the pod is in, in no particular order.
 func (x *podIndex) of(pod *Pod) (found []int32) {
-	labels, known := x.namespaces[pod.Namespace]
+	seen := x.directory.pod(pod, x.calico)
 	try := func(ids []int32) {
 		for _, id := range ids {
-			s := &x.all[id]
-			in := s.pods.within(pod.Namespace, known, s.unknown, func() bool { return x.ofNames.match(s.namespaces, pod.Namespace, labels) })
-			if in && s.pods.Labels.Matches(pod.Labels) {
+			if x.selects(&x.all[id], &seen) {
 				found = append(found, id)
 			}
 		}
 	}
-	try(x.placed[place{}])
-	try(x.placed[place{namespace: pod.Namespace}])
-	for key, value := range pod.Labels {
-		if x.keys[key] {
-			try(x.placed[place{"", false, key, value}])
-			try(x.placed[place{pod.Namespace, false, key, value}])
+	views := func(calico bool, labels, ofNamespace map[string]string) {
+		try(x.placed[place{calico: calico}])
+		try(x.placed[place{namespace: pod.Namespace, calico: calico}])
+		for key, value := range labels {
+			if x.keys[key] {
+				try(x.placed[place{"", false, key, value, calico}])
+				try(x.placed[place{pod.Namespace, false, key, value, calico}])
+			}
+		}
+		for key, value := range ofNamespace {
+			try(x.placed[place{"", true, key, value, calico}])
 		}
 	}
-	for key, value := range labels {
-		try(x.placed[place{"", true, key, value}])
+	views(false, seen.labels, seen.ofNamespace)
+	if x.calico {
+		views(true, seen.calico, seen.calicoNamespace)
 	}
-	if !known {
+	if !seen.knownNamespace || !seen.knownAccount {
 		try(x.unsure)
+		slices.Sort(found)
+		found = slices.Compact(found)
 	}
 	return found
 }
 
+func (x *podIndex) selects(s *selection, seen *selectable) bool {
+	namespace := func() bool { return x.ofNames.match(s.namespaces, seen) }
+	return s.pods.within(seen, s.unknown, namespace) && s.pods.matches(seen, s.unknown)
+}
+
 // selectors are those on labels of namespaces. Each is evaluated once for a namespace, however many pods and selections there are.
 type selectors struct {
-	numbers map[string]int // by text
-	all     []selector.Selector
+	numbers map[namespaceText]int
+	all     []namespaceSelector
 	answers map[string][]answer // by namespace, then number
+}
+
+type namespaceText struct {
+	calico bool
+	text   string
+}
+
+type namespaceSelector struct {
+	selector.Selector
+	calico bool
 }
 
 type answer uint8
@@ -160,28 +245,35 @@ const (
 )
 
 func newSelectors() selectors {
-	return selectors{numbers: map[string]int{}, answers: map[string][]answer{}}
+	return selectors{numbers: map[namespaceText]int{}, answers: map[string][]answer{}}
 }
 
 // add returns the number of the selector.
-func (x *selectors) add(s selector.Selector) int {
-	n, ok := x.numbers[s.String()]
+func (x *selectors) add(s selector.Selector, calico bool) int {
+	text := namespaceText{calico, s.String()}
+	n, ok := x.numbers[text]
 	if !ok {
 		n = len(x.all)
-		x.numbers[s.String()] = n
-		x.all = append(x.all, s)
+		x.numbers[text] = n
+		x.all = append(x.all, namespaceSelector{s, calico})
 	}
 	return n
 }
 
-// match reports whether the selector matches a namespace with these labels.
-func (x *selectors) match(number int, namespace string, labels map[string]string) bool {
+// match reports whether the selector matches the namespace.
+func (x *selectors) match(number int, seen *selectable) bool {
+	s := x.all[number]
+	namespace := seen.namespace
 	if x.answers[namespace] == nil || len(x.answers[namespace]) <= number {
 		x.answers[namespace] = append(x.answers[namespace], make([]answer, len(x.all)-len(x.answers[namespace]))...)
 	}
 	a := &x.answers[namespace][number]
 	if *a == notAsked {
-		if *a = no; x.all[number].Matches(labels) {
+		labels := seen.ofNamespace
+		if s.calico {
+			labels = seen.calicoNamespace
+		}
+		if *a = no; s.Matches(labels) {
 			*a = yes
 		}
 	}
@@ -197,6 +289,9 @@ func (x *podIndex) key(pod *Pod) string {
 		}
 	}
 	slices.Sort(labels)
+	if x.accounts {
+		labels = append(labels, pod.Account)
+	}
 	return pod.Namespace + "\n" + strings.Join(labels, "\n")
 }
 

@@ -2,31 +2,33 @@ package policy
 
 import (
 	"cmp"
-	"encoding/binary"
 	"iter"
 	"maps"
 	"slices"
 )
 
-// Lists are all lists of a program.
+// Lists are all lists of a program, but for those of its Logs.
 func (p Program) Lists() iter.Seq[List] {
 	return func(yield func(List) bool) {
-		if !yield(p.Rest) {
-			return
-		}
+		more := p.Rest.all(yield)
 		for _, l := range p.Protocols {
-			if !yield(l) {
-				return
-			}
+			more = more && l.all(yield)
 		}
 		for _, ranges := range p.Ports {
 			for _, r := range ranges {
-				if !yield(r.List) {
-					return
-				}
+				more = more && r.List.all(yield)
 			}
 		}
 	}
+}
+
+// all yields the list, and those for ports of the source.
+func (l List) all(yield func(List) bool) bool {
+	more := yield(l)
+	for _, r := range l.Sources {
+		more = more && yield(r.List)
+	}
+	return more
 }
 
 // tierRules are the rules of a tier for a subject: numbers of builder.items.
@@ -34,7 +36,7 @@ type tierRules struct {
 	// end is what becomes of what no rule matches, if the tier ends with Deny.
 	end   *Verdict
 	items []int32
-	// union: all rules allow, so that their order does not matter.
+	// union: all rules allow, and their networks count for pods, too, so that their order does not matter.
 	union bool
 }
 
@@ -43,6 +45,7 @@ type builder struct {
 	*compiler
 	tiers []tierRules
 	items []item
+	end   Verdict             // of what no tier decides
 	lists map[string]*listing // by the items that match
 	spent *spending
 }
@@ -58,19 +61,15 @@ func (c *compiler) build(d Direction, policies []int, subject *Pod) *Program {
 	if len(policies) == 0 {
 		return &Program{Rest: List{Else: Verdict{Allow: true}}}
 	}
-	b := &builder{compiler: c, lists: map[string]*listing{}, spent: c.spendingOf(subject.Namespace)}
+	b := &builder{compiler: c, end: Verdict{Allow: true}, lists: map[string]*listing{}, spent: c.spendingOf(subject.Namespace)}
 	all := policies
 	for len(policies) > 0 && !b.spent.over() {
-		tier := c.policies[policies[0]].Tier
-		n := 1
-		for n < len(policies) && c.policies[policies[n]].Tier == tier {
-			n++
-		}
+		n := c.sameTier(policies)
 		b.addTier(d, policies[:n], subject)
 		policies = policies[n:]
 	}
 	p := b.program()
-	if !b.spent.over() {
+	if p.Logs = b.logs(d, all, subject); !b.spent.over() {
 		return &p
 	}
 	if b.spent.largest == (ID{}) {
@@ -97,15 +96,25 @@ func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 	}
 	var items []item
 	for _, p := range policies {
-		for rule := range b.policies[p].Rules[d] {
-			if b.affords(b.spent, ruleKey{p, d, rule}) {
-				items = append(items, b.compiler.items(p, d, rule, subject)...)
-			}
-		}
+		items = append(items, b.itemsOf(d, p, len(b.policies[p].Rules[d]), subject)...)
 	}
-	if tier.union = !slices.ContainsFunc(items, func(it item) bool { return !it.verdict.Allow }); tier.union {
+	if tier.union = !slices.ContainsFunc(items, func(it item) bool { return !it.verdict.Allow || it.clause.outer != it.clause.nets }); tier.union {
 		items = b.bundle(items)
 	}
+	b.add(tier, items)
+}
+
+// itemsOf are those of the first rules of a policy.
+func (b *builder) itemsOf(d Direction, policy, rules int, subject *Pod) (items []item) {
+	for rule := range rules {
+		if k := (ruleKey{policy, d, rule}); b.rule(k).Action != Log && b.affords(b.spent, k) {
+			items = append(items, b.compiler.items(k, subject)...)
+		}
+	}
+	return items
+}
+
+func (b *builder) add(tier tierRules, items []item) {
 	for _, it := range items {
 		tier.items = append(tier.items, int32(len(b.items)))
 		b.items = append(b.items, it)
@@ -113,12 +122,21 @@ func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 	b.tiers = append(b.tiers, tier)
 }
 
+// sameTier is how many of the policies are of the first one's tier.
+func (c *compiler) sameTier(policies []int) int {
+	n := 1
+	for n < len(policies) && c.policies[policies[n]].Tier == c.policies[policies[0]].Tier {
+		n++
+	}
+	return n
+}
+
 // bundle joins the items that have the same ports, the widest first.
 func (b *builder) bundle(items []item) []item {
 	byPorts := map[string][]*clause{}
 	bundles := map[string]item{}
 	for _, it := range items {
-		key := spansKey(it)
+		key := it.ports.key() + it.sources.key()
 		byPorts[key] = append(byPorts[key], it.clause)
 		bundles[key] = it
 	}
@@ -128,37 +146,16 @@ func (b *builder) bundle(items []item) []item {
 		it.clause = b.merge(byPorts[key])
 		joined = append(joined, it)
 	}
-	slices.SortStableFunc(joined, func(x, y item) int { return cmp.Compare(y.width(), x.width()) })
+	slices.SortStableFunc(joined, func(x, y item) int { return cmp.Compare(y.ports.width(), x.ports.width()) })
 	return joined
 }
 
-func spansKey(it item) string {
-	if it.anyPort {
-		return "any"
-	}
-	var b []byte
-	for _, s := range it.spans {
-		b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(append(b, s.protocol), s.first), s.last)
-	}
-	return string(b)
-}
-
-func (it item) width() (ports int) {
-	if it.anyPort {
-		return 1 << 30
-	}
-	for _, s := range it.spans {
-		ports += int(s.last) - int(s.first) + 1
-	}
-	return ports
-}
-
-// merge is the clause that matches what one of the clauses matches.
+// merge is the clause that matches what one of the clauses matches, all networks of which are of any address.
 func (c *compiler) merge(clauses []*clause) *clause {
 	if len(clauses) == 1 {
 		return clauses[0]
 	}
-	m := &clause{nets: none}
+	m := &clause{}
 	var nets ranges
 	for _, cl := range clauses {
 		m.any = m.any || cl.any
@@ -169,53 +166,94 @@ func (c *compiler) merge(clauses []*clause) *clause {
 	}
 	slices.Sort(m.terms)
 	m.terms, m.nets = slices.Compact(m.terms), c.terms.addNets(normal(nets))
+	m.outer = m.nets
 	return m
 }
 
 // program cuts the ports of each protocol into ranges with a constant list.
 func (b *builder) program() Program {
-	anywhere, byProtocol := []int32{}, map[uint8][]int32{}
+	var always, rest, open []int32
+	byProtocol := map[uint8][]int32{}
 	for i, it := range b.items {
-		if it.anyPort {
-			anywhere = append(anywhere, int32(i))
-			continue
+		id := int32(i)
+		if it.ports.any && it.sources.any {
+			rest = append(rest, id)
 		}
-		for _, s := range it.spans {
-			if ids := byProtocol[s.protocol]; len(ids) == 0 || ids[len(ids)-1] != int32(i) {
-				byProtocol[s.protocol] = append(ids, int32(i))
+		switch all := it.ports.all() && it.sources.all(); {
+		case all:
+			always = append(always, id)
+			continue
+		case it.ports.any:
+			open = append(open, id)
+		}
+		for _, s := range slices.Concat(it.ports.spans, it.sources.spans) {
+			ids := byProtocol[s.protocol]
+			if !it.ports.any && (len(ids) == 0 || ids[len(ids)-1] != id) {
+				ids = append(ids, id)
 			}
+			byProtocol[s.protocol] = ids
 		}
 	}
-	rest := b.list(anywhere)
-	p := Program{Ports: map[uint8][]PortRange{}, Protocols: map[uint8]List{}, Rest: rest.list}
+	other := b.list(rest)
+	p := Program{Ports: map[uint8][]PortRange{}, Protocols: map[uint8]List{}, Rest: other.list}
 	for _, protocol := range slices.Sorted(maps.Keys(byProtocol)) {
-		ports, other := b.ports(protocol, anywhere, byProtocol[protocol])
+		candidates := append(slices.Clone(open), byProtocol[protocol]...)
+		slices.Sort(candidates)
+		ports, l := b.ports(protocol, always, candidates)
 		if len(ports) > 0 {
 			p.Ports[protocol] = ports
 		}
-		if other.key != rest.key {
-			p.Protocols[protocol] = other.list
+		if l.key != other.key {
+			p.Protocols[protocol] = l.list
 		}
 	}
 	return p
 }
 
-// ports returns the ranges whose list is not that of the protocol's other ports.
-func (b *builder) ports(protocol uint8, anywhere, candidates []int32) ([]PortRange, *listing) {
-	active := slices.Clone(anywhere)
+// ports returns the ranges of destination ports whose list is not that of the protocol's other ports.
+func (b *builder) ports(protocol uint8, always, candidates []int32) ([]PortRange, *listing) {
+	candidates = slices.DeleteFunc(candidates, func(i int32) bool { return len(b.items[i].sources.of(protocol)) == 0 })
+	spans := func(it *item) []span { return it.ports.of(protocol) }
+	return b.sweep(always, candidates, spans, func(active []int32) *listing { return b.bySource(protocol, active) })
+}
+
+// bySource is the list for items that match a range of destination ports: with others in it for ranges of source ports.
+func (b *builder) bySource(protocol uint8, active []int32) *listing {
+	var always, candidates []int32
+	for _, i := range active {
+		if of := b.items[i].sources.of(protocol); len(of) == 1 && of[0].whole() {
+			always = append(always, i)
+		} else {
+			candidates = append(candidates, i)
+		}
+	}
+	if len(candidates) == 0 {
+		return b.list(active)
+	}
+	ranges, other := b.sweep(always, candidates, func(it *item) []span { return it.sources.of(protocol) }, b.list)
+	if len(ranges) == 0 {
+		return other
+	}
+	l := other.list
+	l.Sources = ranges
+	return &listing{l, string(appendList(nil, l))}
+}
+
+// sweep cuts the ports that candidates match into ranges with a constant list, and returns those whose list is not that of other ports. Items that are
+// always active are in all lists.
+func (b *builder) sweep(always, candidates []int32, spans func(*item) []span, list func([]int32) *listing) ([]PortRange, *listing) {
+	active := slices.Clone(always)
 	starts, ends := map[int][]int32{}, map[int][]int32{}
 	for _, i := range candidates {
-		for _, s := range b.items[i].spans {
-			switch {
-			case s.protocol != protocol:
-			case s.whole():
+		for _, s := range spans(&b.items[i]) {
+			if s.whole() {
 				active = insert(active, i)
-			default:
+			} else {
 				starts[int(s.first)], ends[int(s.last)+1] = append(starts[int(s.first)], i), append(ends[int(s.last)+1], i)
 			}
 		}
 	}
-	other := b.list(active)
+	other := list(active)
 	edges := slices.Concat(slices.Collect(maps.Keys(starts)), slices.Collect(maps.Keys(ends)))
 	slices.Sort(edges)
 	cuts := []portCut{{0, other}}
@@ -226,7 +264,7 @@ func (b *builder) ports(protocol uint8, anywhere, candidates []int32) ([]PortRan
 		for _, i := range starts[edge] {
 			active = insert(active, i)
 		}
-		cuts = append(cuts, portCut{edge, b.list(active)})
+		cuts = append(cuts, portCut{edge, list(active)})
 	}
 	return portRanges(cuts, other), other
 }

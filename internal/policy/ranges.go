@@ -11,6 +11,9 @@ type ranges []Range
 // everywhere is every address.
 var everywhere = ranges{rangeOf(netip.MustParsePrefix("0.0.0.0/0")), rangeOf(netip.MustParsePrefix("::/0"))}
 
+// families are the addresses of each.
+var families = map[uint8]ranges{4: everywhere[:1:1], 6: everywhere[1:]}
+
 func rangeOf(p netip.Prefix) Range {
 	last := p.Masked().Addr().AsSlice()
 	for i := range last {
@@ -58,6 +61,13 @@ func union(a, b ranges) ranges {
 		return a
 	}
 	return normal(slices.Concat(a, b))
+}
+
+func intersection(a, b ranges) ranges {
+	if slices.Equal(a, everywhere) {
+		return b
+	}
+	return minus(a, minus(everywhere, b))
 }
 
 // minus returns the addresses of a that are not in b.

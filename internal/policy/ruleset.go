@@ -33,18 +33,33 @@ type Program struct {
 	Protocols map[uint8]List
 	// Rest is for the protocols that neither has.
 	Rest List
+	// Logs are asked, too, whatever the verdict.
+	Logs []Logging
 }
 
-// PortRange is a range of ports, both inclusive, with the same List.
+// Logging says which packets a Log rule is reached by and matches: those that When allows.
+type Logging struct {
+	LogRule
+	When Program // has no Logs
+}
+
+// LogRule names a rule of action Log, by its index among those of its direction.
+type LogRule struct {
+	Policy ID
+	Rule   int
+}
+
+// PortRange is a range of ports, both inclusive, with the same List. Those of ICMP and ICMPv6 are type<<8 | code.
 type PortRange struct {
 	First, Last uint16
 	List        List
 }
 
-// List decides by the peer's address: the first step that has it, else Else.
+// List decides by the peer's address: the first step that has it, else Else. For the ports of the source that Sources have, their lists decide instead.
 type List struct {
-	Steps []Step
-	Else  Verdict
+	Steps   []Step
+	Else    Verdict
+	Sources []PortRange // ascending and disjoint; their lists have none
 }
 
 // Step matches addresses: of a set of pods, or of Nets.

@@ -103,7 +103,7 @@ func (p *Policy) decidesAs(o *Policy) bool {
 
 // selected finds the policies of each local pod. One of a crowded namespace has one policy, for which Compile closes it.
 func (s *Selection) selected() map[string][2][]int {
-	x := newPodIndex(s.state.Namespaces)
+	x := newPodIndex(s.state.directory())
 	bySelection := map[int32][]int{}
 	tried := map[string]int{}
 	for i, p := range s.policies {
@@ -124,7 +124,7 @@ func (s *Selection) selected() map[string][2][]int {
 	found := map[string][2][]int{}
 	for link, key := range s.state.Local {
 		pod := s.state.Pods[key]
-		if pod == nil || s.undecided(pod) {
+		if pod == nil || s.undecided(pod, x.accounts) {
 			continue
 		}
 		if i, crowded := s.crowded[pod.Namespace]; crowded {
@@ -148,12 +148,11 @@ func (s *Selection) selected() map[string][2][]int {
 	return found
 }
 
-// undecided reports whether it depends on unknown labels of the pod's namespace whether a policy selects it.
-func (s *Selection) undecided(pod *Pod) bool {
-	if _, known := s.state.Namespaces[pod.Namespace]; known {
+// undecided reports whether it depends on unknown labels of the pod's namespace, or service account, whether a policy selects it.
+func (s *Selection) undecided(pod *Pod, accounts bool) bool {
+	d := s.state.directory()
+	if namespace, account := d.knows(pod); namespace && (account || !accounts) {
 		return false
 	}
-	return slices.ContainsFunc(s.policies, func(p Policy) bool {
-		return p.Subject.selects(s.state.Namespaces, pod, true) != p.Subject.selects(s.state.Namespaces, pod, false)
-	})
+	return slices.ContainsFunc(s.policies, func(p Policy) bool { return p.Subject.selects(d, pod, true) != p.Subject.selects(d, pod, false) })
 }

@@ -73,9 +73,13 @@ type stage struct {
 
 type stageRule struct {
 	terms []int32
-	nets  int32
+	nets  int32 // of any address
+	outer int32 // nets, and what counts for addresses of no pod
 	value uint8
 }
+
+// foreign reports whether networks of the rule count for addresses of no pod only.
+func (r *stageRule) foreign() bool { return r.outer != r.nets }
 
 // stage returns the stage of the rules. Equal ones share their sets.
 func (s *sets) stage(rules []stageRule, whole bool) *stage {
@@ -84,6 +88,9 @@ func (s *sets) stage(rules []stageRule, whole bool) *stage {
 		b = s.terms.appendDigests(append(b, r.value, boolByte(r.nets != none)), r.terms)
 		if r.nets != none {
 			b = appendText(b, s.terms.netKeys[r.nets])
+		}
+		if r.foreign() {
+			b = appendText(append(b, 'f'), s.terms.netKeys[r.outer])
 		}
 	}
 	definition := sha256.Sum256(b)
@@ -101,10 +108,12 @@ func (s *sets) stage(rules []stageRule, whole bool) *stage {
 
 // values are those that sets are needed for, ascending but for 0, which comes last.
 func (st *stage) values() (values []uint8) {
+	foreign := false
 	for _, r := range st.rules {
-		if r.value != 0 && (len(r.terms) > 0 || st.whole && r.nets != none) {
+		if r.value != 0 && (len(r.terms) > 0 || (st.whole || foreign) && r.nets != none) {
 			values = append(values, r.value)
 		}
+		foreign = foreign || r.foreign()
 	}
 	slices.Sort(values)
 	values = slices.Compact(values)
@@ -114,23 +123,33 @@ func (st *stage) values() (values []uint8) {
 	return values
 }
 
-// spares reports whether rules of value 0 spare pods from what a later rule says of networks, so that these pods must be told apart by a set.
+// spares reports whether pods may be spared from what a rule says of networks, by rules of value 0 before it or because its networks do not count for
+// pods, so that these pods must be told apart by a set.
 func spares(rules []stageRule) bool {
-	first := slices.IndexFunc(rules, func(r stageRule) bool { return r.value == 0 && len(r.terms) > 0 })
-	return first >= 0 && slices.ContainsFunc(rules[first:], func(r stageRule) bool { return r.value != 0 && r.nets != none })
+	spared, foreign := false, false
+	for _, r := range rules {
+		if r.value != 0 && r.outer != none && (spared || r.foreign()) {
+			return true
+		}
+		spared = spared || r.value == 0 && (len(r.terms) > 0 || foreign && r.nets != none)
+		foreign = foreign || r.foreign()
+	}
+	return false
 }
 
 // member returns the set that a pod belongs to, by the terms that it matches and the networks that its address is inside of.
 func (st *stage) member(matched func(int32) bool, inside []bool) (set int32, ok bool) {
 	value, byNets := uint8(0), uint8(0)
-	decided := false
-	for _, r := range st.rules {
-		inNets := r.nets != none && inside[r.nets]
-		if !decided && (inNets || slices.ContainsFunc(r.terms, matched)) {
+	decided, covered := false, false
+	for i := range st.rules {
+		r := &st.rules[i]
+		if !decided && (r.nets != none && inside[r.nets] || slices.ContainsFunc(r.terms, matched)) {
 			value, decided = r.value, true
 		}
-		if inNets {
-			byNets = r.value
+		if !covered && r.outer != none && inside[r.outer] {
+			byNets, covered = r.value, true
+		}
+		if decided && covered {
 			break
 		}
 	}
@@ -166,6 +185,9 @@ func (s *sets) of(pod *Pod, byLabels []int32, inside []bool) []SetID {
 	matched := make([]bool, len(s.terms.all))
 	var ids []SetID
 	for _, id := range append(s.terms.ofAddress(pod, inside), byLabels...) {
+		if x := &s.terms.all[id]; x.nets != none && !inside[x.nets] {
+			continue
+		}
 		matched[id] = true
 		if int(id) < len(s.byTerm) {
 			for _, n := range s.byTerm[id] {
@@ -184,18 +206,18 @@ func (s *sets) of(pod *Pod, byLabels []int32, inside []bool) []SetID {
 
 // networks are those that the sets depend on.
 func (s *sets) networks() (nets []int32) {
-	for _, id := range s.terms.byNets {
-		nets = append(nets, s.terms.all[id].nets)
+	for i := range s.terms.all {
+		nets = append(nets, s.terms.all[i].nets)
 	}
 	for _, st := range s.ordered {
 		for _, r := range st.rules {
-			if len(st.sets) > 0 && r.nets != none {
-				nets = append(nets, r.nets)
+			if len(st.sets) > 0 {
+				nets = append(nets, r.nets, r.outer)
 			}
 		}
 	}
 	slices.Sort(nets)
-	return slices.Compact(nets)
+	return slices.DeleteFunc(slices.Compact(nets), func(id int32) bool { return id == none })
 }
 
 // cuts are the addresses at which one of the networks begins or has ended, ascending.

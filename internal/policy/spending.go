@@ -10,6 +10,8 @@ const (
 	mostElements = 250_000
 	// mostWork bounds what is merged for them.
 	mostWork = 1_000_000
+	// workOfRanges is how many ranges of addresses are merged for the work of one term.
+	workOfRanges = 8
 )
 
 // TooLargeText says what TooLarge means, and what to do.
@@ -60,8 +62,12 @@ func (c *compiler) affords(s *spending, k ruleKey) bool {
 	if !s.rules[k] {
 		s.rules[k] = true
 		for _, peer := range c.policies[k.policy].Rules[k.direction][k.rule].Peers {
-			if peer.Pods != nil && !s.over() {
-				s.try(peer.Pods)
+			pods := peer.Pods
+			if peer.Match != nil {
+				pods = peer.Match.Select
+			}
+			if pods != nil && !s.over() {
+				s.try(pods)
 			}
 		}
 	}

@@ -13,8 +13,14 @@ type digest = [sha256.Size]byte
 // none is the number of what a term or rule does not have.
 const none int32 = -1
 
-// term matches pods: those of a selection, or with an address in nets, or any; and of them only those that declare a port, if one is given.
-type term struct{ pods, nets, declared int32 }
+// term matches pods: those of a selection, or all others if it is negated, with an address in nets, that declare a port and declare none of others, as far
+// as these are given.
+type term struct {
+	pods, nets, declared, absent int32
+	negated                      bool
+}
+
+var anyPod = term{pods: none, nets: none, declared: none, absent: none}
 
 // declaredPort is a port with its name.
 type declaredPort struct {
@@ -37,17 +43,20 @@ type terms struct {
 	netKeys  []string
 	declared []declaredPort
 	declIDs  map[declaredPort]int32
+	absent   [][]declaredPort
+	absIDs   map[string]int32
 	all      []term
 	ids      map[term]int32
 	digests  []digest
-	// bySelection, byDeclared and byNets are terms by what they need.
+	// bySelection, negated, byDeclared and byNets are terms by what they need.
 	bySelection [][]int32
-	byDeclared  []int32 // any pod that declares a port
-	byNets      []int32
+	negated     []int32
+	byDeclared  []int32 // any pod, by what it declares
+	byNets      []int32 // any pod, by its address
 }
 
-func newTerms(namespaces map[string]map[string]string) *terms {
-	return &terms{pods: newPodIndex(namespaces), netIDs: map[string]int32{}, declIDs: map[declaredPort]int32{}, ids: map[term]int32{}}
+func newTerms(d directory) *terms {
+	return &terms{pods: newPodIndex(d), netIDs: map[string]int32{}, declIDs: map[declaredPort]int32{}, absIDs: map[string]int32{}, ids: map[term]int32{}}
 }
 
 func (t *terms) add(x term) int32 {
@@ -58,6 +67,8 @@ func (t *terms) add(x term) int32 {
 	t.ids[x] = id
 	t.all, t.digests = append(t.all, x), append(t.digests, t.digest(x))
 	switch {
+	case x.negated:
+		t.negated = append(t.negated, id)
 	case x.pods != none:
 		for len(t.bySelection) <= int(x.pods) {
 			t.bySelection = append(t.bySelection, nil)
@@ -83,9 +94,27 @@ func (t *terms) digest(x term) digest {
 	}
 	if x.declared != none {
 		d := t.declared[x.declared]
-		b = binary.BigEndian.AppendUint16(appendText(append(b, 'd', d.protocol), d.name), d.port)
+		b = d.append(append(b, 'd'))
+	}
+	if x.absent != none {
+		b = appendText(append(b, 'a'), absentKey(t.absent[x.absent]))
+	}
+	if x.negated {
+		b = append(b, '!')
 	}
 	return sha256.Sum256(b)
+}
+
+func (d declaredPort) append(b []byte) []byte {
+	return binary.BigEndian.AppendUint16(appendText(append(b, d.protocol), d.name), d.port)
+}
+
+func absentKey(ports []declaredPort) string {
+	var b []byte
+	for _, d := range ports {
+		b = d.append(b)
+	}
+	return string(b)
 }
 
 func (t *terms) addNets(rs ranges) int32 {
@@ -112,18 +141,40 @@ func (t *terms) addDeclared(d declaredPort) int32 {
 	return id
 }
 
-// ofPod returns the terms that the pod matches by its labels and ports, in ascending order.
+// addAbsent numbers ports that a pod must not declare.
+func (t *terms) addAbsent(ports []declaredPort) int32 {
+	if len(ports) == 0 {
+		return none
+	}
+	key := absentKey(ports)
+	id, ok := t.absIDs[key]
+	if !ok {
+		id = int32(len(t.absent))
+		t.absIDs[key] = id
+		t.absent = append(t.absent, ports)
+	}
+	return id
+}
+
+// ofPod returns the terms that the pod matches by its labels and ports, in ascending order. Those with networks also need an address inside.
 func (t *terms) ofPod(pod *Pod) (found []int32) {
-	for _, s := range t.pods.of(pod) {
-		for _, id := range t.bySelection[s] {
-			if t.declares(pod, t.all[id].declared) {
+	add := func(ids []int32) {
+		for _, id := range ids {
+			if t.declares(pod, &t.all[id]) {
 				found = append(found, id)
 			}
 		}
 	}
-	for _, id := range t.byDeclared {
-		if t.declares(pod, t.all[id].declared) {
-			found = append(found, id)
+	selections := t.pods.of(pod)
+	for _, s := range selections {
+		if int(s) < len(t.bySelection) {
+			add(t.bySelection[s])
+		}
+	}
+	add(t.byDeclared)
+	for _, id := range t.negated {
+		if !slices.Contains(selections, t.all[id].pods) {
+			add([]int32{id})
 		}
 	}
 	slices.Sort(found)
@@ -133,19 +184,22 @@ func (t *terms) ofPod(pod *Pod) (found []int32) {
 // ofAddress returns the terms that the pod matches because its address is inside of networks, in ascending order.
 func (t *terms) ofAddress(pod *Pod, inside []bool) (found []int32) {
 	for _, id := range t.byNets {
-		if x := t.all[id]; inside[x.nets] && t.declares(pod, x.declared) {
+		if x := &t.all[id]; inside[x.nets] && t.declares(pod, x) {
 			found = append(found, id)
 		}
 	}
 	return found
 }
 
-func (t *terms) declares(pod *Pod, declared int32) bool {
-	if declared == none {
-		return true
+func (t *terms) declares(pod *Pod, x *term) bool {
+	if x.declared != none && !pod.declares(t.declared[x.declared]) {
+		return false
 	}
-	d := t.declared[declared]
-	return slices.Contains(pod.Ports, NamedPort{d.name, d.protocol, d.port})
+	return x.absent == none || !slices.ContainsFunc(t.absent[x.absent], pod.declares)
+}
+
+func (p *Pod) declares(d declaredPort) bool {
+	return slices.Contains(p.Ports, NamedPort{d.name, d.protocol, d.port})
 }
 
 func appendText(b []byte, text string) []byte {

@@ -13,7 +13,7 @@ func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, 
 	var addresses []netip.Addr
 	for _, key := range changed {
 		pod := state.Pods[key]
-		if c.local[key] || pod != nil && c.newNamespace(state, pod) {
+		if c.local[key] || pod != nil && c.newlyKnown(state, pod) {
 			return nil, false
 		}
 		if old := c.pods[key]; old != nil {
@@ -51,11 +51,11 @@ func (c *Compiled) noteDeclared(before map[declaredAt]bool, pod *Pod) {
 	}
 }
 
-// newNamespace reports whether the labels of the pod's namespace have become known.
-func (c *Compiled) newNamespace(state State, pod *Pod) bool {
-	_, known := c.namespaces[pod.Namespace]
-	_, now := state.Namespaces[pod.Namespace]
-	return now != known
+// newlyKnown reports whether labels of the pod's namespace, or service account, have become known.
+func (c *Compiled) newlyKnown(state State, pod *Pod) bool {
+	namespace, account := c.knows(pod)
+	namespaceNow, accountNow := state.directory().knows(pod)
+	return namespaceNow != namespace || accountNow != account
 }
 
 func (c *Compiled) renew(addr netip.Addr) (changed bool) {

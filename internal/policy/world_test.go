@@ -175,6 +175,11 @@ func (w world) move(s *State) PodKey {
 	key := PodKey{pick(w, worldNamespaces...), pick(w, "p", "q", "r", "s", "t")}
 	s.Pods = maps.Clone(s.Pods)
 	old := s.Pods[key]
+	defer func() {
+		if p := s.Pods[key]; p != nil && s.Accounts != nil {
+			p.Account = pick(w, worldAccounts...)
+		}
+	}()
 	switch w.IntN(4) {
 	case 0:
 		delete(s.Pods, key)

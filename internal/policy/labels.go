@@ -1,0 +1,99 @@
+package policy
+
+import (
+	"maps"
+	"strings"
+)
+
+// What Calico calls the labels that it adds to those of an object.
+const (
+	labelNamespace    = "projectcalico.org/namespace"
+	labelOrchestrator = "projectcalico.org/orchestrator"
+	labelAccount      = "projectcalico.org/serviceaccount"
+	labelName         = "projectcalico.org/name"
+	orchestrator      = "k8s"
+	ofNamespacePrefix = "pcns."
+	ofAccountPrefix   = "pcsa."
+)
+
+// directory has the labels of what pods belong to.
+type directory struct {
+	namespaces map[string]map[string]string
+	accounts   map[Account]map[string]string
+}
+
+func (state State) directory() directory { return directory{state.Namespaces, state.Accounts} }
+
+// selectable is something that Pods select: a pod, a network set or a host endpoint, with all labels that selectors may read.
+type selectable struct {
+	namespace                    string
+	pod                          *Pod // nil: it is none
+	labels                       map[string]string
+	ofNamespace                  map[string]string
+	knownNamespace, knownAccount bool
+	// As Calico shows them, if that was asked for.
+	calico, calicoNamespace, ofAccount map[string]string
+}
+
+// knows reports whether the labels are known that a pod has of its namespace and of its service account.
+func (d directory) knows(pod *Pod) (namespace, account bool) {
+	_, namespace = d.namespaces[pod.Namespace]
+	_, account = d.accounts[Account{pod.Namespace, pod.Account}]
+	return namespace, account || pod.Account == ""
+}
+
+func (d directory) pod(pod *Pod, calico bool) selectable {
+	x := selectable{namespace: pod.Namespace, pod: pod, labels: pod.Labels, ofNamespace: d.namespaces[pod.Namespace]}
+	x.knownNamespace, x.knownAccount = d.knows(pod)
+	if !calico {
+		return x
+	}
+	d.inherit(&x)
+	delete(x.calico, labelAccount)
+	x.calico[labelOrchestrator] = orchestrator
+	if pod.Account != "" {
+		x.ofAccount = withName(d.accounts[Account{pod.Namespace, pod.Account}], pod.Account)
+		x.calico[labelAccount] = pod.Account
+		prefixed(x.calico, ofAccountPrefix, x.ofAccount)
+	}
+	return x
+}
+
+func (d directory) set(s *NetworkSet) selectable {
+	x := selectable{namespace: s.Namespace, labels: s.Labels, knownAccount: true}
+	x.ofNamespace, x.knownNamespace = d.namespaces[s.Namespace]
+	x.knownNamespace = x.knownNamespace || s.Namespace == ""
+	d.inherit(&x)
+	return x
+}
+
+func (d directory) host(h *HostEndpoint) selectable { return d.set(&NetworkSet{Labels: h.Labels}) }
+
+// inherit adds what Calico shows. Labels of its own by which something would seem to be of another namespace do not count.
+func (d directory) inherit(x *selectable) {
+	x.calico = make(map[string]string, len(x.labels)+len(x.ofNamespace)+4)
+	for key, value := range x.labels {
+		if key != labelNamespace && !strings.HasPrefix(key, ofNamespacePrefix) && !strings.HasPrefix(key, ofAccountPrefix) {
+			x.calico[key] = value
+		}
+	}
+	if x.namespace != "" {
+		x.calicoNamespace = withName(x.ofNamespace, x.namespace)
+		x.calico[labelNamespace] = x.namespace
+		prefixed(x.calico, ofNamespacePrefix, x.calicoNamespace)
+	}
+}
+
+func prefixed(all map[string]string, prefix string, from map[string]string) {
+	for key, value := range from {
+		all[prefix+key] = value
+	}
+}
+
+// withName are labels with that of a name.
+func withName(labels map[string]string, name string) map[string]string {
+	all := make(map[string]string, len(labels)+1)
+	maps.Copy(all, labels)
+	all[labelName] = name
+	return all
+}
