@@ -21,36 +21,38 @@ func compare(t *testing.T, s State, r *Ruleset) {
 			packets = append(packets, Packet{Protocol: protocol, Port: port})
 		}
 	}
-	comparePackets(t, s, r, packets)
+	comparePackets(t, s, r, func() []Packet { return packets })
 }
 
-func comparePackets(t *testing.T, s State, r *Ruleset, packets []Packet) {
+// comparePackets asks for packets for each address.
+func comparePackets(t *testing.T, s State, r *Ruleset, packets func() []Packet) {
 	t.Helper()
-	for link, key := range s.Local {
-		if s.Pods[key] == nil {
-			continue
-		}
-		for _, addr := range worldAddresses() {
-			for _, packet := range packets {
-				for _, d := range []Direction{Ingress, Egress} {
-					comparePacket(t, s, r, link, d, addr, packet)
-				}
+	s.Policies = ordered(s.Policies)
+	for _, addr := range worldAddresses() {
+		peer := Party{Address: addr}.known(s)
+		for _, link := range slices.Sorted(maps.Keys(s.Local)) {
+			if s.Pods[s.Local[link]] == nil {
+				continue
+			}
+			for _, packet := range packets() {
+				comparePacket(t, s, r, link, connection{Ingress, peer, s.Pods[peer.Pod], packet})
+				comparePacket(t, s, r, link, connection{Egress, peer, s.Pods[peer.Pod], packet})
 			}
 		}
 	}
 }
 
-func comparePacket(t *testing.T, s State, r *Ruleset, link string, d Direction, addr netip.Addr, packet Packet) {
+func comparePacket(t *testing.T, s State, r *Ruleset, link string, c connection) {
 	t.Helper()
-	key, peer := s.Local[link], Party{Address: addr}.known(s)
-	j := judge(s, s.Pods[key], connection{d, peer, s.Pods[peer.Pod], packet})
-	got := r.Decide(link, d, addr, packet)
+	key, addr := s.Local[link], c.peer.Address
+	j := judge(s, s.Pods[key], c)
+	got := r.Decide(link, c.direction, addr, c.Packet)
 	same := got == j.Verdict || !got.Allow && !j.Verdict.Allow && got.By == ID{Kind: j.Verdict.By.Kind}
 	if !same {
-		t.Fatalf("%s of %v with %v, %+v: %+v, want %+v by %+v", d, key, peer, packet, got, j.Verdict, j)
+		t.Fatalf("%s of %v with %v, %+v: %+v, want %+v by %+v", c.direction, key, c.peer, c.Packet, got, j.Verdict, j)
 	}
-	if logs := r.Logs(link, d, addr, packet); !slices.Equal(logs, j.Logs) {
-		t.Fatalf("%s of %v with %v, %+v: logged by %+v, want %+v", d, key, peer, packet, logs, j.Logs)
+	if logs := r.Logs(link, c.direction, addr, c.Packet); !slices.Equal(logs, j.Logs) {
+		t.Fatalf("%s of %v with %v, %+v: logged by %+v, want %+v", c.direction, key, c.peer, c.Packet, logs, j.Logs)
 	}
 }
 
@@ -82,9 +84,7 @@ func FuzzCalico(f *testing.F) {
 		s := w.calicoState()
 		c := Compile(s)
 		all := w.packets()
-		for range 12 {
-			comparePackets(t, s, &c.Ruleset, []Packet{pick(w, all...), pick(w, all...)})
-		}
+		comparePackets(t, s, &c.Ruleset, func() []Packet { return []Packet{pick(w, all...), pick(w, all...), pick(w, all...)} })
 		again := newWorld(seed).calicoState()
 		slices.Reverse(again.Policies)
 		slices.Reverse(again.Sets)

@@ -37,6 +37,7 @@ type Judgement struct {
 
 // Explain judges a connection by the policies themselves: the egress of the source, if it is a pod, and the ingress of the destination.
 func Explain(state State, from, to Party, packet Packet) Explanation {
+	state.Policies = ordered(state.Policies)
 	from, to = from.known(state), to.known(state)
 	from.Address, to.Address = from.address(state, to), to.address(state, from)
 	e := Explanation{Allow: true}
@@ -99,10 +100,11 @@ type connection struct {
 	Packet
 }
 
+// judge expects the policies in the order of evaluation.
 func judge(state State, subject *Pod, c connection) *Judgement {
 	j := &Judgement{Pod: subject.PodKey, Direction: c.direction, Rule: -1, Verdict: Verdict{Allow: true}}
 	var selecting []Policy
-	for _, p := range ordered(state.Policies) {
+	for _, p := range state.Policies {
 		yes := p.Subject.selects(state.directory(), subject, true)
 		if yes != p.Subject.selects(state.directory(), subject, false) {
 			j.Verdict = Verdict{}
