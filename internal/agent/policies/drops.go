@@ -37,7 +37,11 @@ func (w *Worker) logDrops(ctx context.Context) {
 		var sample dropSample
 		for d := range drops {
 			if sample.takes(d.Why, time.Now()) {
-				w.Log.Info("packet denied", "by", d.Why, "from", endText(d.Src, d.SrcPort), "to", endText(d.Dst, d.DstPort), "protocol", d.Protocol)
+				text := "packet denied"
+				if d.Logged {
+					text = "packet matched a Log rule"
+				}
+				w.Log.Info(text, "by", d.Why, "from", endText(d.Src, d.SrcPort), "to", endText(d.Dst, d.DstPort), "protocol", d.Protocol)
 			}
 		}
 	}

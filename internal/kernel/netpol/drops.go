@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -16,10 +17,11 @@ import (
 // LogGroup is the group of nfnetlink_log that packets are sent to which a policy has denied.
 const LogGroup = 1791
 
-// Drop is a packet that a policy has denied.
+// Drop is a packet that a policy has denied, or that a Log rule has matched.
 type Drop struct {
-	// Why is the text of Denied: "ingress NetworkPolicy default/web".
+	// Why is the text of Denied: "ingress NetworkPolicy default/web". If the packet is Logged, the index of the rule follows: "... rule 2".
 	Why      string
+	Logged   bool
 	Src, Dst netip.Addr
 	Protocol uint8
 	// SrcPort and DstPort are 0 of protocols without ports.
@@ -45,7 +47,7 @@ const (
 	logDatagramSize = 1 << 16
 )
 
-// Drops returns a channel of packets that policies of a namespace have denied; nil is that of the process. They are a sample: the kernel tells up
+// Drops returns a channel of packets that policies of a namespace have denied, or that Log rules have matched; nil is that of the process. They are a sample: the kernel tells up
 // to five in a second for each policy and direction. The channel is closed when ctx ends, or when the socket breaks: then ask again. Only one
 // process of a namespace can ask; the error is unix.EPERM for others.
 func Drops(ctx context.Context, ns *netlinkx.Namespace) (<-chan Drop, error) {
@@ -115,7 +117,7 @@ func readDrop(m nlmsg.Message) (d Drop, ok bool) {
 		return d, false
 	}
 	attrs := m.Body[nlmsg.SizeofNfgenmsg:]
-	d.Why = nlmsg.Text(nlmsg.Find(attrs, logPrefix))
+	d.Why, d.Logged = strings.CutPrefix(nlmsg.Text(nlmsg.Find(attrs, logPrefix)), logged)
 	return d, d.readPacket(nlmsg.Find(attrs, logPayload))
 }
 

@@ -3,6 +3,7 @@ package netpol
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -98,20 +99,66 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
 	rules := []nft.Rule{nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop)), joins(invalidState)}
 	var u uses
-	for _, protocol := range slices.Sorted(maps.Keys(protocols(from))) {
-		is := nft.L4Proto.Is(nft.ByteKey(protocol))
-		if ranges := from.Ports[protocol]; len(ranges) > 0 {
-			rules = append(rules, nft.NewRule("", is, nft.Map(b.ports(ranges, &u), nft.DestPort)))
-		}
-		if list, ok := from.Protocols[protocol]; ok {
-			rules = append(rules, nft.NewRule("", is, nft.Do(b.list(list, &u))))
-		}
+	if !t.mute {
+		rules = append(rules, b.logs(from.Logs, &u)...)
 	}
-	rules = append(rules, nft.NewRule("", nft.Do(b.list(from.Rest, &u))))
+	rules = append(rules, b.lists(from, &u)...)
 	if b.err != nil {
 		return nil, b.err
 	}
 	return b.finish(key, rules, u), nil
+}
+
+// lists lead to the lists of a program.
+func (b *builder) lists(from policy.Program, u *uses) (rules []nft.Rule) {
+	for _, protocol := range slices.Sorted(maps.Keys(protocols(from))) {
+		is := nft.L4Proto.Is(nft.ByteKey(protocol))
+		if ranges := from.Ports[protocol]; len(ranges) > 0 {
+			rules = append(rules, b.byPort(protocol, ranges, u)...)
+		}
+		if list, ok := from.Protocols[protocol]; ok {
+			rules = append(rules, nft.NewRule("", is, nft.Do(b.list(protocol, list, u))))
+		}
+	}
+	return append(rules, nft.NewRule("", nft.Do(b.list(0, from.Rest, u))))
+}
+
+// byPort leads to the lists of ranges of destination ports; of a protocol without ports to that of port 0, which is theirs.
+func (b *builder) byPort(protocol uint8, ranges []policy.PortRange, u *uses) (rules []nft.Rule) {
+	is := nft.L4Proto.Is(nft.ByteKey(protocol))
+	switch {
+	case hasPorts(protocol):
+		return []nft.Rule{nft.NewRule("", is, nft.Map(b.ports(protocol, ranges, u), nft.DestPort))}
+	case protocol == unix.IPPROTO_ICMP || protocol == unix.IPPROTO_ICMPV6:
+		for _, r := range ranges {
+			between := nft.ICMPTypeCode.Between(nft.PortKey(r.First), nft.PortKey(r.Last))
+			rules = append(rules, nft.NewRule("", is, between, nft.Do(b.list(protocol, r.List, u))))
+		}
+	case ranges[0].First == 0:
+		rules = append(rules, nft.NewRule("", is, nft.Do(b.list(protocol, ranges[0].List, u))))
+	}
+	return rules
+}
+
+// hasPorts reports whether a protocol's header begins with the ports.
+func hasPorts(protocol uint8) bool {
+	switch protocol {
+	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_UDPLITE, unix.IPPROTO_DCCP:
+		return true
+	}
+	return false
+}
+
+// logs lead to chains, which come back, that log what Log rules match.
+func (b *builder) logs(logs []policy.Logging, u *uses) (rules []nft.Rule) {
+	for _, l := range logs {
+		by := &builder{translator: b.translator, Ruleset: b.Ruleset, Direction: b.Direction, log: &l.LogRule}
+		var inner uses
+		chain := by.chain("log-", by.lists(l.When, &inner), inner, u)
+		rules = append(rules, nft.NewRule("", nft.Do(nft.Jump(chain.Chain()))))
+		b.err = errors.Join(b.err, by.err)
+	}
+	return rules
 }
 
 // open is the direction of a link that everything passes, while a program decides on the other.
@@ -151,6 +198,7 @@ type builder struct {
 	*translator
 	*policy.Ruleset
 	policy.Direction
+	log *policy.LogRule // if set, what is allowed is logged, and all goes on
 	err error
 }
 
@@ -168,10 +216,10 @@ func (b *builder) chain(prefix string, rules []nft.Rule, u uses, by *uses) nft.V
 }
 
 // ports keeps the map of a protocol's ports to lists.
-func (b *builder) ports(ranges []policy.PortRange, u *uses) string {
+func (b *builder) ports(protocol uint8, ranges []policy.PortRange, u *uses) string {
 	s := nft.Set{Key: []nft.Type{nft.Port}, Value: nft.VerdictType, Interval: true}
 	for _, r := range ranges {
-		s.Elements = append(s.Elements, nft.Element{First: nft.PortKey(r.First), Last: nft.PortKey(r.Last), Verdict: b.list(r.List, u)})
+		s.Elements = append(s.Elements, nft.Element{First: nft.PortKey(r.First), Last: nft.PortKey(r.Last), Verdict: b.list(protocol, r.List, u)})
 	}
 	s.Name = "ports-" + s.Digest()
 	b.sets[s.Name] = s
@@ -179,10 +227,16 @@ func (b *builder) ports(ranges []policy.PortRange, u *uses) string {
 	return s.Name
 }
 
-// list translates a list; one without steps needs no chain.
-func (b *builder) list(l policy.List, u *uses) nft.Verdict {
+// list translates a list; one without steps needs no chain. It is for packets of the protocol alone, if that is not 0.
+func (b *builder) list(protocol uint8, l policy.List, u *uses) nft.Verdict {
 	var inner uses
 	var rules []nft.Rule
+	if len(l.Sources) > 0 && hasPorts(protocol) {
+		sources := nft.Map(b.ports(protocol, l.Sources, &inner), nft.SrcPort)
+		rules = append(rules, nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(protocol)), sources))
+	} else if len(l.Sources) > 0 && l.Sources[0].First == 0 {
+		l = l.Sources[0].List
+	}
 	for _, step := range l.Steps {
 		rules = append(rules, b.step(step, &inner)...)
 	}
@@ -247,9 +301,15 @@ func (b *builder) nets(family int, key string) string {
 // logsPerSecond bounds what is logged of the packets that one policy denies in one direction.
 const logsPerSecond = 5
 
-// verdict leads to where denied packets are logged, counted and dropped.
+// verdict leads to where denied packets are logged, counted and dropped; or to where packets are logged that a Log rule matches.
 func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
-	if v.Allow {
+	switch {
+	case b.log != nil && v.Allow:
+		text := logText(b.Direction, *b.log)
+		return b.chain("logs-", []nft.Rule{nft.NewRule("", nft.Within(logsPerSecond), nft.Log(LogGroup, text))}, uses{}, u)
+	case b.log != nil:
+		return nft.Return
+	case v.Allow:
 		return nft.Accept
 	}
 	denied := Denied{Direction: b.Direction, By: v.By}
@@ -273,6 +333,18 @@ func (d Denied) String() string {
 	if d.Reason == "" {
 		text = d.Direction.String() + " " + d.By.String()
 	}
+	return short(text)
+}
+
+// logged begins the prefix of the log of what a Log rule matches, which that of a denial never does.
+const logged = "log "
+
+// logText is such as "log ingress NetworkPolicy default/web rule 2".
+func logText(d policy.Direction, r policy.LogRule) string {
+	return short(fmt.Sprintf("%s%s %s rule %d", logged, d, r.Policy, r.Rule))
+}
+
+func short(text string) string {
 	if len(text) <= maxText {
 		return text
 	}

@@ -97,7 +97,9 @@ var (
 	SrcPort  = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2) // of TCP, UDP and SCTP: compare L4Proto first
 	DestPort = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
 	ICMPType = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1) // of ICMP and ICMPv6
-	tcpFlags = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
+	// ICMPTypeCode is no key of sets: nft takes it for an integer, of which it has none.
+	ICMPTypeCode = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)
+	tcpFlags     = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
 )
 
 // Quoted4 and Quoted6 are the addresses in the header of the packet that an error of ICMP is about. Compare L4Proto first.
@@ -153,6 +155,14 @@ func (f Field) HasPrefix(value string) Term { return f.compare(unix.NFT_CMP_EQ, 
 
 // HasNotPrefix matches if the field begins otherwise.
 func (f Field) HasNotPrefix(value string) Term { return f.compare(unix.NFT_CMP_NEQ, value) }
+
+// Between matches if the field has one of the values, both inclusive.
+func (f Field) Between(first, last string) Term {
+	if first == last {
+		return f.Is(first)
+	}
+	return append(f.compare(unix.NFT_CMP_GTE, first), f.compare(unix.NFT_CMP_LTE, last)...)
+}
 
 func (f Field) compare(op uint32, value string) Term {
 	return append(f.load(register), expr("cmp", func(a *nlmsg.Attributes) {
