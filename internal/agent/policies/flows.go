@@ -69,7 +69,7 @@ func (w *Worker) denied(f netlinkx.Flow, own map[netip.Addr]bool) bool {
 		if _, known := w.inForce.rules.Endpoints[link]; !local || !known {
 			return false
 		}
-		return !w.inForce.rules.Decide(link, d, peer, policy.Packet{Protocol: f.Protocol, Port: f.Port}).Allow
+		return !w.inForce.rules.Decide(link, d, peer, policy.Packet{Protocol: f.Protocol, Port: f.Port, SourcePort: f.SourcePort}).Allow
 	}
 	return denies(f.Client, policy.Egress, f.Server) || !own[f.Client] && denies(f.Server, policy.Ingress, f.Client)
 }

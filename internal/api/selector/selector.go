@@ -59,11 +59,18 @@ func parse(text, scope string) (Selector, error) {
 	if err != nil {
 		return Selector{}, fmt.Errorf("selector %q: %w", text, err)
 	}
+	size := len(p.keys)
 	slices.Sort(p.keys)
-	return Selector{text: text, eval: eval, keys: slices.Compact(p.keys), global: p.global}, nil
+	return Selector{text: text, eval: eval.matches, keys: slices.Compact(p.keys), needs: eval.needs, size: size, global: p.global}, nil
 }
 
-type evaluator = func(map[string]string) bool
+// evaluator is a part of a selector.
+type evaluator struct {
+	matches func(map[string]string) bool
+	needs   []Need
+}
+
+func evaluate(matches func(map[string]string) bool) evaluator { return evaluator{matches: matches} }
 
 // maxDepth bounds brackets and negations, so that hostile text cannot exhaust the stack.
 const maxDepth = 100
@@ -113,13 +120,13 @@ func (p *parser) unexpected(wanted string) error {
 
 func (p *parser) or() (evaluator, error) {
 	return p.chain("||", p.and, func(a, b evaluator) evaluator {
-		return func(l map[string]string) bool { return a(l) || b(l) }
+		return evaluate(func(l map[string]string) bool { return a.matches(l) || b.matches(l) })
 	})
 }
 
 func (p *parser) and() (evaluator, error) {
 	return p.chain("&&", p.not, func(a, b evaluator) evaluator {
-		return func(l map[string]string) bool { return a(l) && b(l) }
+		return evaluator{func(l map[string]string) bool { return a.matches(l) && b.matches(l) }, slices.Concat(a.needs, b.needs)}
 	})
 }
 
@@ -138,28 +145,25 @@ func (p *parser) not() (evaluator, error) {
 	p.depth++
 	defer func() { p.depth-- }()
 	if p.depth > maxDepth {
-		return nil, fmt.Errorf("at character %d: more than %d brackets and negations in one another", p.peek().at+1, maxDepth)
+		return evaluator{}, fmt.Errorf("at character %d: more than %d brackets and negations in one another", p.peek().at+1, maxDepth)
 	}
 	if !p.accept("!") {
 		return p.primary()
 	}
 	inner, err := p.not()
-	if err != nil {
-		return nil, err
-	}
-	return func(l map[string]string) bool { return !inner(l) }, nil
+	return evaluate(func(l map[string]string) bool { return !inner.matches(l) }), err
 }
 
 func (p *parser) primary() (evaluator, error) {
 	if p.accept("(") {
 		inner, err := p.or()
 		if err != nil {
-			return nil, err
+			return evaluator{}, err
 		}
 		return inner, p.expect(")")
 	}
 	if p.peek().kind != word {
-		return nil, p.unexpected("a label name, has(…), all(), '!' or '('")
+		return evaluator{}, p.unexpected("a label name, has(…), all(), '!' or '('")
 	}
 	name := p.next()
 	if bracket := p.peek(); bracket.kind == symbol && bracket.text == "(" && bracket.at == name.at+len(name.text) {
@@ -179,57 +183,63 @@ func (p *parser) call(name string) (evaluator, error) {
 		return p.scoped(false), p.expect(")")
 	case "has":
 		if p.peek().kind != word {
-			return nil, p.unexpected("a label name")
+			return evaluator{}, p.unexpected("a label name")
 		}
 		return p.has(p.next().text, true), p.expect(")")
 	default:
-		return nil, fmt.Errorf("unknown function %s(): use has(LABEL), all() or global()", name)
+		return evaluator{}, fmt.Errorf("unknown function %s(): use has(LABEL), all() or global()", name)
 	}
 }
 
 // scoped is true of everything, or of what is in a namespace or not.
 func (p *parser) scoped(namespaced bool) evaluator {
 	if p.scope == "" {
-		return func(map[string]string) bool { return true }
+		return evaluate(func(map[string]string) bool { return true })
 	}
 	return p.has(p.scope, namespaced)
 }
 
 func (p *parser) has(key string, want bool) evaluator {
 	p.keys = append(p.keys, key)
-	return func(l map[string]string) bool { _, ok := l[key]; return ok == want }
+	return evaluate(func(l map[string]string) bool { _, ok := l[key]; return ok == want })
 }
 
 func (p *parser) comparison(key string) (evaluator, error) {
 	p.keys = append(p.keys, key)
 	op, err := p.operator()
 	if err != nil {
-		return nil, err
+		return evaluator{}, err
 	}
 	if op == "in" || op == "not in" {
 		values, err := p.set()
-		if err != nil {
-			return nil, err
-		}
-		want := op == "in"
-		return func(l map[string]string) bool {
-			v, ok := l[key]
-			return (ok && slices.Contains(values, v)) == want
-		}, nil
+		return among(key, values, op == "in"), err
 	}
 	value, err := p.literal()
-	if err != nil {
-		return nil, err
+	if err != nil || op == "==" {
+		return among(key, []string{value}, true), err
 	}
 	compare := comparisons[op]
-	return func(l map[string]string) bool {
+	return evaluate(func(l map[string]string) bool {
 		v, ok := l[key]
 		return compare(v, value, ok)
-	}, nil
+	}), nil
+}
+
+// among matches if the label is there with one of the values, or if not, as wanted.
+func among(key string, values []string, want bool) evaluator {
+	values = slices.Compact(slices.Sorted(slices.Values(values)))
+	e := evaluate(func(l map[string]string) bool {
+		v, ok := l[key]
+		_, found := slices.BinarySearch(values, v)
+		return (ok && found) == want
+	})
+	if want && len(values) > 0 {
+		e.needs = []Need{{key, values}}
+	}
+	return e
 }
 
 var comparisons = map[string]func(have, want string, ok bool) bool{
-	"==":          func(have, want string, ok bool) bool { return ok && have == want },
 	"!=":          func(have, want string, ok bool) bool { return !ok || have != want },
 	"contains":    func(have, want string, ok bool) bool { return ok && strings.Contains(have, want) },
 	"starts with": func(have, want string, ok bool) bool { return ok && strings.HasPrefix(have, want) },

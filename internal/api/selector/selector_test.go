@@ -1,6 +1,7 @@
 package selector
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -73,6 +74,27 @@ func TestKeys(t *testing.T) {
 		if got := s.Keys(); !slices.Equal(got, want) {
 			t.Errorf("%q is decided by %q, want %q", text, got, want)
 		}
+	}
+}
+
+// Labels that everything has which the selector matches, and no others.
+func TestNeeds(t *testing.T) {
+	for text, want := range map[string][]Need{
+		"a == '1'":                           {{"a", []string{"1"}}},
+		"a in {'2', '1', '2'} && has(b)":     {{"a", []string{"1", "2"}}},
+		"(a == '1' && c != '1') && b == '2'": {{"a", []string{"1"}}, {"b", []string{"2"}}},
+		"a == '1' || b == '2'":               nil,
+		"!(a == '1')":                        nil,
+		"a not in {'1'} && a in {}":          nil,
+		"all()":                              nil,
+	} {
+		s, err := Parse(text)
+		if err != nil || !reflect.DeepEqual(s.Needs(), want) {
+			t.Errorf("%s needs %v, %v, want %v", text, s.Needs(), err, want)
+		}
+	}
+	if s, err := Parse("a == '1' && (a != '2' || !has(b))"); err != nil || s.Size() != 3 {
+		t.Errorf("%d conditions, %v, want 3", s.Size(), err)
 	}
 }
 

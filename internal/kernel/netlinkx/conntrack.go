@@ -27,6 +27,8 @@ const (
 	ctaTupleProto       = 2
 	ctaProtoNum         = 1
 	ctaProtoSrcPort     = 2
+	ctaProtoICMPType    = 5 // and code with the next
+	ctaProtoICMPv6Type  = 8
 	ctaIPv4Src          = 1
 	ctaIPv6Src          = 3
 	ctaID               = 12
@@ -64,7 +66,8 @@ type Flow struct {
 	// Client sent the first packet, and Server received it, whatever address it was sent to before DNAT.
 	Client, Server netip.Addr
 	Protocol       uint8
-	Port           uint16 // the server's; 0 if the protocol has no ports
+	Port           uint16 // the server's; of ICMP and ICMPv6 the request's type<<8 | code; 0 if the protocol has no ports
+	SourcePort     uint16 // the client's
 	// Expected: a conntrack helper let it pass because of another connection, as FTP's data.
 	Expected bool
 }
@@ -219,11 +222,30 @@ func (f flow) public(attrs []byte) Flow {
 	if number := nlmsg.Find(proto, ctaProtoNum); len(number) == 1 {
 		out.Protocol = number[0]
 	}
-	port := nlmsg.Find(proto, ctaProtoSrcPort)
-	if slices.Contains(withPorts, out.Protocol) && len(port) == 2 {
-		out.Port = binary.BigEndian.Uint16(port)
+	request := nlmsg.Find(nlmsg.Find(attrs, ctaTupleOrig), ctaTupleProto)
+	switch {
+	case slices.Contains(withPorts, out.Protocol):
+		out.Port, out.SourcePort = sourcePort(proto), sourcePort(request)
+	case out.Protocol == unix.IPPROTO_ICMP:
+		out.Port = typeAndCode(request, ctaProtoICMPType)
+	case out.Protocol == unix.IPPROTO_ICMPV6:
+		out.Port = typeAndCode(request, ctaProtoICMPv6Type)
 	}
 	return out
+}
+
+func sourcePort(proto []byte) uint16 {
+	if port := nlmsg.Find(proto, ctaProtoSrcPort); len(port) == 2 {
+		return binary.BigEndian.Uint16(port)
+	}
+	return 0
+}
+
+func typeAndCode(proto []byte, kind uint16) uint16 {
+	if b := slices.Concat(nlmsg.Find(proto, kind), nlmsg.Find(proto, kind+1)); len(b) == 2 {
+		return binary.BigEndian.Uint16(b)
+	}
+	return 0
 }
 
 // withPorts are the protocols of which what conntrack keeps in the place of ports are ports.

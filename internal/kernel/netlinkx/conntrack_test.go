@@ -1,6 +1,8 @@
 package netlinkx_test
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -174,11 +176,20 @@ func TestDeleteFlowsIf(t *testing.T) {
 	client, node, pod := router(t)
 	pod.EchoUDP(t, "10.65.0.2:53")
 	pod.EchoUDP(t, "[fd00:65::2]:53")
-	for _, to := range []string{"10.96.0.1:53", "10.65.0.2:53", "[fd00:96::1]:53"} {
-		if _, err := client.AskUDP(t, "", to, "hello", 5*time.Second); err != nil {
-			t.Fatalf("%s: %v", to, err)
+	for _, ends := range [][2]string{{"192.0.2.2:4000", "10.96.0.1:53"}, {"192.0.2.2:4001", "10.65.0.2:53"}, {"[fd00:2::2]:4002", "[fd00:96::1]:53"}} {
+		if _, err := client.AskUDP(t, ends[0], ends[1], "hello", 5*time.Second); err != nil {
+			t.Fatalf("%s: %v", ends, err)
 		}
 	}
+	client.Within(t, func() error {
+		conn, err := net.Dial("ip6:ipv6-icmp", "fd00:65::2")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write([]byte{128, 3, 0, 0, 0, 1, 0, 1}) // an echo request, code 3
+		return errors.Join(err, conn.SetDeadline(time.Now().Add(5*time.Second)), second(conn.Read(make([]byte, 1500))))
+	})
 	var seen []netlinkx.Flow
 	n, err := node.Conn.DeleteFlowsIf(func(f netlinkx.Flow) bool {
 		seen = append(seen, f)
@@ -187,9 +198,10 @@ func TestDeleteFlowsIf(t *testing.T) {
 	if err != nil || n != 2 {
 		t.Fatalf("%d deleted, %v; seen %+v", n, err, seen)
 	}
-	want4 := netlinkx.Flow{Client: netip.MustParseAddr("192.0.2.2"), Server: netip.MustParseAddr("10.65.0.2"), Protocol: 17, Port: 53}
-	want6 := netlinkx.Flow{Client: netip.MustParseAddr("fd00:2::2"), Server: netip.MustParseAddr("fd00:65::2"), Protocol: 17, Port: 53}
-	if !slices.Contains(seen, want4) || !slices.Contains(seen, want6) {
+	want4 := netlinkx.Flow{Client: netip.MustParseAddr("192.0.2.2"), Server: netip.MustParseAddr("10.65.0.2"), Protocol: 17, Port: 53, SourcePort: 4000}
+	want6 := netlinkx.Flow{Client: netip.MustParseAddr("fd00:2::2"), Server: netip.MustParseAddr("fd00:65::2"), Protocol: 17, Port: 53, SourcePort: 4002}
+	echo := netlinkx.Flow{Client: want6.Client, Server: want6.Server, Protocol: 58, Port: 128<<8 | 3}
+	if !slices.Contains(seen, want4) || !slices.Contains(seen, want6) || !slices.Contains(seen, echo) {
 		t.Errorf("seen %+v", seen)
 	}
 	if left := flows(t, node, "10.65.0.2"); len(left) != 0 {
