@@ -77,6 +77,30 @@ func TestHugePoliciesAreClosed(t *testing.T) {
 	}
 }
 
+// So it is with rules that deny, which only Calico's policies of a namespace have.
+func TestHugeOrderedPoliciesAreClosed(t *testing.T) {
+	key := PodKey{"a", "big"}
+	state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil},
+		Pods: map[PodKey]*Pod{key: {PodKey: key, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}}
+	for rules, large := range map[int]bool{100: false, 3000: true} {
+		huge := Policy{ID: ID{KindCalicoNetworkPolicy, "a", "huge"}, Tier: TierDefault, Subject: Pods{Namespace: "a"}, Applies: [2]bool{true, true}}
+		for i := range rules {
+			net := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1)}), 24)
+			r := Rule{Action: []Action{Allow, Deny, Log}[i%3], Ports: []Port{{Protocol: TCP, First: uint16(i), Last: uint16(lastPort - i)}},
+				Peers: []Peer{{Match: &Match{Nets: []netip.Prefix{net}}}}}
+			huge.Rules[Ingress] = append(huge.Rules[Ingress], r)
+		}
+		state.Policies = []Policy{huge}
+		got := Compile(state)
+		if slices.Contains(got.TooLarge, huge.ID) != large {
+			t.Errorf("%d rules: too large: %v", rules, got.TooLarge)
+		}
+		if v := got.Decide("cali1", Ingress, netip.MustParseAddr("10.0.0.9"), Packet{Protocol: TCP, Port: 9000}); large && v.Allow {
+			t.Errorf("%d rules: %+v", rules, v)
+		}
+	}
+}
+
 // Selectors that no label tells apart have to be tried on every pod, which took 10 s for one namespace's on a node that knows 3,000 pods. Those that
 // are equal are tried once, and those that need different labels are not tried on others' pods.
 func TestManySelectorsAreClosed(t *testing.T) {
