@@ -23,7 +23,7 @@ var doors = map[string][]string{
 	"github.com/osrg/gobgp":          {"internal/bgp"},
 	"k8s.io/client-go":               {"internal/install/definitions", "internal/install/uninstall", "internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
 	"k8s.io/apimachinery":            {"internal/install/definitions", "internal/install/traffic", "internal/install/uninstall", "internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
-	"k8s.io/api":                     {"internal/install/objects", "internal/install/traffic", "internal/install/uninstall", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
+	"k8s.io/api":                     {"internal/cluster", "internal/install/objects", "internal/install/traffic", "internal/install/uninstall", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
 	"github.com/prometheus":          {"internal/agent", "internal/controllers", "internal/install", "internal/app/serving"},
 	"os/exec":                        {"internal/testkit/needtest", "internal/install", "internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/netnstest", "internal/testkit/cnitest", "internal/testkit/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
 }

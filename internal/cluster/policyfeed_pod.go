@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -30,29 +30,9 @@ func (p *policyPod) GetMeta() *api.Meta { return &p.meta }
 // ResourceType implements api.Resource.
 func (*policyPod) ResourceType() api.Type { return (*api.Pod)(nil).ResourceType() }
 
-// policyPodObject has the fields of a Pod that are decoded.
-type policyPodObject struct {
-	Meta api.Meta `json:"metadata"`
-	Spec struct {
-		HostNetwork    bool                  `json:"hostNetwork"`
-		Containers     []policyContainer     `json:"containers"`
-		InitContainers []policyInitContainer `json:"initContainers"`
-	} `json:"spec"`
-	Status api.PodStatus `json:"status"`
-}
-
-type policyContainer struct {
-	Ports []api.ContainerPort `json:"ports"`
-}
-
-type policyInitContainer struct {
-	policyContainer
-	RestartPolicy string `json:"restartPolicy"`
-}
-
-// UnmarshalJSON reads a Pod.
+// UnmarshalJSON reads a Pod, or the metadata of one.
 func (p *policyPod) UnmarshalJSON(data []byte) error {
-	var obj policyPodObject
+	var obj corev1.Pod
 	if err := json.Unmarshal(data, &obj); err != nil {
 		return err
 	}
@@ -60,19 +40,29 @@ func (p *policyPod) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func newPolicyPod(obj *policyPodObject) policyPod {
-	m := &obj.Meta
-	p := policyPod{meta: named(m)}
-	if created, err := time.Parse(time.RFC3339, m.CreationTimestamp); err == nil {
-		p.created = created.Unix()
+// UnmarshalProtobuf reads a Pod.
+func (p *policyPod) UnmarshalProtobuf(data []byte) error {
+	var obj corev1.Pod
+	if err := obj.Unmarshal(data); err != nil {
+		return err
+	}
+	*p = newPolicyPod(&obj)
+	return nil
+}
+
+func newPolicyPod(obj *corev1.Pod) policyPod {
+	m := &obj.ObjectMeta
+	p := policyPod{meta: named(&api.Meta{Namespace: m.Namespace, Name: m.Name, UID: string(m.UID), ResourceVersion: m.ResourceVersion, Annotations: m.Annotations})}
+	if !m.CreationTimestamp.IsZero() {
+		p.created = m.CreationTimestamp.Unix()
 	}
 	if obj.Spec.HostNetwork || finished(obj) {
 		return p
 	}
 	found, reported := podAddresses(obj)
-	p.firm = reported && m.DeletionTimestamp == ""
+	p.firm = reported && m.DeletionTimestamp == nil
 	p.pod = &policy.Pod{
-		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, UID: m.UID, Labels: sharedLabels(m.Labels),
+		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, UID: string(m.UID), Labels: sharedLabels(m.Labels),
 		Addresses: found, Ports: namedPorts(obj),
 	}
 	// The kubelet passes the UID of the static pod, not of its mirror, to the plugin: the annotation's value is that UID.
@@ -103,8 +93,8 @@ func sharedLabels(labels map[string]string) map[string]string {
 }
 
 // finished reports that the containers of a Pod have ended, so that another pod may have its address.
-func finished(obj *policyPodObject) bool {
-	return obj.Status.Phase == "Succeeded" || obj.Status.Phase == "Failed"
+func finished(obj *corev1.Pod) bool {
+	return obj.Status.Phase == corev1.PodSucceeded || obj.Status.Phase == corev1.PodFailed
 }
 
 // mostAddresses of an annotation count: a pod has one of each family, and whoever may write pods could name 20,000, each of which all agents
@@ -113,7 +103,7 @@ const mostAddresses = 8
 
 // podAddresses returns the addresses in the status, which kubelets alone may write, or before there are any those in the plugin's annotations, which
 // come seconds earlier and which users may write, too.
-func podAddresses(obj *policyPodObject) (found []netip.Addr, reported bool) {
+func podAddresses(obj *corev1.Pod) (found []netip.Addr, reported bool) {
 	texts := make([]string, 0, len(obj.Status.PodIPs)+1)
 	for _, ip := range obj.Status.PodIPs {
 		texts = append(texts, ip.IP)
@@ -121,11 +111,11 @@ func podAddresses(obj *policyPodObject) (found []netip.Addr, reported bool) {
 	if found = addresses(append(texts, obj.Status.PodIP)); len(found) > 0 {
 		return found, true
 	}
-	noted := strings.SplitN(obj.Meta.Annotations[api.AnnotationPodIPs], ",", mostAddresses+1)
+	noted := strings.SplitN(obj.Annotations[api.AnnotationPodIPs], ",", mostAddresses+1)
 	if found = addresses(noted[:min(mostAddresses, len(noted))]); len(found) > 0 {
 		return found, false
 	}
-	return addresses([]string{obj.Meta.Annotations[api.AnnotationPodIP]}), false
+	return addresses([]string{obj.Annotations[api.AnnotationPodIP]}), false
 }
 
 // addresses parses addresses in any notation, with or without a prefix length, sorts them and removes duplicates. It skips invalid texts.
@@ -142,24 +132,24 @@ func addresses(texts []string) []netip.Addr {
 }
 
 // protocols are the numbers of the protocols that containers' ports have.
-var protocols = map[string]uint8{"": 6, "TCP": 6, "UDP": 17, "SCTP": 132}
+var protocols = map[corev1.Protocol]uint8{"": 6, corev1.ProtocolTCP: 6, corev1.ProtocolUDP: 17, corev1.ProtocolSCTP: 132}
 
 // namedPorts returns the named ports of containers and of sidecars, which are init containers with the restart policy Always.
-func namedPorts(obj *policyPodObject) []policy.NamedPort {
+func namedPorts(obj *corev1.Pod) []policy.NamedPort {
 	var named []policy.NamedPort
-	add := func(c policyContainer) {
+	add := func(c *corev1.Container) {
 		for _, port := range c.Ports {
 			if number, known := protocols[port.Protocol]; known && port.Name != "" {
-				named = append(named, policy.NamedPort{Name: shared(port.Name), Protocol: number, Port: port.ContainerPort})
+				named = append(named, policy.NamedPort{Name: shared(port.Name), Protocol: number, Port: uint16(port.ContainerPort)})
 			}
 		}
 	}
-	for _, c := range obj.Spec.Containers {
-		add(c)
+	for i := range obj.Spec.Containers {
+		add(&obj.Spec.Containers[i])
 	}
-	for _, c := range obj.Spec.InitContainers {
-		if c.RestartPolicy == "Always" {
-			add(c.policyContainer)
+	for i := range obj.Spec.InitContainers {
+		if c := &obj.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			add(c)
 		}
 	}
 	return slices.Clip(named)

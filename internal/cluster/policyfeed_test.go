@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/policy"
@@ -177,6 +178,9 @@ func (a *asked) note(r *http.Request) {
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
 		kind = " metadata"
 	}
+	if strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
+		kind = " in protobuf"
+	}
 	name, _ := labtest.Resource(r)
 	words := fmt.Sprintf("%s %s%s", verb, name, kind)
 	if _, rest, ok := strings.Cut(r.URL.Path, "/namespaces/"); ok {
@@ -221,13 +225,13 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 	r.want(t, policy.Interest{})
 	asked.expect(t, "at the start",
 		"list clusternetworkpolicies", // which there are none of: the definition is not installed
-		"watch clusternetworkpolicies", "watch namespaces metadata", "watch networkpolicies", "watch pods if spec.nodeName=self")
+		"watch clusternetworkpolicies", "watch namespaces metadata", "watch networkpolicies", "watch pods in protobuf if spec.nodeName=self")
 	if len(r.view.Pods) != 1 || len(r.view.Local) != 1 || r.view.Namespaces["little-a"]["team"] != "blue" {
 		t.Errorf("%s, namespaces %v", r, r.view.Namespaces)
 	}
 	r.want(t, policy.Interest{Namespaces: []string{"little-b", "little-a", "little-b"}})
 	const if_ = " if status.phase!=Succeeded,status.phase!=Failed"
-	asked.expect(t, "two namespaces", "watch pods of little-a"+if_, "watch pods of little-b"+if_)
+	asked.expect(t, "two namespaces", "watch pods in protobuf of little-a"+if_, "watch pods in protobuf of little-b"+if_)
 	if len(r.view.Pods) != 3 || len(r.view.Local) != 1 || len(r.pod("little-b/other").Ports) != 1 || len(r.pod("little-a/own").Ports) != 1 || !r.changed["little-b/other"] || r.changed["little-a/own"] {
 		t.Errorf("%s, changed %v", r, r.changed)
 	}
@@ -239,10 +243,38 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 		many.Namespaces = append(many.Namespaces, fmt.Sprintf("little-%d", i))
 	}
 	r.want(t, many)
-	asked.expect(t, "many namespaces", "watch pods"+if_)
+	asked.expect(t, "many namespaces", "watch pods in protobuf"+if_)
 	r.want(t, policy.Interest{All: true})
 	asked.expect(t, "all")
 	waittest.Until(t, time.Second, "pods were forgotten between two watches", func() bool { return len(r.view.Pods) == 3 })
+}
+
+// API servers that do not stream lists are asked for pages.
+func TestPolicyFeedWithoutStreamedLists(t *testing.T) {
+	cfg, f, asked := recorded(t)
+	f.answers(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("sendInitialEvents") != "" {
+			rw.Header().Set("Content-Type", "application/json")
+			rw.WriteHeader(http.StatusUnprocessableEntity)
+			fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`)
+			return
+		}
+		asked.note(r)
+		f.through.ServeHTTP(rw, r)
+	})
+	aNamespace(t, cfg, "listed")
+	aPod(t, cfg, "listed/own", "self", "10.0.7.1/32", "")
+	aPod(t, cfg, "listed/other", "elsewhere", "10.0.7.2/32", "")
+	r := feedAt(t, cfg)
+	r.want(t, policy.Interest{Namespaces: []string{"listed"}})
+	if len(r.view.Pods) != 2 || len(r.view.Local) != 1 || len(r.pod("listed/other").Addresses) != 1 {
+		t.Errorf("%s", r)
+	}
+	if got := asked.take(); !slices.Contains(got, "list pods in protobuf if spec.nodeName=self") {
+		t.Errorf("asked %v", got)
+	}
+	note(t, cfg, "listed/other", "10.0.7.3/32")
+	r.has(t, "listed/other", "[10.0.7.3]")
 }
 
 // Who may write pods takes no address away from another pod by annotations, nor out of rules the address of their own.

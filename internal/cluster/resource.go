@@ -114,6 +114,9 @@ func newClient[T any](cfg *rest.Config, shared *http.Client, t api.Type) (rest.I
 		c.APIPath = "/api"
 	}
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	if _, ok := any(new(T)).(protobuf); ok {
+		c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	}
 	c.QPS = -1 // reflectors pause by themselves
 	client, err := rest.RESTClientForConfigAndClient(c, shared)
 	if err != nil {

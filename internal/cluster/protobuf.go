@@ -1,0 +1,64 @@
+package cluster
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// protobuf is a kind that is asked for in protobuf: that takes an agent a fifth of the CPU of JSON, and the API server half.
+type protobuf interface {
+	UnmarshalProtobuf(data []byte) error
+}
+
+// Reset does nothing: objects are decoded once.
+func (o *object[T]) Reset() {}
+
+// Unmarshal reads an object in protobuf.
+func (o *object[T]) Unmarshal(data []byte) error {
+	p, ok := any(&o.value).(protobuf)
+	if !ok {
+		return fmt.Errorf("a %T in protobuf", o.value)
+	}
+	err := p.UnmarshalProtobuf(data)
+	o.ended = o.meta().Annotations[metav1.InitialEventsAnnotationKey] == "true"
+	return err
+}
+
+// Reset does nothing: lists are decoded once.
+func (l *objectList[T]) Reset() {}
+
+// Unmarshal reads a list in protobuf: all kinds' lists have the metadata in field 1 and the objects in field 2.
+func (l *objectList[T]) Unmarshal(data []byte) error {
+	for len(data) > 0 {
+		field, kind, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		if data = data[n:]; kind != protowire.BytesType {
+			return fmt.Errorf("field %d of a list has type %d", field, kind)
+		}
+		part, n := protowire.ConsumeBytes(data)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		data = data[n:]
+		if err := l.unmarshalField(field, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *objectList[T]) unmarshalField(field protowire.Number, data []byte) error {
+	switch field {
+	case 1:
+		return l.ListMeta.Unmarshal(data)
+	case 2:
+		o := &object[T]{}
+		l.Items = append(l.Items, o)
+		return o.Unmarshal(data)
+	}
+	return nil
+}
