@@ -1,5 +1,5 @@
-// Package memlimit keeps Go's memory limit below that of the control group, so that the collector works harder before the
-// kernel ends the process.
+// Package memlimit keeps a process small: Go's collector works sooner than by default, and harder before the control group's limit is
+// reached and the kernel ends the process.
 package memlimit
 
 import (
@@ -27,13 +27,21 @@ const (
 	share = 0.9
 	// again is how often the limit is read: Kubernetes may change it while the process runs, and nothing tells of it.
 	again = time.Minute
+	// percent of what is in use is how much garbage there is before Go collects: the processes rest most of the time, so that what remains of a
+	// pass over 10,000 pods would stay for minutes.
+	percent = 40
 	// explicit is the variable by which people set Go's limit themselves.
 	explicit = "GOMEMLIMIT"
+	// explicitPercent is the variable by which people set the percentage themselves.
+	explicitPercent = "GOGC"
 )
 
-// Follow sets Go's memory limit by that of the control group, again when that changes, until ctx ends. It does nothing if
-// GOMEMLIMIT is set. What it sets and what it cannot read is logged.
+// Follow sets how soon Go collects, and Go's memory limit by that of the control group, again when that changes, until ctx ends. It leaves alone
+// what GOGC or GOMEMLIMIT sets. What it sets and what it cannot read is logged.
 func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
+	if _, set := env(explicitPercent); !set {
+		debug.SetGCPercent(percent)
+	}
 	if _, set := env(explicit); set {
 		return
 	}

@@ -77,14 +77,22 @@ func TestFollow(t *testing.T) {
 
 // What people set themselves stays, and the real file system can be read.
 func TestExplicitLimitStays(t *testing.T) {
-	before := debug.SetMemoryLimit(-1)
+	before, percentBefore := debug.SetMemoryLimit(-1), debug.SetGCPercent(77)
 	defer debug.SetMemoryLimit(before)
+	defer debug.SetGCPercent(percentBefore)
 	debug.SetMemoryLimit(12345678)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	Follow(ctx, func(string) (string, bool) { return "1GiB", true }, slog.New(slog.DiscardHandler))
 	if now := debug.SetMemoryLimit(-1); now != 12345678 {
 		t.Errorf("the limit became %d", now)
+	}
+	if now := debug.SetGCPercent(77); now != 77 {
+		t.Errorf("the percentage became %d", now)
+	}
+	Follow(ctx, func(name string) (string, bool) { return "", name == explicit }, slog.New(slog.DiscardHandler))
+	if now := debug.SetGCPercent(77); now != percent {
+		t.Errorf("the percentage is %d, want %d", now, percent)
 	}
 	if _, err := Limit("/"); err != nil {
 		t.Error(err)

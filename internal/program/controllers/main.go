@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -97,9 +96,6 @@ func ask(ctx context.Context, env config.Env, path string) error {
 	return nil
 }
 
-// gcPercent makes Go collect the garbage of a pass over 30,000 pods sooner: the process is idle most of the time.
-const gcPercent = 40
-
 // runControllers is the controllers, until ctx ends.
 func runControllers(ctx context.Context, env config.Env, stderr io.Writer) error {
 	cfg, err := config.LoadControllers(env)
@@ -116,9 +112,6 @@ func runControllers(ctx context.Context, env config.Env, stderr io.Writer) error
 		log.Warn("these controllers of Calico's are not provided: what they do is left undone", "controllers", cfg.Ignored)
 	}
 	memlimit.Follow(ctx, env, log)
-	if _, set := env("GOGC"); !set {
-		debug.SetGCPercent(gcPercent)
-	}
 	deps, err := open(ctx, cfg, identity, log)
 	if err != nil {
 		return err
