@@ -76,7 +76,7 @@ func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	policed, err := s.close(uid)
+	kernel, err := s.close(uid)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 	if err := s.endpoint().note(ctx, link, wiring.Addresses); err != nil {
 		return nil, fmt.Errorf("note the address on the pod: %w", err)
 	}
-	s.awaitPolicy(ctx, policed, uid)
+	s.awaitPolicy(ctx, kernel, uid)
 	s.log.Info("pod network configured", "link", link.HostVeth, "addresses", wiring.Addresses, "mtu", link.MTU)
 	return result(s, link, wiring.Addresses, assigned), nil
 }

@@ -25,26 +25,41 @@ func (s *session) podUIDOf(pod *api.Pod) string {
 	return cmp.Or(s.podUID, pod.Annotations[api.AnnotationMirrorPod], pod.UID)
 }
 
-// close sees to it, before the link is made, that no other pod's policies are in force at it: a pod of that name had the same. It reports
-// whether this node's kernel enforces policies.
-func (s *session) close(uid string) (policed bool, err error) {
+// policed is what this node's kernel does about policies at the pod's link.
+type policed int
+
+const (
+	notPoliced   policed = iota
+	policedLater         // it is closed, or open while the cluster has no policies, until the agent knows the pod
+	policedNow           // the pod's policies are in force
+)
+
+// close sees to it, before the link is made, that no other pod's policies are in force at it: a pod of that name had the same.
+func (s *session) close(uid string) (policed, error) {
 	if s.plain() {
-		return false, nil
+		return notPoliced, nil
 	}
 	link := s.hostVeth()
-	known, policed, err := netpol.InForce(link)
-	if err == nil && !policed && s.missesRules() {
+	known, table, err := netpol.InForce(link)
+	if err == nil && !table && s.missesRules() {
 		s.log.Info("closing the pods of this node until the agent has started: the kernel has no rules of policies")
-		policed, err = true, netpol.Hold(s.conf.vethPrefix())
+		table, err = true, netpol.Hold(s.conf.vethPrefix())
 	}
-	if err == nil && policed && known != uid {
+	if err == nil && table && known != uid {
 		err = netpol.CloseOther(link, uid)
 	}
-	if err != nil && !s.conf.PolicyEnforced {
+	switch {
+	case err != nil && !s.conf.PolicyEnforced:
 		s.log.Debug("cannot look for policies", "err", err)
-		return false, nil
+		return notPoliced, nil
+	case err != nil:
+		return notPoliced, failure(types.ErrTryAgainLater, err)
+	case !table:
+		return notPoliced, nil
+	case known == uid:
+		return policedNow, nil
 	}
-	return policed, failure(types.ErrTryAgainLater, err)
+	return policedLater, nil
 }
 
 // missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is known, and its rules
@@ -56,10 +71,10 @@ func (s *session) missesRules() bool {
 // awaitPolicy waits, if the configuration asks for it, until the pod's policies are in force: by the kernel if it enforces them, else by Felix's
 // word, unless the agent is known to leave that to somebody else. That they are not in time is no reason to leave a pod without a
 // network: it is logged.
-func (s *session) awaitPolicy(ctx context.Context, policed bool, uid string) {
+func (s *session) awaitPolicy(ctx context.Context, kernel policed, uid string) {
 	switch {
-	case s.conf.PolicySetupTimeout == 0:
-	case policed:
+	case s.conf.PolicySetupTimeout == 0 || kernel == policedNow:
+	case kernel == policedLater:
 		s.awaitKernel(ctx, uid)
 	case !s.conf.PolicyEnforced:
 		s.awaitFelix(ctx)

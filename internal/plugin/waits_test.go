@@ -94,19 +94,19 @@ func TestAwaitPolicy(t *testing.T) {
 	})
 	defer timer.Stop()
 	start := time.Now()
-	s.awaitPolicy(t.Context(), false, "")
+	s.awaitPolicy(t.Context(), notPoliced, "")
 	if took := time.Since(start); took < 90*time.Millisecond || took > 900*time.Millisecond || log.Len() != 0 {
 		t.Errorf("it waited for %v: %s", took, &log)
 	}
 	s.pod = "other"
 	start = time.Now()
-	s.awaitPolicy(t.Context(), false, "")
+	s.awaitPolicy(t.Context(), notPoliced, "")
 	if took := time.Since(start); took < time.Second || !strings.Contains(log.String(), "policy_setup_timeout_seconds=1") || !strings.Contains(log.String(), "default%2Fother") {
 		t.Errorf("without the file: %v, %s", took, &log)
 	}
 	s.conf.PolicySetupTimeout = 0
 	start = time.Now()
-	s.awaitPolicy(t.Context(), false, "")
+	s.awaitPolicy(t.Context(), notPoliced, "")
 	if took := time.Since(start); took > 100*time.Millisecond {
 		t.Errorf("without a timeout it waited for %v", took)
 	}
