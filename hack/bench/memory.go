@@ -151,7 +151,7 @@ func (n *node) awaitReady(ctx context.Context, limit time.Time) error {
 
 // agentSays asks the node's agent.
 func (n *node) agentSays(path string) (string, error) {
-	agent := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
+	agent := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
 		err = n.do(func() error { conn, err = net.Dial(network, address); return err })
 		return conn, err
 	}}}

@@ -30,7 +30,7 @@ const policyTest = "TestPolicyUnderLoad"
 // policyFigures are what the part policy has measured, but for Go's benchmarks.
 type policyFigures struct {
 	load   []figure
-	adds   []addPair
+	adds   policyADDs
 	agents []policyAgent
 }
 
