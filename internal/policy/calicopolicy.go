@@ -189,9 +189,6 @@ func (r *calicoReader) namespaces(field, text string, p *Pods) {
 		p.Scope, p.Namespaces = Global, selector.Selector{}
 	default:
 		p.Scope = Everywhere
-		p.Namespaces, _ = selector.ParseScoped(text, calicoName) // which has the same grammar
+		p.Namespaces, _ = selector.ParseScoped(text, labelName) // which has the same grammar
 	}
 }
-
-// calicoName is a label that everything has which is in a namespace.
-const calicoName = "projectcalico.org/name"
