@@ -100,8 +100,8 @@ lint: ## format, vet, staticcheck, import layers, generated files
 	@$(MAKE) --no-print-directory generate-check
 
 .PHONY: soak
-soak: deps ## ten minutes of nodes that die, programs that are killed and clocks that step, then an audit; writes docs/soak.md (SOAK=30m); and a million packets judged
-	go test ./internal/tests/policy -run 'TestDecide$$' -count=1 -v -timeout 2h -cases 1000000
+soak: deps ## ten minutes of nodes that die, programs that are killed and clocks that step, then an audit; writes docs/soak.md (SOAK=30m); and two million packets judged
+	go test ./internal/tests/policy -run 'Test(Decide|Calico)$$' -count=1 -v -timeout 2h -cases 1000000 -calico-cases 1000000
 	go test ./internal/tests/chaos -run 'TestCluster$$' -count=1 -v -timeout 2h -soak $(or $(SOAK),10m) -soak-report '$(CURDIR)/docs/soak.md'
 
 .PHONY: attack

@@ -3,10 +3,11 @@ package policytest
 import (
 	"net/netip"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// addCalico adds what only Calico's policies read.
+// addCalico adds Calico's objects, and what only its policies read.
 func (c *Cluster) addCalico(s *policy.State) {
 	s.Services, s.Accounts = map[policy.Service][]policy.ServiceEndpoint{}, map[policy.Account]map[string]string{}
 	for _, a := range c.ServiceAccounts {
@@ -18,25 +19,37 @@ func (c *Cluster) addCalico(s *policy.State) {
 			s.Services[key] = append(s.Services[key], e.known()...)
 		}
 	}
+	c.addThings(s)
+	var objects []*api.CalicoTier
+	for i := range c.Tiers {
+		objects = append(objects, &c.Tiers[i])
+	}
+	tiers, _ := policy.FromCalicoTiers(objects)
+	for i := range c.CalicoNetworkPolicies {
+		if p, err := policy.FromCalicoNetworkPolicy(&c.CalicoNetworkPolicies[i], tiers); err == nil {
+			s.Policies = append(s.Policies, p)
+		}
+	}
+	for i := range c.CalicoGlobalNetworkPolicies {
+		if p, err := policy.FromCalicoGlobalNetworkPolicy(&c.CalicoGlobalNetworkPolicies[i], tiers); err == nil {
+			s.Policies = append(s.Policies, p)
+		}
+	}
+}
+
+// addThings adds network sets and host endpoints.
+func (c *Cluster) addThings(s *policy.State) {
 	for i := range c.NetworkSets {
-		n := &c.NetworkSets[i]
-		s.Sets = append(s.Sets, policy.NetworkSet{Namespace: n.Namespace, Name: n.Name, Labels: merged(&n.Meta), Nets: readableNets(n.Spec.Nets)})
+		set, _ := policy.FromCalicoNetworkSet(&c.NetworkSets[i])
+		s.Sets = append(s.Sets, set)
 	}
 	for i := range c.GlobalNetworkSets {
-		n := &c.GlobalNetworkSets[i]
-		s.Sets = append(s.Sets, policy.NetworkSet{Name: n.Name, Labels: merged(&n.Meta), Nets: readableNets(n.Spec.Nets)})
+		set, _ := policy.FromCalicoGlobalNetworkSet(&c.GlobalNetworkSets[i])
+		s.Sets = append(s.Sets, set)
 	}
 	for i := range c.HostEndpoints {
-		h := &c.HostEndpoints[i]
-		to := policy.HostEndpoint{Name: h.Name, Labels: merged(&h.Meta)}
-		for _, n := range readableNets(h.Spec.ExpectedIPs) {
-			to.Addresses = append(to.Addresses, n.Addr())
-		}
-		for _, p := range h.Spec.Ports {
-			number, _ := readProtocol(string(p.Protocol))
-			to.Ports = append(to.Ports, policy.NamedPort{Name: p.Name, Protocol: number, Port: uint16(p.Port)})
-		}
-		s.HostEndpoints = append(s.HostEndpoints, to)
+		host, _ := policy.FromCalicoHostEndpoint(&c.HostEndpoints[i])
+		s.HostEndpoints = append(s.HostEndpoints, host)
 	}
 }
 

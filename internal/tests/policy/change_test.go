@@ -22,9 +22,12 @@ type history struct {
 	*policytest.Cluster
 }
 
+// newHistory begins with a cluster that has Calico's policies if the seed is odd.
 func newHistory(seed uint64) history {
 	h := history{Generator: policytest.NewGenerator(seed)}
-	h.Cluster = h.Generator.Cluster()
+	if h.Cluster = h.Generator.Cluster(); seed%2 == 1 {
+		h.Cluster = policytest.NewGenerator(seed).CalicoCluster()
+	}
 	for i := range h.Pods {
 		if pod := &h.Pods[i]; !pod.Spec.HostNetwork && h.IntN(2) == 0 {
 			pod.Spec.NodeName = h.Nodes[1].Name
@@ -79,17 +82,23 @@ func (h history) reassign(pod *api.Pod) {
 
 // changePolicy makes another one of a policy; false if there is none.
 func (h history) changePolicy() bool {
-	if n := len(h.NetworkPolicies); n > 0 && h.IntN(2) == 0 {
-		i := h.IntN(n)
-		h.NetworkPolicies[i] = h.NetworkPolicy(h.Cluster, i)
-		return true
+	return h.changeCalicoPolicy() || another(h, h.NetworkPolicies, func(i int) api.NetworkPolicy { return h.NetworkPolicy(h.Cluster, i) }) ||
+		another(h, h.ClusterNetworkPolicies, h.ClusterNetworkPolicy)
+}
+
+func (h history) changeCalicoPolicy() bool {
+	return another(h, h.CalicoNetworkPolicies, func(i int) api.CalicoNetworkPolicy { return h.CalicoNetworkPolicy(h.Cluster, i) }) ||
+		another(h, h.CalicoGlobalNetworkPolicies, h.CalicoGlobalNetworkPolicy)
+}
+
+// another replaces one of a list, at most times.
+func another[T any](h history, all []T, one func(i int) T) bool {
+	if len(all) == 0 || h.IntN(3) == 0 {
+		return false
 	}
-	if n := len(h.ClusterNetworkPolicies); n > 0 {
-		i := h.IntN(n)
-		h.ClusterNetworkPolicies[i] = h.ClusterNetworkPolicy(i)
-		return true
-	}
-	return false
+	i := h.IntN(len(all))
+	all[i] = one(i)
+	return true
 }
 
 // What a ruleset becomes by changes is what one that is compiled anew is.

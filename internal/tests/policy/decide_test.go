@@ -5,6 +5,9 @@ package policy
 import (
 	"flag"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -13,8 +16,9 @@ import (
 )
 
 var (
-	cases = flag.Int("cases", 10_000, "how many packets TestDecide judges")
-	seed  = flag.Uint64("seed", 0, "of the first generated cluster; the next ones follow")
+	cases       = flag.Int("cases", 10_000, "how many packets TestDecide judges")
+	calicoCases = flag.Int("calico-cases", 100_000, "how many packets TestCalico judges")
+	seed        = flag.Uint64("seed", 0, "of the first generated cluster; the next ones follow")
 )
 
 // perCluster is how many packets are judged in each cluster.
@@ -36,21 +40,78 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// While it is not known what labels a namespace has, nothing passes that its labels, whatever they are, could forbid.
-func TestUnknownNamespace(t *testing.T) {
+// So it does with Calico's policies among the others.
+func TestCalico(t *testing.T) {
+	judged, enough := 0, *calicoCases
+	if testing.Short() {
+		enough = min(enough, 10_000)
+	}
+	for s := *seed; judged < enough; s++ {
+		g := policytest.NewGenerator(s)
+		c := g.CalicoCluster()
+		v := newView(c)
+		for _, p := range g.CalicoPackets(c, perCluster) {
+			judged++
+			if v.wrong(p) != "" {
+				t.Fatal(report(s, c, p, func(c *policytest.Cluster) string { return newView(c).wrong(p) }))
+			}
+		}
+	}
+}
+
+// While it is not known what labels a namespace or a service account has, nothing passes that these labels, whatever they are, could forbid.
+func TestUnknownLabels(t *testing.T) {
+	unknown(t, policytest.Generator.Cluster, policytest.Generator.Packets, func(s policy.State) { delete(s.Namespaces, "ns-0") })
+	unknown(t, policytest.Generator.CalicoCluster, policytest.Generator.CalicoPackets, func(s policy.State) { delete(s.Namespaces, "ns-0") })
+	unknown(t, policytest.Generator.CalicoCluster, policytest.Generator.CalicoPackets, func(s policy.State) {
+		delete(s.Accounts, policy.Account{Namespace: "ns-0", Name: "robot"})
+	})
+}
+
+func unknown(t *testing.T, cluster func(policytest.Generator) *policytest.Cluster, packets func(policytest.Generator, *policytest.Cluster, int) []policytest.Packet, forget func(policy.State)) {
+	t.Helper()
 	for s := *seed; s < *seed+100; s++ {
 		g := policytest.NewGenerator(s)
-		c := g.Cluster()
+		c := cluster(g)
 		state := c.State()
-		delete(state.Namespaces, "ns-0")
+		forget(state)
 		v := view{c, state, policy.Compile(state)}
-		for _, p := range g.Packets(c, perCluster) {
+		for _, p := range packets(g, c, perCluster) {
 			for d, pod := range ends(c, p) {
 				if pod != nil && pod.Spec.NodeName == policytest.Node && v.decide(pod, d, p).Allow && !c.Judge(pod, d == policy.Ingress, p).Allow {
 					t.Fatalf("-seed %d: %s passes %s of %s\n%s", s, p, d, keyOf(pod), c)
 				}
 			}
 		}
+	}
+}
+
+// Pods that are of no interest make no difference to those of the node.
+func TestInterest(t *testing.T) {
+	left := 0
+	for s := *seed; s < *seed+400; s++ {
+		g := policytest.NewGenerator(s)
+		c := g.CalicoCluster()
+		state, all := c.State(), len(c.Pods)
+		interest, local := state.Interest(), slices.Collect(maps.Values(state.Local))
+		maps.DeleteFunc(state.Pods, func(key policy.PodKey, _ *policy.Pod) bool {
+			return !interest.All && !slices.Contains(interest.Namespaces, key.Namespace) && !slices.Contains(local, key)
+		})
+		left += all - len(state.Pods)
+		v := view{c, state, policy.Compile(state)}
+		for _, p := range g.CalicoPackets(c, perCluster) {
+			for d, pod := range ends(c, p) {
+				if pod == nil || pod.Spec.NodeName != policytest.Node {
+					continue
+				}
+				if got, want := v.decide(pod, d, p), c.Judge(pod, d == policy.Ingress, p); got.Allow != want.Allow || !got.Allow && got.By != by(want) {
+					t.Fatalf("-seed %d: %s: %s of %s with an interest in %+v: %+v, the reference says %+v\n%s", s, p, d, keyOf(pod), interest, got, want, c)
+				}
+			}
+		}
+	}
+	if left == 0 {
+		t.Error("all pods are of interest")
 	}
 }
 
@@ -74,7 +135,7 @@ func newView(c *policytest.Cluster) view {
 
 // wrong says in which way the ruleset, or the explanation, and the reference disagree on a packet, empty if they agree.
 func (v view) wrong(p policytest.Packet) string {
-	explained := policy.Explain(v.State, policy.Party{Address: p.From}, policy.Party{Address: p.To}, policy.Packet{Protocol: p.Protocol, Port: p.Port})
+	explained := policy.Explain(v.State, policy.Party{Address: p.From}, policy.Party{Address: p.To}, coreOf(p))
 	for d, pod := range ends(v.Cluster, p) {
 		if pod == nil {
 			continue
@@ -84,7 +145,8 @@ func (v view) wrong(p policytest.Packet) string {
 			why = explained.Ingress
 		}
 		want := v.Judge(pod, d == policy.Ingress, p)
-		if why == nil || why.Pod != keyOf(pod) || why.Verdict.Allow != want.Allow || why.Policy != by(want) || why.Rule != want.Rule {
+		if why == nil || why.Pod != keyOf(pod) || why.Verdict.Allow != want.Allow || why.Policy != by(want) || why.Rule != want.Rule ||
+			why.Tier != tierOf(want) || !slices.Equal(why.Logs, logsOf(want)) {
 			return fmt.Sprintf("%s of %s is explained by %+v, the reference says %+v", d, keyOf(pod), why, want)
 		}
 		if pod.Spec.NodeName != policytest.Node {
@@ -93,16 +155,31 @@ func (v view) wrong(p policytest.Packet) string {
 		if got := v.decide(pod, d, p); got.Allow != want.Allow || !got.Allow && got.By != by(want) {
 			return fmt.Sprintf("%s of %s: %+v, the reference says %+v", d, keyOf(pod), got, want)
 		}
+		if got := v.Logs(policytest.LinkOf(pod), d, peerOf(d, p), coreOf(p)); !slices.Equal(got, logsOf(want)) {
+			return fmt.Sprintf("%s of %s logs for %v, the reference says %+v", d, keyOf(pod), got, want)
+		}
 	}
 	return ""
 }
 
 func (v view) decide(pod *api.Pod, d policy.Direction, p policytest.Packet) policy.Verdict {
-	peer := p.To
+	return v.Decide(policytest.LinkOf(pod), d, peerOf(d, p), coreOf(p))
+}
+
+func peerOf(d policy.Direction, p policytest.Packet) netip.Addr {
 	if d == policy.Ingress {
-		peer = p.From
+		return p.From
 	}
-	return v.Decide(policytest.LinkOf(pod), d, peer, policy.Packet{Protocol: p.Protocol, Port: p.Port})
+	return p.To
+}
+
+// coreOf is a packet as policies read it.
+func coreOf(p policytest.Packet) policy.Packet {
+	to := policy.Packet{Protocol: p.Protocol, Port: p.Port, SourcePort: p.SourcePort}
+	if p.Protocol == policytest.ICMP || p.Protocol == policytest.ICMPv6 {
+		to.Port = uint16(p.Type)<<8 | uint16(p.Code)
+	}
+	return to
 }
 
 // ends are the pods that a packet goes to or comes from, nil where there is none.
@@ -112,4 +189,19 @@ func ends(c *policytest.Cluster, p policytest.Packet) map[policy.Direction]*api.
 
 func by(d policytest.Decision) policy.ID {
 	return policy.ID{Kind: d.Kind, Namespace: d.Namespace, Name: d.Name}
+}
+
+// tierOf is the core's name of the tier that decided.
+func tierOf(d policytest.Decision) string {
+	if name, ok := map[string]string{"kube-admin": policy.TierAdmin.Name, "kube-baseline": policy.TierBaseline.Name}[d.Tier]; ok {
+		return name
+	}
+	return d.Tier
+}
+
+func logsOf(d policytest.Decision) (all []policy.LogRule) {
+	for _, l := range d.Logs {
+		all = append(all, policy.LogRule{Policy: policy.ID{Kind: l.Kind, Namespace: l.Namespace, Name: l.Name}, Rule: l.Rule})
+	}
+	return all
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-// kernelClusters times perCluster packets go through a kernel.
-const kernelClusters = 40
+// kernelClusters times perCluster packets go through a kernel under Kubernetes' policies, calicoKernelClusters under Calico's.
+const kernelClusters, calicoKernelClusters = 40, 70
 
 // enforcer is an engine in a namespace of its own.
 type enforcer struct{ engine *netpol.Engine }
@@ -66,12 +66,25 @@ func (n *node) become(t *testing.T, c *policytest.Cluster) *policy.Compiled {
 
 // What arrives is what the reference lets through, on a node whose engine changes from each cluster's ruleset to the next one's.
 func TestPackets(t *testing.T) {
+	throughKernel(t, kernelClusters, 1000, policytest.Generator.Cluster, policytest.Generator.Packets)
+}
+
+// So it is under Calico's policies among the others.
+func TestCalicoPackets(t *testing.T) {
+	throughKernel(t, calicoKernelClusters, 2000, policytest.Generator.CalicoCluster, func(g policytest.Generator, c *policytest.Cluster, n int) []policytest.Packet {
+		return slices.DeleteFunc(g.CalicoPackets(c, n), func(p policytest.Packet) bool {
+			return p.SourcePort == 0 && slices.Contains([]uint8{policytest.TCP, policytest.UDP, policytest.SCTP}, p.Protocol) // which a rig would choose
+		})
+	})
+}
+
+func throughKernel(t *testing.T, clusters uint64, atLeast int, cluster func(policytest.Generator) *policytest.Cluster, generate func(policytest.Generator, *policytest.Cluster, int) []policytest.Packet) {
 	n, sent := newNode(t), 0
-	for s := *seed; s < *seed+kernelClusters; s++ {
+	for s := *seed; s < *seed+clusters; s++ {
 		g := policytest.NewGenerator(s)
-		c := g.Cluster()
+		c := cluster(g)
 		n.become(t, c)
-		packets := onWire(c, g.Packets(c, perCluster))
+		packets := onWire(c, generate(g, c, perCluster))
 		sent += len(packets)
 		if p, wrong := n.try(t, c, packets); wrong != "" {
 			t.Fatal(report(s, c, p, func(c *policytest.Cluster) string {
@@ -81,9 +94,10 @@ func TestPackets(t *testing.T) {
 			}))
 		}
 	}
-	if sent < 1000 {
+	if sent < atLeast {
 		t.Errorf("only %d packets were sent", sent)
 	}
+	t.Logf("%d packets", sent)
 }
 
 // onWire are the packets that meet the node: not those that the uplink would send back to itself.
