@@ -117,7 +117,7 @@ func (g Generator) net() string {
 
 func (g Generator) tier(name string) (t api.CalicoTier) {
 	t.Name = name
-	t.Spec.Order = g.order(-1, 1, 10, 999, 2000, 1e6, 1e7+1)
+	t.Spec.Order = g.order(-1, 1, 10, 999, 1000, 2000, 1e6, 1e7, 1e7+1)
 	t.Spec.DefaultAction = pick(g, "", "Deny", "Deny", "Pass", "Pass", "Allow")
 	return t
 }
