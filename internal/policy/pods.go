@@ -171,7 +171,9 @@ func (p *Pods) places(filled func(place) int) (best []place, tries int) {
 		}
 	}
 	consider(false, p.Labels.Needs())
-	consider(true, p.Namespaces.Needs())
+	if p.Namespace == "" {
+		consider(true, p.Namespaces.Needs())
+	}
 	if best == nil {
 		anywhere := place{namespace: p.Namespace, calico: p.Calico}
 		return []place{anywhere}, 1 + filled(anywhere)
