@@ -37,9 +37,9 @@ func (c *compiler) clause(k clauseKey) *clause {
 	}
 	rule := c.rule(k.ruleKey)
 	p := peers{any: rule.AnyPeer && k.service == (Packet{})}
-	for _, peer := range rule.Peers {
-		if !p.any && (k.service == (Packet{}) || peer.Service != nil) {
-			c.addPeer(&p, &peer, rule.Action == Deny, k)
+	for i := range rule.Peers {
+		if peer := &rule.Peers[i]; !p.any && (k.service == (Packet{}) || peer.Service != nil) {
+			c.addPeer(&p, peer, rule.Action == Deny, k)
 		}
 	}
 	p.nets, p.foreign = normal(p.nets), normal(p.foreign)
@@ -50,7 +50,9 @@ func (c *compiler) clause(k clauseKey) *clause {
 	}
 	slices.Sort(cl.terms)
 	cl.terms = slices.Compact(cl.terms)
-	cl.outer = c.terms.addNets(union(p.nets, p.foreign))
+	if cl.outer = cl.nets; len(p.foreign) > 0 {
+		cl.outer = c.terms.addNets(union(p.nets, p.foreign))
+	}
 	c.clauses[k] = cl
 	return cl
 }
