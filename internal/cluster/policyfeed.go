@@ -28,6 +28,7 @@ type PolicyFeed struct {
 	clusterPolicies *objectStore[api.ClusterNetworkPolicy]
 	namespaces      *objectStore[api.Namespace]
 	own             *objectStore[policyPod]
+	calico          calicoStores
 
 	failures atomic.Bool // Err has changed
 	mu       sync.Mutex  // guards all below
@@ -38,6 +39,7 @@ type PolicyFeed struct {
 	nodes         *tempWatch[policyNode] // nil: closed
 	wanted        []podScope
 	wantNodes     bool
+	calicoWatches calicoWatches
 	asked         bool // Want was called after a view that was Listed
 	view          PolicyView
 }
@@ -57,6 +59,8 @@ type PolicyView struct {
 	Namespaces map[string]map[string]string // their labels
 	// Nodes have labels, and addresses including those of tunnel devices. Empty while no ClusterNetworkPolicy has a peer that selects nodes.
 	Nodes map[string]policy.Node
+	// Calico has what only Calico's policies read.
+	Calico CalicoView
 
 	// Listed: policies, namespaces and this node's pods have been listed at least once, as State.Interest requires.
 	Listed bool
@@ -65,7 +69,9 @@ type PolicyView struct {
 	Complete bool
 	// NodesKnown is false from the first policy that selects nodes until Nodes have been listed.
 	NodesKnown bool
-	known      []podScope
+	// ServicesMissing and AccountsMissing: policies name Services, or labels of service accounts, that have not been listed yet.
+	ServicesMissing, AccountsMissing bool
+	known                            []podScope
 
 	// Changed are the pods of other nodes that were added, removed or changed since the last Take, ascending.
 	Changed []policy.PodKey
@@ -79,7 +85,7 @@ type PolicyView struct {
 }
 
 // part is a part of a PolicyView.
-type part uint8
+type part uint16
 
 const (
 	partPolicies part = 1 << iota
@@ -87,9 +93,19 @@ const (
 	partNamespaces
 	partNodes
 	partOwn
-	partMore // the fields that refresh always sets
+	partCalicoPolicies
+	partCalicoGlobalPolicies
+	partTiers
+	partNetworkSets
+	partGlobalNetworkSets
+	partHostEndpoints
+	partCalicoMore // services and service accounts
+	partMore       // the fields that refresh always sets
 
-	partsOfInterest = partPolicies | partClusterPolicies | partNamespaces | partOwn
+	partsOfCalico = partCalicoPolicies | partCalicoGlobalPolicies | partTiers | partNetworkSets | partGlobalNetworkSets | partHostEndpoints
+	// partsOfCalicoPolicies may name services and service accounts.
+	partsOfCalicoPolicies = partCalicoPolicies | partCalicoGlobalPolicies
+	partsOfInterest       = partPolicies | partClusterPolicies | partNamespaces | partOwn | partsOfCalico
 )
 
 // NewPolicyFeed prepares the watches of the node self; Run starts them. It makes no request.
@@ -100,8 +116,8 @@ func NewPolicyFeed(cfg *rest.Config, self string, log *slog.Logger) (*PolicyFeed
 	}
 	f := &PolicyFeed{
 		feed: feed, self: self, changed: make(chan struct{}, 1), resync: make(chan struct{}, 1), table: newPodTable(),
-		watches: map[podScope]*tempWatch[policyPod]{},
-		view:    PolicyView{Pods: map[policy.PodKey]*policy.Pod{}},
+		watches: map[podScope]*tempWatch[policyPod]{}, calicoWatches: calicoWatches{slices: map[string]*tempWatch[policySlice]{}},
+		view: PolicyView{Pods: map[policy.PodKey]*policy.Pod{}},
 	}
 	f.makeStores()
 	err = errors.Join(
@@ -109,6 +125,7 @@ func NewPolicyFeed(cfg *rest.Config, self string, log *slog.Logger) (*PolicyFeed
 		add(&f.feed, source[api.ClusterNetworkPolicy]{doubtful: true, optional: true, trim: trimClusterNetworkPolicy}, f.clusterPolicies),
 		add(&f.feed, source[api.Namespace]{doubtful: true, partial: true, pages: podPage, trim: trimToLabels}, f.namespaces),
 		add(&f.feed, source[policyPod]{doubtful: true, name: "Pod on " + self, fields: "spec.nodeName=" + self}, f.own),
+		f.addCalico(),
 	)
 	for _, by := range f.followers {
 		by.failed = f.noteFailure
@@ -146,8 +163,8 @@ func (f *PolicyFeed) note(what part) {
 func (f *PolicyFeed) noteLocked(what part) {
 	f.stale |= what
 	wait.Signal(f.changed)
-	if what&partClusterPolicies != 0 {
-		wait.Signal(f.resync) // they may need nodes
+	if what&(partClusterPolicies|partsOfCalicoPolicies) != 0 {
+		wait.Signal(f.resync) // they may need nodes, services or service accounts
 	}
 }
 
@@ -232,12 +249,16 @@ func (f *PolicyFeed) refresh(v *PolicyView) {
 	if f.stale&partNodes != 0 {
 		v.Nodes = f.knownNodes()
 	}
-	v.Problems = slices.Concat(f.policies.problemsBy(key), f.clusterPolicies.problemsBy(key), f.namespaces.problemsBy(key), f.own.problemsBy(key))
+	if f.stale&(partsOfCalico|partCalicoMore) != 0 {
+		f.refreshCalico(&v.Calico)
+	}
+	v.Problems = slices.Concat(f.policies.problemsBy(key), f.clusterPolicies.problemsBy(key), f.namespaces.problemsBy(key), f.own.problemsBy(key), f.calico.problems())
 	v.Err = f.failure()
 	v.Listed = f.listed&partsOfInterest == partsOfInterest
 	v.NodesKnown = !f.wantNodes || f.nodes != nil && f.nodes.listed
+	v.ServicesMissing, v.AccountsMissing = f.calicoWatches.missing()
 	v.known = f.knownPods()
-	v.Complete = v.Complete || v.Listed && f.asked && v.NodesKnown && f.hasWanted()
+	v.Complete = v.Complete || v.Listed && f.asked && v.NodesKnown && !v.ServicesMissing && !v.AccountsMissing && f.hasWanted()
 }
 
 // failure joins the errors of all watches. The caller holds the lock.
@@ -252,5 +273,5 @@ func (f *PolicyFeed) failure() error {
 	if f.nodes != nil {
 		errs = append(errs, f.nodes.failure())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, f.calicoWatches.failures()...)...)
 }

@@ -63,7 +63,7 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 	p.firm = reported && m.DeletionTimestamp == nil
 	p.pod = &policy.Pod{
 		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, UID: string(m.UID), Labels: sharedLabels(m.Labels),
-		Addresses: found, Ports: namedPorts(obj),
+		Account: shared(obj.Spec.ServiceAccountName), Addresses: found, Ports: namedPorts(obj),
 	}
 	// The kubelet passes the UID of the static pod, not of its mirror, to the plugin: the annotation's value is that UID.
 	if static := m.Annotations[api.AnnotationMirrorPod]; static != "" {
@@ -163,5 +163,5 @@ func samePodOf(a, b *policy.Pod) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.UID == b.UID && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Ports, b.Ports)
+	return a.UID == b.UID && a.Account == b.Account && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Ports, b.Ports)
 }

@@ -190,6 +190,9 @@ func (a *asked) note(r *http.Request) {
 	if s := q.Get("fieldSelector"); s != "" {
 		words += " if " + s
 	}
+	if s := q.Get("labelSelector"); s != "" {
+		words += " with " + s
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.requests = append(a.requests, words)
@@ -225,7 +228,8 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 	r.want(t, policy.Interest{})
 	asked.expect(t, "at the start",
 		"list clusternetworkpolicies", // which there are none of: the definition is not installed
-		"watch clusternetworkpolicies", "watch namespaces metadata", "watch networkpolicies", "watch pods in protobuf if spec.nodeName=self")
+		"watch clusternetworkpolicies", "watch globalnetworkpolicies", "watch globalnetworksets", "watch hostendpoints", "watch namespaces metadata",
+		"watch networkpolicies", "watch networkpolicies", "watch networksets", "watch pods in protobuf if spec.nodeName=self", "watch tiers")
 	if len(r.view.Pods) != 1 || len(r.view.Local) != 1 || r.view.Namespaces["little-a"]["team"] != "blue" {
 		t.Errorf("%s, namespaces %v", r, r.view.Namespaces)
 	}

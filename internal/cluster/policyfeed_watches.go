@@ -78,6 +78,11 @@ func (v *PolicyView) Knows(i policy.Interest) bool {
 	return true
 }
 
+// KnowsAll reports whether besides these all that policies name has been listed.
+func (v *PolicyView) KnowsAll(i policy.Interest) bool {
+	return v.NodesKnown && !v.ServicesMissing && !v.AccountsMissing && v.Knows(i)
+}
+
 // within reports whether other includes s.
 func (s podScope) within(other podScope) bool {
 	return other == "" || other == s
@@ -91,6 +96,7 @@ func (f *PolicyFeed) keepWatches(ctx context.Context) {
 		f.mu.Lock()
 		f.keepPods(ctx, time.Now())
 		f.keepNodes(ctx, time.Now())
+		f.keepCalico(ctx, time.Now())
 		f.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -181,16 +187,24 @@ func (f *PolicyFeed) hasWanted() bool {
 // keepNodes opens and closes the watch of Nodes. The caller holds the lock.
 func (f *PolicyFeed) keepNodes(ctx context.Context, now time.Time) {
 	f.wantNodes = slices.ContainsFunc(f.clusterPolicies.each(), selectsNodes)
-	switch {
-	case f.nodes != nil && f.nodes.unused(!f.wantNodes, now):
-		f.nodes.stop()
-		f.nodes = nil
-		f.noteLocked(partNodes)
-	case f.nodes == nil && f.wantNodes:
+	f.nodes = keepOpen(f, f.nodes, f.wantNodes, now, partNodes, func() *tempWatch[policyNode] {
 		of := newObjectStore(samePolicyNode, func(*policyNode) { f.note(partNodes) })
-		f.nodes = openTemp(ctx, f, source[policyNode]{name: "Node", pages: podPage, doubtful: true}, of, partNodes)
-		f.noteLocked(partNodes)
+		return openTemp(ctx, f, source[policyNode]{name: "Node", pages: podPage, doubtful: true}, of, partNodes)
+	})
+}
+
+// keepOpen opens a watch that is wanted, and closes it when it has not been for linger. The caller holds the lock.
+func keepOpen[T any](f *PolicyFeed, w *tempWatch[T], wanted bool, now time.Time, what part, open func() *tempWatch[T]) *tempWatch[T] {
+	switch {
+	case w != nil && w.unused(!wanted, now):
+		w.stop()
+		w = nil
+		f.noteLocked(what)
+	case w == nil && wanted:
+		w = open()
+		f.noteLocked(what)
 	}
+	return w
 }
 
 // knownNodes returns the watched nodes. The caller holds the lock.

@@ -25,6 +25,9 @@ func review(p *policy.Policy, s *policy.State) []remark {
 		all = append(all, remark{reasonInvalid, problem})
 	}
 	subjects := selected(&p.Subject, s)
+	if p.Applies == [2]bool{} {
+		return all // it is about no pods
+	}
 	if len(subjects) == 0 {
 		return append(all, remark{reasonNoPod, "no pod with a network of its own is selected, so the policy has no effect now: compare its selectors with " +
 			"the labels of pods and namespaces"})
@@ -64,6 +67,8 @@ func couldHave(d policy.Direction, rule *policy.Rule, subjects []*policy.Pod, s 
 		switch {
 		case peer.Pods != nil:
 			pods = append(pods, selected(peer.Pods, s)...)
+		case peer.Match != nil && peer.Match.Select != nil && !peer.Match.Not:
+			pods = append(pods, selected(peer.Match.Select, s)...)
 		case peer.Nodes == nil:
 			pods = append(pods, selected(&everything, s)...)
 		}
@@ -82,10 +87,7 @@ func declares(port policy.Port) func(*policy.Pod) bool {
 // selected returns the pods of the state that are selected.
 func selected(by *policy.Pods, s *policy.State) (pods []*policy.Pod) {
 	for _, pod := range s.Pods {
-		if by.Namespace != "" && by.Namespace != pod.Namespace {
-			continue
-		}
-		if by.Namespaces.Matches(s.Namespaces[pod.Namespace]) && by.Labels.Matches(pod.Labels) {
+		if s.Selects(by, pod) {
 			pods = append(pods, pod)
 		}
 	}

@@ -59,10 +59,10 @@ func (r *reviews) look(ctx context.Context, now time.Time) {
 	}
 	interest := interestOf(policies)
 	r.deps.PolicyFeed.Want(interest)
-	if !view.Knows(interest) {
+	if !view.KnowsAll(interest) {
 		return
 	}
-	state := policy.State{Pods: view.Pods, Namespaces: view.Namespaces}
+	state := policy.State{Pods: view.Pods, Namespaces: view.Namespaces, Accounts: view.Calico.Accounts}
 	for i := range due {
 		remarks := []remark{}
 		if err[i] != nil {
@@ -74,13 +74,12 @@ func (r *reviews) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// editions returns the policies as they are.
+// editions returns the policies as they are. Calico's tiers change how a policy is to be read, but not what is said of it.
 func editions(view *cluster.PolicyView) (all []edition) {
-	for _, p := range view.NetworkPolicies {
-		all = append(all, edition{p.UID + "/" + p.ResourceVersion, reference(p, &p.Meta), func() (policy.Policy, error) { return policy.FromNetworkPolicy(p), nil }})
-	}
-	for _, p := range view.ClusterNetworkPolicies {
-		all = append(all, edition{p.UID + "/" + p.ResourceVersion, reference(p, &p.Meta), func() (policy.Policy, error) { return policy.FromClusterNetworkPolicy(p) }})
+	tiers, _ := policy.FromCalicoTiers(view.Calico.Tiers)
+	for _, p := range view.Policies(tiers) {
+		m := p.GetMeta()
+		all = append(all, edition{m.UID + "/" + m.ResourceVersion, reference(p, m), p.Read})
 	}
 	return all
 }

@@ -66,17 +66,17 @@ func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	wired := false
+	wired, giveBack := false, nothing
 	defer func() {
 		if err != nil {
-			err = s.undo(ctx, wired, err)
+			err = s.undo(ctx, wired, err, giveBack)
 		}
 	}()
 	wiring, err := s.wiring(wanted, assigned)
 	if err != nil {
 		return nil, err
 	}
-	kernel, err := s.close(uid)
+	kernel, giveBack, err := s.close(uid)
 	if err != nil {
 		return nil, err
 	}
@@ -117,9 +117,12 @@ func (s *session) wiring(wanted func() (request, error), assigned *types100.Resu
 	return c, s.checkFloating(&want, addrs)
 }
 
+// nothing is to be given back.
+func nothing() error { return nil }
+
 // undo takes back what a failed ADD has done, and returns why it failed. The link, if one was made, goes first: an address
-// must not be free while a pod has it.
-func (s *session) undo(ctx context.Context, wired bool, cause error) error {
+// must not be free while a pod has it. The link of that name is given back then to the pod that had it.
+func (s *session) undo(ctx context.Context, wired bool, cause error, giveBack func() error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	var err error
@@ -129,6 +132,9 @@ func (s *session) undo(ctx context.Context, wired bool, cause error) error {
 		err = s.checkUnwired()
 	}
 	if err == nil {
+		if err := giveBack(); err != nil {
+			s.log.Warn("the link stays closed for this pod, and for any other whose name gives the same link", "err", err)
+		}
 		s.tryClear(ctx)
 		err = s.addressing().del(ctx, cleared)
 	}

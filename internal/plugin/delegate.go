@@ -34,11 +34,11 @@ func (d *delegated) add(ctx context.Context, wanted func() (request, error)) (*t
 		return nil, d.blame(ctx, err)
 	}
 	if err != nil {
-		return nil, d.undo(ctx, false, d.blame(ctx, err))
+		return nil, d.undo(ctx, false, d.blame(ctx, err), nothing)
 	}
 	res, err := types100.NewResultFromResult(answer)
 	if err != nil {
-		return nil, d.undo(ctx, false, d.blame(ctx, fmt.Errorf("its result: %w", err)))
+		return nil, d.undo(ctx, false, d.blame(ctx, fmt.Errorf("its result: %w", err)), nothing)
 	}
 	return res, nil
 }

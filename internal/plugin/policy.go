@@ -34,10 +34,12 @@ const (
 	policedNow           // the pod's policies are in force
 )
 
-// close sees to it, before the link is made, that no other pod's policies are in force at it: a pod of that name had the same.
-func (s *session) close(uid string) (policed, error) {
+// close sees to it, before the link is made, that no other pod's policies are in force at it: a pod of that name had the same. giveBack is for when
+// no link is made.
+func (s *session) close(uid string) (kernel policed, giveBack func() error, err error) {
+	giveBack = nothing
 	if s.plain() {
-		return notPoliced, nil
+		return notPoliced, giveBack, nil
 	}
 	link := s.hostVeth()
 	known, table, err := netpol.InForce(link)
@@ -46,20 +48,20 @@ func (s *session) close(uid string) (policed, error) {
 		table, err = true, netpol.Hold(s.conf.vethPrefix())
 	}
 	if err == nil && table && known != uid {
-		err = netpol.CloseOther(link, uid)
+		giveBack, err = netpol.CloseOther(link, uid)
 	}
 	switch {
 	case err != nil && !s.conf.PolicyEnforced:
 		s.log.Debug("cannot look for policies", "err", err)
-		return notPoliced, nil
+		return notPoliced, giveBack, nil
 	case err != nil:
-		return notPoliced, failure(types.ErrTryAgainLater, err)
+		return notPoliced, giveBack, failure(types.ErrTryAgainLater, err)
 	case !table:
-		return notPoliced, nil
+		return notPoliced, giveBack, nil
 	case known == uid:
-		return policedNow, nil
+		return policedNow, giveBack, nil
 	}
-	return policedLater, nil
+	return policedLater, giveBack, nil
 }
 
 // missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is known, and its rules
@@ -101,7 +103,7 @@ func inForce(link, uid string) error {
 		return err
 	}
 	// An agent that had not heard of it may have undone what was done for this pod.
-	if err := netpol.CloseOther(link, uid); err != nil {
+	if _, err := netpol.CloseOther(link, uid); err != nil {
 		return err
 	}
 	if closed, err := netpol.Closed(); err != nil || !closed {

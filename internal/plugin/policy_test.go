@@ -98,6 +98,26 @@ func TestPolicyBeforeThePod(t *testing.T) {
 	}
 }
 
+// The names of two pods may give the same link: an ADD that fails as the other's is there leaves it that one's, whose policies are in force again.
+func TestFailedADDGivesTheLinkBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := w.engine(t)
+	s := w.newPod(t, "twin")
+	w.host.Run(t, "ip", "link", "add", s.hostVeth(), "type", "bridge") // which is not to be taken over
+	w.enforce(t, e, true, map[string]string{s.hostVeth(): "of the other"})
+	if a := w.host.call(t, s.call(t, "ADD", policed(1))); a.exit == 0 {
+		t.Fatalf("ADD has wired it: %+v", a)
+	}
+	if uid := s.inForce(t); uid != "" {
+		t.Errorf("before the agent has heard of it the policies of %q are in force", uid)
+	}
+	w.enforce(t, e, true, map[string]string{s.hostVeth(): "of the other"})
+	if uid := s.inForce(t); uid != "of the other" {
+		t.Errorf("the policies of %q are in force", uid)
+	}
+}
+
 // Where the agent has left policies to another engine nothing is closed, also while it does not run.
 func TestPolicyOfAnotherEngine(t *testing.T) {
 	t.Parallel()

@@ -246,3 +246,6 @@ type ServiceEndpoint struct {
 
 // Account names a service account.
 type Account struct{ Namespace, Name string }
+
+// ReadsAccounts reports whether labels of service accounts decide.
+func (m *Match) ReadsAccounts() bool { return m.Select != nil && m.Select.AccountLabels.String() != "" }

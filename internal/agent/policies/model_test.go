@@ -43,8 +43,8 @@ func TestUnreadablePolicies(t *testing.T) {
 	} {
 		m.take(cluster.PolicyView{ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{of(step.uid, step.tier)}})
 		m.build(routed{})
-		if len(m.leftOut[id]) != step.leftOut || len(m.invalid[id]) != step.invalid || len(m.Policies) == 0 != (step.order < 0) || len(m.Policies) > 0 && m.Policies[0].Order != step.order {
-			t.Errorf("%+v: %d policies, left out %v, invalid %v", step, len(m.Policies), m.leftOut, m.invalid)
+		if len(m.LeftOut[id]) != step.leftOut || len(m.Invalid[id]) != step.invalid || len(m.Policies) == 0 != (step.order < 0) || len(m.Policies) > 0 && m.Policies[0].Order != step.order {
+			t.Errorf("%+v: %d policies, left out %v, invalid %v", step, len(m.Policies), m.LeftOut, m.Invalid)
 		}
 	}
 }

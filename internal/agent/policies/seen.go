@@ -124,7 +124,7 @@ func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 // describe notes what the Ruleset is about. The caller holds the lock.
 func (w *Worker) describe(s *Seen) {
 	s.Policed, s.Open, s.Programs, s.Members = 0, 0, 0, 0
-	s.Policies, s.Invalid, s.LeftOut, s.SameLink = len(w.model.Policies), w.model.invalid, w.model.leftOut, w.model.sameLink
+	s.Policies, s.Invalid, s.LeftOut, s.SameLink = len(w.model.Policies), w.model.Invalid, w.model.LeftOut, w.model.sameLink
 	if s.Unlisted = nil; w.synced && w.model.late(time.Now()) {
 		s.Unlisted = w.model.closed
 	}

@@ -93,7 +93,7 @@ func (u *unlisted) late(now time.Time) bool {
 
 // closeUnlisted closes the rules that have to be, and returns the policies that count for pods of this node and name what has not been listed.
 func (m *model) closeUnlisted(selection *policy.Selection, interest policy.Interest) (awaiting map[policy.ID]bool) {
-	if m.closed = nil; m.view.NodesKnown && m.view.Knows(interest) {
+	if m.closed = nil; m.view.KnowsAll(interest) {
 		return nil
 	}
 	awaiting = map[policy.ID]bool{}
@@ -118,10 +118,16 @@ func (m *model) closeUnlisted(selection *policy.Selection, interest policy.Inter
 
 // lists reports whether all that rules name has been listed.
 func (m *model) lists(d policy.Direction, rules ...policy.Rule) bool {
-	nodes := slices.ContainsFunc(rules, func(r policy.Rule) bool {
-		return slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Nodes != nil })
-	})
-	return (!nodes || m.view.NodesKnown) && m.view.Knows(m.InterestOf(d, rules...))
+	v := &m.view
+	unlisted := func(p policy.Peer) bool {
+		return p.Nodes != nil && !v.NodesKnown || p.Service != nil && v.ServicesMissing || p.Match != nil && p.Match.ReadsAccounts() && v.AccountsMissing
+	}
+	for _, r := range rules {
+		if slices.ContainsFunc(r.Peers, unlisted) || r.Own != nil && r.Own.ReadsAccounts() && v.AccountsMissing {
+			return false
+		}
+	}
+	return v.Knows(m.InterestOf(d, rules...))
 }
 
 // closeRule closes a rule, if it has to be.

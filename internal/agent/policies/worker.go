@@ -82,28 +82,29 @@ type Worker struct {
 	seen    Seen
 
 	// What follows is for the goroutine of Run.
-	compiled compiled // what is to be in force
-	decision decision
-	routes   localRoutes
-	model    model
-	interest policy.Interest // whose pods the policies in the model name
-	todo     todo
-	expires  time.Time // when what is compiled is to be compiled anew, as policies have waited long enough for a list; zero: never
-	waiting  time.Time // since when a change waits to be programmed
-	compared time.Time // when everything was compared last
-	full     time.Duration
-	ended    time.Time // of the last pass
-	probed   bool      // the kernel has told what it lacks
-	probeDue time.Time // when it is asked again, if it has not
-	probing  wait.Backoff
-	lasted   time.Duration
-	synced   bool      // a Ruleset of this process is in the kernel
-	removed  bool      // there is nothing of ours in the kernel, as somebody else enforces
-	whole    time.Time // when the model was complete first, while nothing is synced
-	inPlace  bool      // as Placed has told
-	lacks    error     // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
-	refused  error     // why programs are not in force, whose pods are closed
-	forbids  bool      // since the last sweep was wished for something may have been forbidden
+	compiled   compiled // what is to be in force
+	decision   decision
+	routes     localRoutes
+	model      model
+	interest   policy.Interest // whose pods the policies in the model name
+	todo       todo
+	noAccounts time.Time // see awaitsAccounts
+	expires    time.Time // when what is compiled is to be compiled anew, as policies have waited long enough for a list; zero: never
+	waiting    time.Time // since when a change waits to be programmed
+	compared   time.Time // when everything was compared last
+	full       time.Duration
+	ended      time.Time // of the last pass
+	probed     bool      // the kernel has told what it lacks
+	probeDue   time.Time // when it is asked again, if it has not
+	probing    wait.Backoff
+	lasted     time.Duration
+	synced     bool      // a Ruleset of this process is in the kernel
+	removed    bool      // there is nothing of ours in the kernel, as somebody else enforces
+	whole      time.Time // when the model was complete first, while nothing is synced
+	inPlace    bool      // as Placed has told
+	lacks      error     // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
+	refused    error     // why programs are not in force, whose pods are closed
+	forbids    bool      // since the last sweep was wished for something may have been forbidden
 
 	feedEvents, routeEvents, tableEvents <-chan struct{} // nil: not subscribed
 }
@@ -243,6 +244,9 @@ func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error
 		news = w.model.take(w.Feed.Take())
 	}
 	all = w.todo.table || first
+	if w.awaitsAccounts(now) {
+		return nil, all, nil
+	}
 	expired := !w.expires.IsZero() && !now.Before(w.expires)
 	if !moved && !news.all && !expired {
 		if touched, ok := w.update(news.pods); ok {
@@ -250,6 +254,20 @@ func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error
 		}
 	}
 	return nil, true, w.compile(fresh, now)
+}
+
+// awaitsAccounts reports that policies have come to select pods by labels of service accounts, which have not been listed yet: who is selected is not
+// known, so that all stays as it is for a while.
+func (w *Worker) awaitsAccounts(now time.Time) bool {
+	if w.compiled.rules == nil || !w.model.view.AccountsMissing {
+		w.noAccounts = time.Time{}
+		return false
+	}
+	if w.noAccounts.IsZero() {
+		w.noAccounts = now
+	}
+	w.expires = w.noAccounts.Add(listTime)
+	return now.Before(w.expires)
 }
 
 // update takes in pods of other nodes; ok is false if that is not enough.
@@ -273,7 +291,7 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 	w.expires = w.model.due(now)
 	rules := selection.Compile()
 	for _, id := range rules.TooLarge {
-		w.model.invalid[id] = append(slices.Clip(w.model.invalid[id]), policy.TooLargeText)
+		w.model.Invalid[id] = append(slices.Clip(w.model.Invalid[id]), policy.TooLargeText)
 	}
 	w.forbids = w.compiled.rules == nil || mayForbid(&w.compiled.rules.Ruleset, &rules.Ruleset) || w.forbids
 	w.compiled = compiled{rules, selection, routed}

@@ -181,6 +181,9 @@ func (c *command) diff(ctx context.Context) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := change.read(k.tiers); err != nil {
+		return nil, fmt.Errorf("-f %s: %w", c.file, err)
+	}
 	d := diff(k.State, change, ports)
 	return d, nil
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -49,12 +50,13 @@ type Flow struct {
 
 // change is a file of policies that are written over the known ones, or deleted.
 type change struct {
-	policies []policy.Policy
+	view     cluster.PolicyView // the file's objects
+	policies []policy.Policy    // what these say: see read
 	problems []string
 	deletes  bool
 }
 
-// parsePolicies reads a file of NetworkPolicies and ClusterNetworkPolicies, as YAML documents, JSON, or Lists.
+// parsePolicies reads a file of policies, as YAML documents, JSON, or Lists.
 func parsePolicies(name string, data []byte) (*change, error) {
 	var c change
 	for i, document := range documents(string(data)) {
@@ -62,8 +64,8 @@ func parsePolicies(name string, data []byte) (*change, error) {
 			return nil, fmt.Errorf("%s, document %d: %w", name, i+1, err)
 		}
 	}
-	if len(c.policies) == 0 {
-		return nil, fmt.Errorf("%s has no NetworkPolicy and no ClusterNetworkPolicy", name)
+	if len(c.view.Policies(nil)) == 0 {
+		return nil, fmt.Errorf("%s has no policy: it must have %s", name, kindsText)
 	}
 	return &c, nil
 }
@@ -108,37 +110,61 @@ func (c *change) parse(data []byte) error {
 	if m.Items != nil {
 		return nil
 	}
-	np, cnp := &api.NetworkPolicy{}, &api.ClusterNetworkPolicy{}
+	v, calico := &c.view, (*api.CalicoNetworkPolicy)(nil).ResourceType().APIVersion()
+	if m.APIVersion == calicoClients {
+		m.APIVersion = calico
+	}
 	switch m.APIVersion + " " + m.Kind {
 	case " ": // comments alone
 		return nil
-	case np.ResourceType().APIVersion() + " " + np.ResourceType().Kind:
-		if err := yaml.Unmarshal(data, np); err != nil {
-			return err
-		}
-		np.Namespace = cmp.Or(np.Namespace, "default")
-		return c.add(policy.FromNetworkPolicy(np), nil)
-	case cnp.ResourceType().APIVersion() + " " + cnp.ResourceType().Kind:
-		if err := yaml.Unmarshal(data, cnp); err != nil {
-			return err
-		}
-		return c.add(policy.FromClusterNetworkPolicy(cnp))
+	case "networking.k8s.io/v1 NetworkPolicy":
+		return parse(data, &v.NetworkPolicies)
+	case "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
+		return parse(data, &v.ClusterNetworkPolicies)
+	case calico + " NetworkPolicy":
+		return parse(data, &v.Calico.NetworkPolicies)
+	case calico + " GlobalNetworkPolicy":
+		return parse(data, &v.Calico.GlobalNetworkPolicies)
 	}
-	return fmt.Errorf("apiVersion %q, kind %q: must be %s NetworkPolicy or %s ClusterNetworkPolicy", m.APIVersion, m.Kind,
-		np.ResourceType().APIVersion(), cnp.ResourceType().APIVersion())
+	return fmt.Errorf("apiVersion %q, kind %q: must be %s", m.APIVersion, m.Kind, kindsText)
 }
 
-func (c *change) add(p policy.Policy, err error) error {
-	if err != nil {
+const (
+	// calicoClients is the apiVersion that Calico's own clients give to the same objects.
+	calicoClients = "projectcalico.org/v3"
+	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or crd.projectcalico.org/v1 NetworkPolicy or GlobalNetworkPolicy"
+)
+
+// parse reads an object; one of a namespace is in default unless it says another.
+func parse[T any](data []byte, into *[]*T) error {
+	o := new(T)
+	if err := yaml.Unmarshal(data, o); err != nil {
 		return err
 	}
-	if p.Name == "" {
-		return fmt.Errorf("metadata.name is empty: name the %s", p.Kind)
+	of := any(o).(api.Resource)
+	m := of.GetMeta()
+	if m.Name == "" {
+		return fmt.Errorf("metadata.name is empty: name the %s", of.ResourceType().Kind)
 	}
-	for _, problem := range p.Problems {
-		c.problems = append(c.problems, fmt.Sprintf("%s: %s", p.ID, problem))
+	if of.ResourceType().Namespaced {
+		m.Namespace = cmp.Or(m.Namespace, "default")
 	}
-	c.policies = append(c.policies, p)
+	*into = append(*into, o)
+	return nil
+}
+
+// read converts the file's objects; tiers are the cluster's.
+func (c *change) read(tiers map[string]policy.Tier) error {
+	for _, o := range c.view.Policies(tiers) {
+		p, err := o.Read()
+		if err != nil {
+			return fmt.Errorf("%s: %w", o.ID, err)
+		}
+		for _, problem := range p.Problems {
+			c.problems = append(c.problems, fmt.Sprintf("%s: %s", p.ID, problem))
+		}
+		c.policies = append(c.policies, p)
+	}
 	return nil
 }
 

@@ -24,6 +24,7 @@ const (
 // known is what the API server says.
 type known struct {
 	policy.State
+	tiers map[string]policy.Tier // Calico's
 	// problems are what is invalid in policies, by policy.
 	problems []string
 	// sameLink are pods of this node that are closed because they have the same link.
@@ -51,7 +52,7 @@ func read(ctx context.Context, feed *cluster.PolicyFeed, want func(*policy.State
 			k := stateOf(&view)
 			interest := want(&k.State)
 			feed.Want(interest)
-			if view = feed.Take(); view.Complete && view.NodesKnown && view.Knows(interest) {
+			if view = feed.Take(); view.Complete && view.KnowsAll(interest) {
 				return stateOf(&view), nil
 			}
 		}
@@ -78,33 +79,23 @@ func unread(view *cluster.PolicyView) error {
 
 // stateOf makes the model of a view.
 func stateOf(view *cluster.PolicyView) *known {
-	local, same := policies.Links(view.Local)
-	k := &known{sameLink: same, State: policy.State{Local: local, Pods: maps.Clone(view.Pods), Namespaces: view.Namespaces, Nodes: view.Nodes}}
-	for _, o := range view.NetworkPolicies {
-		k.add(policy.FromNetworkPolicy(o), nil)
+	var reader cluster.PolicyReader
+	state := reader.State(view)
+	k := &known{State: state.State, tiers: state.Tiers}
+	k.Local, k.sameLink = policies.Links(view.Local)
+	k.Pods = maps.Clone(view.Pods)
+	for id, problems := range state.Invalid {
+		for _, problem := range problems {
+			k.problems = append(k.problems, fmt.Sprintf("%s: %s", id, problem))
+		}
 	}
-	for _, o := range view.ClusterNetworkPolicies {
-		p, err := policy.FromClusterNetworkPolicy(o)
-		p.ID = policy.ID{Kind: o.ResourceType().Kind, Name: o.Name}
-		k.add(p, err)
-	}
-	for _, p := range view.Problems {
-		k.problems = append(k.problems, fmt.Sprint(p))
+	for id, problems := range state.LeftOut {
+		for _, problem := range problems {
+			k.problems = append(k.problems, fmt.Sprintf("%s counts for nothing: %s", id, problem))
+		}
 	}
 	slices.Sort(k.problems)
 	return k
-}
-
-// add takes in a policy, or why it counts for nothing.
-func (k *known) add(p policy.Policy, err error) {
-	if err != nil {
-		k.problems = append(k.problems, fmt.Sprintf("%s counts for nothing: %v", p.ID, err))
-		return
-	}
-	for _, problem := range p.Problems {
-		k.problems = append(k.problems, fmt.Sprintf("%s: %s", p.ID, problem))
-	}
-	k.Policies = append(k.Policies, p)
 }
 
 // linkOf is the name of a pod's link on its node.

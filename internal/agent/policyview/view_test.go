@@ -61,9 +61,8 @@ spec:
 func shop(t *testing.T) *known {
 	t.Helper()
 	c, err := parsePolicies("test", []byte(shopPolicies))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(nil))
 	k := &known{State: policy.State{
 		Local: map[string]policy.PodKey{}, Pods: map[policy.PodKey]*policy.Pod{}, Policies: c.policies,
 		Namespaces: map[string]map[string]string{"shop": {}, "lab": {"lab": "true"}},
@@ -259,9 +258,8 @@ kind: NetworkPolicy
 metadata: {name: more, namespace: shop}
 spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress: [{ports: [{port: 9090}, {port: 53, protocol: UDP}]}]}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(nil))
 	declared := map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}, {tcp, 9090}}}
 	d := diff(k.State, c, declared)
 	golden(t, "diff", d)
@@ -296,6 +294,34 @@ func TestDiffOfTooLargePolicies(t *testing.T) {
 	}
 }
 
+// Calico's policies decide in their tiers, whichever of Calico's apiVersions the file has.
+func TestDiffOfCalicosPolicies(t *testing.T) {
+	k := shop(t)
+	k.Policies = nil
+	c, err := parsePolicies("file", []byte(`
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: first.web, namespace: shop}
+spec:
+  tier: first
+  selector: app == 'web'
+  types: [Ingress]
+  ingress: [{action: Deny, source: {selector: app == 'client'}}, {action: Pass}]
+---
+apiVersion: crd.projectcalico.org/v1
+kind: GlobalNetworkPolicy
+metadata: {name: all}
+spec: {namespaceSelector: has(lab), types: [Egress], egress: [{action: Allow}]}
+`))
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(map[string]policy.Tier{"first": {Name: "first", Order: 1, End: policy.Deny}}))
+	d := diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}})
+	want := []Flow{{Change: changeDenied, From: []string{"shop/client-1", "shop/client-2"}, To: []string{"shop/web-1"}, Protocol: "TCP", Port: 8080, By: "ingress CalicoNetworkPolicy shop/first.web"}}
+	if !reflect.DeepEqual(d.Flows, want) || len(d.Problems) > 0 {
+		t.Errorf("%+v, problems %v", d.Flows, d.Problems)
+	}
+}
+
 // What a policy denies when it is created is allowed when it is deleted.
 func TestDiffOfDeletion(t *testing.T) {
 	k := shop(t)
@@ -318,7 +344,7 @@ func TestDiffOfDeletion(t *testing.T) {
 
 func TestParsePoliciesErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                          "has no NetworkPolicy",
+		"":                          "has no policy",
 		"a: [":                      "f, document 1",
 		"kind: Pod\napiVersion: v1": `apiVersion "v1", kind "Pod": must be networking.k8s.io/v1 NetworkPolicy`,
 		"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy":                                              "metadata.name is empty",

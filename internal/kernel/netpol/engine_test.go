@@ -432,7 +432,7 @@ func TestPlugin(t *testing.T) {
 	}
 	inForce("cali1", "", false)
 	isClosed(false)
-	within(func() error { return netpol.CloseOther("cali1", "uid-1") })
+	within(func() error { return closeOther("cali1", "uid-1") })
 	within(func() error { return netpol.Hold("cali") })
 	isClosed(true)
 	held := list(t, ns)
@@ -449,15 +449,15 @@ func TestPlugin(t *testing.T) {
 	}
 	before := list(t, ns)
 	within(func() error { return netpol.Hold("cali") })
-	within(func() error { return netpol.CloseOther("cali1", "uid-1") })
-	within(func() error { return netpol.CloseOther("cali9", "uid-1") })
+	within(func() error { return closeOther("cali1", "uid-1") })
+	within(func() error { return closeOther("cali9", "uid-1") })
 	if now := list(t, ns); now != before {
 		t.Errorf("changed what was right:\n%s", now)
 	}
 	inForce("cali1", "uid-1", true)
 	inForce("cali9", "", true)
 
-	within(func() error { return netpol.CloseOther("cali1", "uid-7") })
+	within(func() error { return closeOther("cali1", "uid-7") })
 	inForce("cali1", "", true)
 	mustSync(t, e, sample()) // it does not know the next pod yet
 	inForce("cali1", "", true)

@@ -28,11 +28,14 @@ func (h held) element(link string, closed bool) nft.Element {
 	return e
 }
 
-// hold finds the links that CloseOther has closed. Those that were known stay so if their elements were deleted by hand.
+// hold finds the links that CloseOther has closed, and those that an ADD has given back. Those that were known stay so if their elements were deleted by hand.
 func (e *Engine) hold(s *state) {
 	for _, links := range s.links {
 		for name, element := range links {
-			if strings.HasPrefix(element.Comment, closedFor("")) && e.held[name].comment != element.Comment {
+			switch {
+			case element.Comment == givenBack:
+				delete(e.held, name)
+			case strings.HasPrefix(element.Comment, closedFor("")) && e.held[name].comment != element.Comment:
 				e.held[name] = held{element.Comment, time.Now()}
 			}
 		}

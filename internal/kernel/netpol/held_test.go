@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,11 +29,16 @@ func owner(t *testing.T, ns *netnstest.NS, link string) string {
 	return ns.Run(t, "sh", "-c", fmt.Sprintf(`nft list map inet tortie-policy to | grep -o '"%s"[^,}]*' | sed 's/ *$//' || true`, link))
 }
 
+func closeOther(link, uid string) error {
+	_, err := netpol.CloseOther(link, uid)
+	return err
+}
+
 // TestHeld: whatever happens and however long it takes, a link that was closed for a pod never has the policies of the pod before.
 func TestHeld(t *testing.T) {
 	ns := netnstest.New(t)
 	ns.Run(t, "ip", "link", "add", "cali1", "type", "veth", "peer", "name", "peer")
-	closeFor := func(uid string) { t.Helper(); ns.Within(t, func() error { return netpol.CloseOther("cali1", uid) }) }
+	closeFor := func(uid string) { t.Helper(); ns.Within(t, func() error { return closeOther("cali1", uid) }) }
 	want := func(when, want string) {
 		t.Helper()
 		if got := owner(t, ns, "cali1"); got != want && got != want+"\n" {
@@ -95,7 +101,7 @@ func TestHeldBetween(t *testing.T) {
 	calls := 0
 	err := e.StepByStep(t.Context(), of("uid-1", "out"), 1, func() {
 		if calls++; calls == 1 {
-			ns.Within(t, func() error { return netpol.CloseOther("cali1", "uid-7") })
+			ns.Within(t, func() error { return closeOther("cali1", "uid-7") })
 		}
 	})
 	if text := owner(t, ns, "cali1"); text != "\"cali1\" comment \"closed for uid-7\" : drop\n" || !errors.Is(err, nft.ErrChanged) {
@@ -129,7 +135,7 @@ func TestHeldInTime(t *testing.T) {
 	}
 	for i := range 150 {
 		waittest.Until(t, 10*time.Second, "the next pod is known", func() bool { return is(fmt.Sprint("uid-", i)) })
-		ns.Within(t, func() error { return netpol.CloseOther("cali1", fmt.Sprint("uid-", i+1)) })
+		ns.Within(t, func() error { return closeOther("cali1", fmt.Sprint("uid-", i+1)) })
 		for range 20 {
 			if !is("") {
 				t.Fatalf("the policies of pod %d are in force at the link of the next", i)
@@ -140,5 +146,58 @@ func TestHeldInTime(t *testing.T) {
 	stop()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// TestHeldIsGivenBack: a link that an ADD has closed which failed is that of the pod that had it, and stays closed for one that it was closed for before.
+func TestHeldIsGivenBack(t *testing.T) {
+	for name, restart := range map[string]bool{"agent running": false, "agent restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.New(t)
+			ns.Run(t, "ip", "link", "add", "cali1", "type", "veth", "peer", "name", "peer")
+			e := newEngine(t, ns)
+			sync := func() {
+				t.Helper()
+				if restart {
+					e.Close()
+					e = newEngine(t, ns)
+				}
+				mustSync(t, e, of("uid-1", ""))
+			}
+			closeFor := func(uid string) (giveBack func()) {
+				t.Helper()
+				var back func() error
+				ns.Within(t, func() (err error) { back, err = netpol.CloseOther("cali1", uid); return err })
+				return func() { t.Helper(); ns.Within(t, func() error { return back() }) }
+			}
+			want := func(when, want string) {
+				t.Helper()
+				if got := strings.TrimSpace(owner(t, ns, "cali1")); got != want {
+					t.Errorf("%s: %q, want %q", when, got, want)
+				}
+			}
+			const first, seventh = `"cali1" comment "uid-1" : accept`, `"cali1" comment "closed for uid-7" : drop`
+			sync()
+			failed := closeFor("uid-6")
+			sync()
+			failed()
+			want("given back", `"cali1" comment "closed for the pod before" : drop`)
+			sync()
+			want("known to the agent", first)
+			failed()
+			want("given back again", first)
+
+			known := closeFor("uid-7")
+			sync()
+			closeFor("uid-8")()
+			want("given back to the next but one", seventh)
+			again := closeFor("uid-7")
+			again()
+			sync()
+			want("what another ADD of the pod has closed", seventh)
+			closeFor("uid-9")
+			known()
+			want("closed for another one meanwhile", `"cali1" comment "closed for uid-9" : drop`)
+		})
 	}
 }

@@ -16,6 +16,9 @@ import (
 // closedFor is the comment of an element that closes a link until the agent knows the pod with that UID.
 func closedFor(uid string) string { return "closed for " + uid }
 
+// givenBack is that of one that closes a link until the agent sees it, and gives the link to the pod of its Ruleset.
+var givenBack = closedFor("the pod before")
+
 // InForce returns the UID of the pod whose policies are in force at a link of the process's network namespace, "" if there is none, and
 // whether there is the table at all.
 func InForce(link string) (uid string, table bool, err error) {
@@ -56,33 +59,72 @@ func isClosed(t *nft.Owned) (bool, error) {
 // CloseOther closes a link of the process's network namespace, both ways, if the policies of a pod with another UID are in force there:
 // the next pod of a StatefulSet has the link of the one before. The agent opens it when it knows the pod with this UID. While the cluster has no
 // policies it stays open, and is closed with the first. Without a table, or without such a link, nothing is done.
-func CloseOther(link, uid string) error {
+//
+// It returns what an ADD does that fails and leaves no link: it gives the link back to the pod that had it, unless another one has it meanwhile. The
+// names of two pods may give the same link.
+func CloseOther(link, uid string) (giveBack func() error, err error) {
 	t := nft.NewOwned(nil, TableName)
 	defer t.Close()
+	var before []nft.Element
+	giveBack = func() error { return handBack(link, uid, before) }
 	shut, err := isClosed(t)
 	if err != nil {
-		return err
+		return giveBack, err
 	}
+	next := held{comment: closedFor(uid)}.element(link, shut)
+	before, err = replaceLinks(t, link, func(element nft.Element) (nft.Element, bool) {
+		return next, element.Comment != uid && element != next
+	})
+	if err != nil {
+		err = fmt.Errorf("close %s in nftables table inet %s: %w", link, TableName, err)
+	}
+	return giveBack, err
+}
+
+// handBack says that a link is not the pod's for which it was closed, but that of the pod that it was closed for before, or else the Ruleset's.
+func handBack(link, uid string, before []nft.Element) error {
+	if len(before) == 0 {
+		return nil
+	}
+	t := nft.NewOwned(nil, TableName)
+	defer t.Close()
+	comment := givenBack
+	if strings.HasPrefix(before[0].Comment, closedFor("")) {
+		comment = before[0].Comment
+	}
+	_, err := replaceLinks(t, link, func(element nft.Element) (nft.Element, bool) {
+		ours := element.Comment == closedFor(uid)
+		element.Comment = comment
+		return element, ours
+	})
+	if err != nil {
+		return fmt.Errorf("give back %s in nftables table inet %s: %w", link, TableName, err)
+	}
+	return nil
+}
+
+// replaceLinks replaces the elements of a link, if there are any, in one transaction, and returns those that were replaced.
+func replaceLinks(t *nft.Owned, link string, by func(nft.Element) (next nft.Element, replace bool)) (before []nft.Element, err error) {
 	c := t.Change()
-	next := []nft.Element{held{comment: closedFor(uid)}.element(link, shut)}
 	for _, set := range linkSets {
 		element, err := t.Get(context.Background(), set, nft.LinkKey(link))
 		if netlinkx.IsNotExist(err) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("look for %s in nftables table inet %s: %w", link, TableName, err)
+			return nil, err
 		}
-		if element.Comment != uid && element != next[0] {
+		if next, replace := by(element); replace {
 			c.Delete(set, []nft.Element{element})
-			c.Add(set, next)
+			c.Add(set, []nft.Element{next})
+			before = append(before, element)
 		}
 	}
 	// The agent may have removed it meanwhile.
 	if err := t.Commit(context.Background(), c); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("close %s in nftables table inet %s: %w", link, TableName, err)
+		return nil, err
 	}
-	return nil
+	return before, nil
 }
 
 // Hold makes the table of the process's network namespace if there is none: nothing passes links whose names begin with linkPrefix until

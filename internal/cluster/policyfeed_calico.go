@@ -1,0 +1,287 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/cluster/state"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// CalicoView is what only Calico's policies read, in no particular order. Objects have no labels and annotations but those that policies read.
+type CalicoView struct {
+	NetworkPolicies       []*api.CalicoNetworkPolicy
+	GlobalNetworkPolicies []*api.CalicoGlobalNetworkPolicy
+	Tiers                 []*api.CalicoTier
+	NetworkSets           []*api.CalicoNetworkSet
+	GlobalNetworkSets     []*api.CalicoGlobalNetworkSet
+	HostEndpoints         []*api.CalicoHostEndpoint
+	// Services has the endpoints, ready or not, of the Services that policies name, and maybe of others. Accounts are labels of service accounts. Both
+	// are empty while no policy names any.
+	Services map[policy.Service][]policy.ServiceEndpoint
+	Accounts map[policy.Account]map[string]string
+}
+
+// calicoStores hold Calico's objects.
+type calicoStores struct {
+	policies       *objectStore[api.CalicoNetworkPolicy]
+	globalPolicies *objectStore[api.CalicoGlobalNetworkPolicy]
+	tiers          *objectStore[api.CalicoTier]
+	sets           *objectStore[api.CalicoNetworkSet]
+	globalSets     *objectStore[api.CalicoGlobalNetworkSet]
+	endpoints      *objectStore[api.CalicoHostEndpoint]
+}
+
+// addCalico makes the stores and their watches. Each kind's definition may be missing.
+func (f *PolicyFeed) addCalico() error {
+	c := &f.calico
+	return errors.Join(
+		addCalico(f, &c.policies, "Calico NetworkPolicy", partCalicoPolicies),
+		addCalico(f, &c.globalPolicies, "GlobalNetworkPolicy", partCalicoGlobalPolicies),
+		addCalico(f, &c.tiers, "Tier", partTiers),
+		addCalico(f, &c.sets, "NetworkSet", partNetworkSets),
+		addCalico(f, &c.globalSets, "GlobalNetworkSet", partGlobalNetworkSets),
+		addCalico(f, &c.endpoints, "HostEndpoint", partHostEndpoints),
+	)
+}
+
+func addCalico[T any](f *PolicyFeed, store **objectStore[T], name string, what part) error {
+	*store = newObjectStore(sameCalico[T], func(*T) { f.note(what) })
+	(*store).listed = func() { f.noteList(what) }
+	return add(&f.feed, source[T]{name: name, doubtful: true, optional: true, pages: podPage, trim: trimCalico[T]}, *store)
+}
+
+// trimCalico keeps what of an object's metadata policies read. Calico's clients write labels into an annotation.
+func trimCalico[T any](o *T) {
+	m := metaOf(o)
+	kept := bareMeta(m)
+	kept.Labels = m.Labels
+	if text, ok := m.Annotations[names.AnnotationMetadata]; ok {
+		kept.Annotations = map[string]string{names.AnnotationMetadata: text}
+	}
+	*m = kept
+}
+
+func metaOf[T any](o *T) *api.Meta { return any(o).(api.Resource).GetMeta() }
+
+// sameCalico compares all that trimCalico leaves but the revision.
+func sameCalico[T any](a, b *T) bool {
+	x, y := *a, *b
+	metaOf(&x).ResourceVersion, metaOf(&y).ResourceVersion = "", ""
+	return reflect.DeepEqual(x, y)
+}
+
+func (c *calicoStores) problems() []state.Problem {
+	return slices.Concat(c.policies.problemsBy(key), c.globalPolicies.problemsBy(key), c.tiers.problemsBy(key), c.sets.problemsBy(key),
+		c.globalSets.problemsBy(key), c.endpoints.problemsBy(key))
+}
+
+// refreshCalico rebuilds the stale parts of the view. The caller holds the lock.
+func (f *PolicyFeed) refreshCalico(v *CalicoView) {
+	renew(f, partCalicoPolicies, f.calico.policies, &v.NetworkPolicies)
+	renew(f, partCalicoGlobalPolicies, f.calico.globalPolicies, &v.GlobalNetworkPolicies)
+	renew(f, partTiers, f.calico.tiers, &v.Tiers)
+	renew(f, partNetworkSets, f.calico.sets, &v.NetworkSets)
+	renew(f, partGlobalNetworkSets, f.calico.globalSets, &v.GlobalNetworkSets)
+	renew(f, partHostEndpoints, f.calico.endpoints, &v.HostEndpoints)
+	f.findNamed()
+	if f.stale&partCalicoMore != 0 {
+		v.Services, v.Accounts = f.calicoWatches.services(), f.calicoWatches.labels()
+	}
+}
+
+func renew[T any](f *PolicyFeed, what part, from *objectStore[T], to *[]*T) {
+	if f.stale&what != 0 {
+		*to = from.each()
+	}
+}
+
+// calicoWatches are open while policies name what they bring.
+type calicoWatches struct {
+	accounts     *tempWatch[policyAccount]
+	wantAccounts bool
+	slices       map[string]*tempWatch[policySlice] // by selector
+	wantSlices   string                             // a selector; empty: none
+}
+
+// mostServices are selected by their names, so that the selector has room in a request; for more there is one watch of all.
+const mostServices = 50
+
+// findNamed finds what policies name. The caller holds the lock.
+func (f *PolicyFeed) findNamed() {
+	w := &f.calicoWatches
+	services := map[string]bool{}
+	w.wantAccounts = false
+	note := func(s *api.CalicoPolicySpec) {
+		w.wantAccounts = w.wantAccounts || s.ServiceAccountSelector != ""
+		for _, rule := range slices.Concat(s.Ingress, s.Egress) {
+			for _, entity := range []*api.CalicoEntityRule{&rule.Source, &rule.Destination} {
+				w.wantAccounts = w.wantAccounts || entity.ServiceAccounts != nil && entity.ServiceAccounts.Selector != ""
+				if entity.Services != nil && entity.Services.Name != "" {
+					services[entity.Services.Name] = true
+				}
+			}
+		}
+	}
+	for _, p := range f.calico.policies.each() {
+		note(&p.Spec.CalicoPolicySpec)
+	}
+	for _, p := range f.calico.globalPolicies.each() {
+		note(&p.Spec.CalicoPolicySpec)
+	}
+	switch w.wantSlices = ""; {
+	case len(services) > mostServices:
+		w.wantSlices = api.LabelServiceName
+	case len(services) > 0:
+		w.wantSlices = api.LabelServiceName + " in (" + strings.Join(slices.Sorted(maps.Keys(services)), ",") + ")"
+	}
+}
+
+// keepCalico opens and closes watches. A watch of EndpointSlices is closed when that of another selector has been listed. The caller holds the lock.
+func (f *PolicyFeed) keepCalico(ctx context.Context, now time.Time) {
+	f.findNamed()
+	w := &f.calicoWatches
+	w.accounts = keepOpen(f, w.accounts, w.wantAccounts, now, partCalicoMore, func() *tempWatch[policyAccount] {
+		of := newObjectStore(samePolicyAccount, func(*policyAccount) { f.note(partCalicoMore) })
+		return openTemp(ctx, f, source[policyAccount]{name: "ServiceAccount", partial: true, pages: podPage, doubtful: true}, of, partCalicoMore)
+	})
+	selectors := slices.Collect(maps.Keys(w.slices))
+	if w.wantSlices != "" && w.slices[w.wantSlices] == nil {
+		selectors = append(selectors, w.wantSlices)
+	}
+	for _, selector := range selectors {
+		wanted := selector == w.wantSlices || w.wantSlices != "" && !w.listed(w.wantSlices)
+		open := keepOpen(f, w.slices[selector], wanted, now, partCalicoMore, func() *tempWatch[policySlice] { return f.openSlices(ctx, selector) })
+		if w.slices[selector] = open; open == nil {
+			delete(w.slices, selector)
+		}
+	}
+}
+
+func (f *PolicyFeed) openSlices(ctx context.Context, selector string) *tempWatch[policySlice] {
+	of := newObjectStore(samePolicySlice, func(*policySlice) { f.note(partCalicoMore) })
+	return openTemp(ctx, f, source[policySlice]{name: "EndpointSlice", labels: selector, pages: podPage, doubtful: true}, of, partCalicoMore)
+}
+
+func (w *calicoWatches) listed(selector string) bool {
+	open := w.slices[selector]
+	return open != nil && open.listed
+}
+
+// missing reports what policies name and has not been listed.
+func (w *calicoWatches) missing() (services, accounts bool) {
+	return w.wantSlices != "" && !w.listed(w.wantSlices), w.wantAccounts && (w.accounts == nil || !w.accounts.listed)
+}
+
+func (w *calicoWatches) failures() (errs []error) {
+	if w.accounts != nil {
+		errs = append(errs, w.accounts.failure())
+	}
+	for _, open := range w.slices {
+		errs = append(errs, open.failure())
+	}
+	return errs
+}
+
+// labels are those of the service accounts.
+func (w *calicoWatches) labels() map[policy.Account]map[string]string {
+	if w.accounts == nil {
+		return nil
+	}
+	labels := map[policy.Account]map[string]string{}
+	for _, a := range w.accounts.of.each() {
+		labels[policy.Account{Namespace: a.Namespace, Name: a.Name}] = a.Labels
+	}
+	return labels
+}
+
+// services are the endpoints by their Service. Some may be there twice.
+func (w *calicoWatches) services() map[policy.Service][]policy.ServiceEndpoint {
+	found := map[policy.Service][]policy.ServiceEndpoint{}
+	for _, open := range w.slices {
+		for _, s := range open.of.each() {
+			found[s.of] = append(found[s.of], s.endpoints...)
+		}
+	}
+	return found
+}
+
+// policyAccount is the metadata of a ServiceAccount.
+type policyAccount struct {
+	api.Meta `json:"metadata"`
+}
+
+// ResourceType implements api.Resource.
+func (*policyAccount) ResourceType() api.Type {
+	return api.Type{Version: "v1", Kind: "ServiceAccount", Plural: "serviceaccounts", Namespaced: true}
+}
+
+func samePolicyAccount(a, b *policyAccount) bool { return maps.Equal(a.Labels, b.Labels) }
+
+// policySlice is the part of an EndpointSlice that policies depend on.
+type policySlice struct {
+	meta      api.Meta // see named
+	of        policy.Service
+	endpoints []policy.ServiceEndpoint
+}
+
+// GetMeta implements api.Resource.
+func (s *policySlice) GetMeta() *api.Meta { return &s.meta }
+
+// ResourceType implements api.Resource.
+func (*policySlice) ResourceType() api.Type { return (*api.EndpointSlice)(nil).ResourceType() }
+
+// policySliceObject has the fields of an EndpointSlice that are decoded.
+type policySliceObject struct {
+	Meta      api.Meta `json:"metadata"`
+	Endpoints []struct {
+		Addresses []string `json:"addresses"`
+	} `json:"endpoints"`
+	Ports []struct {
+		Protocol corev1.Protocol `json:"protocol"`
+		Port     *uint16         `json:"port"` // absent: not restricted
+	} `json:"ports"`
+}
+
+// UnmarshalJSON reads an EndpointSlice. As Calico does it takes endpoints that are not ready, too.
+func (s *policySlice) UnmarshalJSON(data []byte) error {
+	var obj policySliceObject
+	if err := json.Unmarshal(data, &obj); err != nil {
+		return err
+	}
+	*s = policySlice{meta: named(&obj.Meta), of: policy.Service{Namespace: shared(obj.Meta.Namespace), Name: shared(obj.Meta.Labels[api.LabelServiceName])}}
+	for _, e := range obj.Endpoints {
+		for _, text := range e.Addresses {
+			addr, err := netip.ParseAddr(text)
+			if err != nil {
+				continue // a name: AddressType is FQDN
+			}
+			s.add(addr.Unmap().WithZone(""), &obj)
+		}
+	}
+	return nil
+}
+
+func (s *policySlice) add(addr netip.Addr, obj *policySliceObject) {
+	s.endpoints = append(s.endpoints, policy.ServiceEndpoint{Address: addr})
+	for _, p := range obj.Ports {
+		if number, known := protocols[p.Protocol]; known && p.Port != nil {
+			s.endpoints = append(s.endpoints, policy.ServiceEndpoint{Address: addr, Protocol: number, Port: *p.Port})
+		}
+	}
+}
+
+func samePolicySlice(a, b *policySlice) bool {
+	return a.of == b.of && slices.Equal(a.endpoints, b.endpoints)
+}

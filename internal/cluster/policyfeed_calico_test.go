@@ -1,0 +1,87 @@
+package cluster
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+)
+
+const calicoPath = "/apis/crd.projectcalico.org/v1/"
+
+// calicoObject is of a kind of Calico's.
+func calicoObject(kind, name, annotations, spec string) string {
+	return fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":%q,"metadata":{"name":%q,"labels":{"own":"label"},"annotations":{%s}},"spec":{%s}}`, kind, name, annotations, spec)
+}
+
+func TestPolicyFeedFollowsCalicosKinds(t *testing.T) {
+	cfg := labtest.RESTConfig(t)
+	aNamespace(t, cfg, "calico")
+	r := feedAt(t, labtest.As(t, "tortie-node")) // the chart's rights are enough
+	r.want(t, policy.Interest{})
+	const labels = `"projectcalico.org/metadata":"{\"labels\":{\"a\":\"b\"}}","left":"out"`
+	in := calicoPath + "namespaces/calico/"
+	put(t, cfg, in+"networkpolicies", "default.one", calicoObject("NetworkPolicy", "default.one", "", `"order":5`))
+	put(t, cfg, calicoPath+"globalnetworkpolicies", "feed.all", calicoObject("GlobalNetworkPolicy", "feed.all", "", `"tier":"feed","selector":"has(x)"`))
+	put(t, cfg, calicoPath+"tiers", "feed", calicoObject("Tier", "feed", "", `"order":7`))
+	put(t, cfg, in+"networksets", "set", calicoObject("NetworkSet", "set", labels, `"nets":["192.0.2.0/24"]`))
+	put(t, cfg, calicoPath+"globalnetworksets", "feed-set", calicoObject("GlobalNetworkSet", "feed-set", labels, `"nets":["2001:db8::/64"]`))
+	put(t, cfg, calicoPath+"hostendpoints", "feed-host", calicoObject("HostEndpoint", "feed-host", "", `"node":"n","interfaceName":"*","expectedIPs":["192.0.2.1"]`))
+	r.await(t, "all kinds", func(v *PolicyView) bool {
+		c := &v.Calico
+		return len(c.NetworkPolicies)*len(c.GlobalNetworkPolicies)*len(c.NetworkSets)*len(c.GlobalNetworkSets)*len(c.HostEndpoints) == 1 &&
+			slices.ContainsFunc(c.Tiers, func(t *api.CalicoTier) bool { return t.Name == "feed" && *t.Spec.Order == 7 })
+	})
+	c := r.view.Calico
+	if p := c.NetworkPolicies[0]; p.Namespace != "calico" || p.Name != "default.one" || *p.Spec.Order != 5 {
+		t.Errorf("%+v", p)
+	}
+	if s := c.NetworkSets[0]; s.Labels["own"] != "label" || len(s.Annotations) != 1 || s.Spec.Nets[0] != "192.0.2.0/24" {
+		t.Errorf("%+v", s)
+	}
+	for _, p := range []string{in + "networkpolicies/default.one", in + "networksets/set"} {
+		if err := raw(t, cfg, http.MethodDelete, p, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.await(t, "their end", func(v *PolicyView) bool { return len(v.Calico.NetworkPolicies)+len(v.Calico.NetworkSets) == 0 })
+}
+
+// Service accounts and endpoints of Services are followed while policies name any.
+func TestPolicyFeedFollowsWhatCalicosPoliciesName(t *testing.T) {
+	cfg, _, asked := recorded(t)
+	aNamespace(t, cfg, "named")
+	slice := `{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"web-1","labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4",
+		"endpoints":[{"addresses":["10.0.0.7"],"conditions":{"ready":false}}],"ports":[{"name":"http","port":80,"protocol":"TCP"},{"name":"any"}]}`
+	put(t, cfg, "/apis/discovery.k8s.io/v1/namespaces/named/endpointslices", "web-1", slice)
+	put(t, cfg, "/api/v1/namespaces/named/serviceaccounts", "robot", `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"robot","labels":{"team":"red"}}}`)
+	r := feedAt(t, cfg)
+	r.want(t, policy.Interest{})
+	if r.view.ServicesMissing || r.view.AccountsMissing {
+		t.Errorf("without policies: services missing %v, accounts missing %v", r.view.ServicesMissing, r.view.AccountsMissing)
+	}
+	asked.take()
+	p := calicoPath + "namespaces/named/networkpolicies"
+	put(t, cfg, p, "one", calicoObject("NetworkPolicy", "one", "", `"egress":[{"action":"Allow","destination":{"services":{"name":"web"}}}]`))
+	of := policy.Service{Namespace: "named", Name: "web"}
+	r.await(t, "a Service", func(v *PolicyView) bool { return !v.ServicesMissing && len(v.Calico.Services[of]) > 0 })
+	if got := fmt.Sprint(r.view.Calico.Services[of]); got != "[{10.0.0.7 0 0} {10.0.0.7 6 80}]" {
+		t.Errorf("endpoints %s", got)
+	}
+	put(t, cfg, p, "two", calicoObject("NetworkPolicy", "two", "", `"serviceAccountSelector":"team == 'red'","egress":[{"action":"Allow","destination":{"services":{"name":"dns","namespace":"kube-system"}}}]`))
+	r.await(t, "service accounts", func(v *PolicyView) bool {
+		return !v.ServicesMissing && !v.AccountsMissing && v.Calico.Accounts[policy.Account{Namespace: "named", Name: "robot"}]["team"] == "red"
+	})
+	want := []string{"watch endpointslices with kubernetes.io/service-name in (dns,web)", "watch endpointslices with kubernetes.io/service-name in (web)", "watch serviceaccounts metadata"}
+	if got := slices.DeleteFunc(asked.take(), func(r string) bool { return !strings.HasPrefix(r, "watch") }); !slices.Equal(got, want) {
+		t.Errorf("asked %q, want %q", got, want)
+	}
+	if len(r.view.Calico.Services[of]) == 0 {
+		t.Error("the endpoints went with the selector")
+	}
+}

@@ -1,0 +1,152 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// PolicyState is the State that a PolicyView says, with what cannot be read of it.
+type PolicyState struct {
+	policy.State
+	Tiers map[string]policy.Tier // Calico's
+	// Invalid are the problems of what counts as far as it can be read, LeftOut is why policies do not count at all, or as they were. Other
+	// objects are named as policies are.
+	Invalid, LeftOut map[policy.ID][]string
+}
+
+// PolicyReader makes States of the views of one feed. It reads each object once, as objects are never changed. Of a policy that has become
+// unreadable the last version stays that was not. It is for one goroutine.
+type PolicyReader struct {
+	read  map[any]any // by object
+	good  map[version]policy.Policy
+	tiers []*api.CalicoTier // that read was made with
+}
+
+// version names an object, and none that follows it under its name.
+type version struct {
+	policy.ID
+	uid string
+}
+
+// reading is what becomes of an object.
+type reading[T any] struct {
+	of       T
+	problems []string
+	err      error
+}
+
+// State returns the state of a view, without Local. Its maps are those of the view.
+func (r *PolicyReader) State(v *PolicyView) PolicyState {
+	s := PolicyState{
+		State: policy.State{
+			Pods: v.Pods, Namespaces: v.Namespaces, Nodes: v.Nodes, Services: v.Calico.Services, Accounts: v.Calico.Accounts,
+		},
+		Invalid: map[policy.ID][]string{}, LeftOut: map[policy.ID][]string{},
+	}
+	before := *r
+	if !slices.Equal(before.tiers, v.Calico.Tiers) {
+		before.read = nil // policies are read with their tiers
+	}
+	*r = PolicyReader{read: make(map[any]any, len(before.read)), good: make(map[version]policy.Policy, len(before.good)), tiers: v.Calico.Tiers}
+	r.policies(&before, v, &s)
+	for _, o := range v.Calico.NetworkSets {
+		s.Sets = append(s.Sets, readOnce(r, &before, &s, o, policy.FromCalicoNetworkSet))
+	}
+	for _, o := range v.Calico.GlobalNetworkSets {
+		s.Sets = append(s.Sets, readOnce(r, &before, &s, o, policy.FromCalicoGlobalNetworkSet))
+	}
+	for _, o := range v.Calico.HostEndpoints {
+		s.HostEndpoints = append(s.HostEndpoints, readOnce(r, &before, &s, o, policy.FromCalicoHostEndpoint))
+	}
+	for _, p := range v.Problems {
+		namespace, name, inside := strings.Cut(p.Name, "/")
+		if !inside {
+			namespace, name = "", p.Name
+		}
+		id := policyID(p.Kind, namespace, name)
+		s.LeftOut[id] = append(s.LeftOut[id], p.Err.Error())
+	}
+	return s
+}
+
+func (r *PolicyReader) policies(before *PolicyReader, v *PolicyView, s *PolicyState) {
+	tiers, wrong := policy.FromCalicoTiers(v.Calico.Tiers)
+	s.Tiers = tiers
+	for name, problems := range wrong {
+		s.Invalid[policy.ID{Kind: "Tier", Name: name}] = problems
+	}
+	for _, o := range v.Policies(tiers) {
+		got, known := before.read[o.Resource].(reading[policy.Policy])
+		if !known {
+			got.of, got.err = o.Read()
+		}
+		r.read[o.Resource] = got
+		p, named := got.of, version{o.ID, o.GetMeta().UID}
+		if got.err != nil {
+			s.LeftOut[o.ID] = []string{got.err.Error()}
+			if p, known = before.good[named]; !known {
+				continue
+			}
+		} else if len(p.Problems) > 0 {
+			s.Invalid[o.ID] = p.Problems
+		}
+		r.good[named] = p
+		s.Policies = append(s.Policies, p)
+	}
+}
+
+func readOnce[O api.Resource, T any](r, before *PolicyReader, s *PolicyState, o O, read func(O) (T, []string)) T {
+	got, known := before.read[o].(reading[T])
+	if !known {
+		got.of, got.problems = read(o)
+	}
+	r.read[o] = got
+	if m := o.GetMeta(); len(got.problems) > 0 {
+		s.Invalid[policyID(o.ResourceType(), m.Namespace, m.Name)] = got.problems
+	}
+	return got.of
+}
+
+// PolicyObject is an object that a policy is made of.
+type PolicyObject struct {
+	api.Resource
+	ID policy.ID
+	// Read converts the object. An error says why the policy counts for nothing.
+	Read func() (policy.Policy, error)
+}
+
+// Policies are the objects that policies are made of, of all kinds, in no particular order. tiers are Calico's.
+func (v *PolicyView) Policies(tiers map[string]policy.Tier) []PolicyObject {
+	all := make([]PolicyObject, 0, len(v.NetworkPolicies)+len(v.ClusterNetworkPolicies)+len(v.Calico.NetworkPolicies)+len(v.Calico.GlobalNetworkPolicies))
+	add := func(o api.Resource, read func() (policy.Policy, error)) {
+		all = append(all, PolicyObject{o, policyID(o.ResourceType(), o.GetMeta().Namespace, o.GetMeta().Name), read})
+	}
+	for _, o := range v.NetworkPolicies {
+		add(o, func() (policy.Policy, error) { return policy.FromNetworkPolicy(o), nil })
+	}
+	for _, o := range v.ClusterNetworkPolicies {
+		add(o, func() (policy.Policy, error) { return policy.FromClusterNetworkPolicy(o) })
+	}
+	for _, o := range v.Calico.NetworkPolicies {
+		add(o, func() (policy.Policy, error) { return policy.FromCalicoNetworkPolicy(o, tiers) })
+	}
+	for _, o := range v.Calico.GlobalNetworkPolicies {
+		add(o, func() (policy.Policy, error) { return policy.FromCalicoGlobalNetworkPolicy(o, tiers) })
+	}
+	return all
+}
+
+// policyID names what an object makes: Calico's NetworkPolicy is told apart from Kubernetes'.
+func policyID(of api.Type, namespace, name string) policy.ID {
+	kind := of.Kind
+	switch of {
+	case (*api.CalicoNetworkPolicy)(nil).ResourceType():
+		kind = policy.KindCalicoNetworkPolicy
+	case (*api.CalicoGlobalNetworkPolicy)(nil).ResourceType():
+		kind = policy.KindCalicoGlobalNetworkPolicy
+	}
+	return policy.ID{Kind: kind, Namespace: namespace, Name: name}
+}
