@@ -54,7 +54,7 @@ func (p *Pods) matches(x *selectable, unknown bool) bool {
 	return p.Labels.Matches(x.calico) && p.AccountLabels.Matches(x.ofAccount)
 }
 
-// readsUnknown reports whether it depends on labels that are not known.
+// readsUnknown reports whether it depends on labels that are not known: none, of the zero selectable.
 func (p *Pods) readsUnknown(x *selectable) bool {
 	reads := func(prefix string) bool {
 		return slices.ContainsFunc(p.Labels.Keys(), func(key string) bool { return strings.HasPrefix(key, prefix) })
@@ -145,14 +145,10 @@ func (x *podIndex) add(pods Pods, unknown bool) int32 {
 	}
 	size := max(1, pods.Labels.Size()+pods.Namespaces.Size())
 	x.all = append(x.all, selection{pods, unknown, x.ofNames.add(pods.Namespaces, pods.Calico), most * size})
-	if unknown && places[0].mayBeUnknown() {
+	if unknown && (places[0].ofNamespace || pods.readsUnknown(&selectable{})) {
 		x.unsure = append(x.unsure, id)
 	}
 	return id
-}
-
-func (p place) mayBeUnknown() bool {
-	return p.ofNamespace || p.calico && (strings.HasPrefix(p.key, ofNamespacePrefix) || strings.HasPrefix(p.key, ofAccountPrefix))
 }
 
 // places are where a selection is looked for: by the label that the fewest others need, so that a pod is tried with few. tries grows by one for each
