@@ -9,10 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/app/cniconf"
 	"github.com/tortie-net/tortie/internal/app/config"
 )
 
@@ -182,44 +182,21 @@ func ownToken(cfg config.Install) string {
 // preferred names the configurations of other networks that a runtime takes instead of conf, and those of multus, which calls it:
 // runtimes take the first file in lexical order.
 func preferred(dir, conf string) (foreign, meta []string, err error) {
-	entries, err := os.ReadDir(dir) // sorted
+	files, err := cniconf.Read(dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("looking for other networks: %w", err)
 	}
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
+	for _, f := range files {
 		switch {
-		case e.Name() >= conf:
+		case f.Name >= conf:
 			return foreign, meta, nil
-		case e.IsDir() || !isConf(path):
-		case isMeta(path):
-			meta = append(meta, e.Name())
+		case len(f.Types) > 0 && strings.HasPrefix(f.Types[0], "multus"): // it calls the network's others, and is meant to come first
+			meta = append(meta, f.Name)
 		default:
-			foreign = append(foreign, e.Name())
+			foreign = append(foreign, f.Name)
 		}
 	}
 	return foreign, meta, nil
-}
-
-// isConf tells the files that a runtime takes for configurations of networks.
-func isConf(path string) bool {
-	return slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(path))
-}
-
-// isMeta tells a plugin that calls the network's others, and is meant to come first.
-func isMeta(path string) bool {
-	text, err := os.ReadFile(path)
-	var conf struct {
-		Type    string
-		Plugins []struct{ Type string }
-	}
-	if err != nil || json.Unmarshal(text, &conf) != nil {
-		return false
-	}
-	if len(conf.Plugins) > 0 {
-		conf.Type = conf.Plugins[0].Type
-	}
-	return strings.HasPrefix(conf.Type, "multus")
 }
 
 // jsonInner escapes s for the inside of a JSON string.

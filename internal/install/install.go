@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/app/cniconf"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/app/progress"
@@ -195,7 +196,7 @@ func earlierConfs(cfg config.InstallHost, known []string) []string {
 	paths := append(known, filepath.Join(cfg.HostNetDir, cfg.OldConfName))
 	slices.Sort(paths)
 	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool {
-		return path == cfg.Conf() || filepath.Dir(path) != cfg.HostNetDir || !isConf(path)
+		return path == cfg.Conf() || filepath.Dir(path) != cfg.HostNetDir || !cniconf.Is(path)
 	})
 }
 

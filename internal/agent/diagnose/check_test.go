@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/cniconf"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -45,7 +46,7 @@ func sound() *Observations {
 		},
 		Kernel:    Kernel{IPIP: Feature{Has: true}, NFTables: Feature{Has: true}, MD5: Feature{Has: true}},
 		Listeners: []Listener{{Addr: netip.MustParseAddrPort("10.0.0.5:179")}, {Addr: netip.MustParseAddrPort("127.0.0.1:179")}},
-		Configs:   CNIConfigs{Dir: "/etc/cni/net.d", Files: []CNIConfig{{Name: "10-calico.conflist", Types: []string{"calico", "portmap"}}}},
+		Configs:   CNIConfigs{Dir: "/etc/cni/net.d", Files: []cniconf.File{{Name: "10-calico.conflist", Types: []string{"calico", "portmap"}}}},
 		Managers:  Managers{NetworkManager: Manager{Running: true}, Networkd: Manager{Running: true, Manages: []string{"eth0"}}, KeepsForeignRoutes: true},
 	}
 }
@@ -174,10 +175,10 @@ func TestChecks(t *testing.T) {
 		"no conflist":      {func(o *Observations) { o.Configs.Files = nil }, Problem, "cni-config", []string{"/etc/cni/net.d", "empty", "install"}},
 		"hidden conflists": {func(o *Observations) { o.Configs.Err = os.ErrNotExist }, Unknown, "cni-config", []string{"could not look", "on the host"}},
 		"another conflist": {func(o *Observations) {
-			o.Configs.Files = append(o.Configs.Files, CNIConfig{Name: "20-x.conf", Types: []string{"flannel"}})
+			o.Configs.Files = append(o.Configs.Files, cniconf.File{Name: "20-x.conf", Types: []string{"flannel"}})
 		}, Warning, "cni-config", []string{"20-x.conf", "flannel"}},
 		"a broken conflist": {func(o *Observations) {
-			o.Configs.Files = append(o.Configs.Files, CNIConfig{Name: "20-x.conf", Err: errors.New("odd")})
+			o.Configs.Files = append(o.Configs.Files, cniconf.File{Name: "20-x.conf", Err: errors.New("odd")})
 		}, Warning, "cni-config", []string{"20-x.conf", "odd"}},
 		"flannel": {func(o *Observations) { o.Links = append(o.Links, netlinkx.Link{Index: 9, Name: "flannel.1"}) }, Warning, "other-network", []string{"flannel", "link flannel.1"}},
 		"Cilium": {func(o *Observations) {
@@ -278,7 +279,7 @@ func TestAllAddressesAreListenedOn(t *testing.T) {
 
 func TestAnotherNetworkBeforeOurs(t *testing.T) {
 	o := sound()
-	o.Configs.Files = []CNIConfig{{Name: "05-cilium.conflist", Types: []string{"cilium-cni"}}, o.Configs.Files[0]}
+	o.Configs.Files = []cniconf.File{{Name: "05-cilium.conflist", Types: []string{"cilium-cni"}}, o.Configs.Files[0]}
 	got := o.cniConfigs()
 	if len(got) != 2 || got[0].Level != Problem || got[1].Level != Warning || !strings.Contains(got[1].Why, "05-cilium.conflist") {
 		t.Errorf("%+v", got)
@@ -336,21 +337,6 @@ func TestManagersFiles(t *testing.T) {
 	}
 }
 
-func TestConfigFiles(t *testing.T) {
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "10-calico.conflist"), `{"plugins": [{"type": "calico"}, {"type": "portmap"}]}`)
-	write(t, filepath.Join(dir, "05-bridge.conf"), `{"type": "bridge"}`)
-	write(t, filepath.Join(dir, "07-odd.json"), `{`)
-	write(t, filepath.Join(dir, "calico-kubeconfig"), `{`)
-	c := readConfigs(dir)
-	if c.Err != nil || len(c.Files) != 3 || c.Files[0].Name != "05-bridge.conf" || c.Files[1].Err == nil || strings.Join(c.Files[2].Types, " ") != "calico portmap" {
-		t.Errorf("%+v", c)
-	}
-	if c := readConfigs(filepath.Join(dir, "none")); !errors.Is(c.Err, os.ErrNotExist) {
-		t.Errorf("%+v", c)
-	}
-}
-
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -376,7 +362,7 @@ func TestParseListener(t *testing.T) {
 	}
 }
 
-// FuzzPackets: whatever packets, sockets and conflists are read, there is no panic, and nothing is longer than what it was in.
+// FuzzPackets: whatever packets and sockets are read, there is no panic, and nothing is longer than what it was in.
 func FuzzPackets(f *testing.F) {
 	a := netip.MustParseAddr("10.0.0.1")
 	f.Add(ipv4Packet(a, a, protocolICMP, ipv4Packet(a, a, protocolICMP, echoRequest(true, 1, 2, 64))))
@@ -390,6 +376,5 @@ func FuzzPackets(f *testing.F) {
 		echoReply(message, true, 1)
 		echoReply(b, false, 1)
 		parseListener(string(b))
-		_, _ = pluginTypes(b)
 	})
 }

@@ -62,12 +62,12 @@ func bgpPort(r *nodestatus.Report) uint16 { return cmp.Or(r.BGPPort, defaultPort
 
 // wayTo notes by which link a peer is reached.
 func (o *Observations) wayTo(kernel *netlinkx.Conn, p *Peer) {
-	way, err := kernel.WayTo(p.Addr)
+	index, err := kernel.LinkTo(p.Addr)
 	if err != nil {
 		p.WayErr = err
 		return
 	}
-	link, err := kernel.LinkByIndex(way.Dev)
+	link, err := kernel.LinkByIndex(index)
 	p.Way, p.WayErr = link.Name, err
 }
 

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/app/cniconf"
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
@@ -40,7 +41,8 @@ func (h host) look(ctx context.Context, o *Observations, port uint16) {
 	o.Sysctls = readSysctls(o.Links)
 	o.Kernel = h.features(o)
 	o.Listeners, o.ListenersErr = listeners(port)
-	o.Configs = readConfigs(h.path("/etc/cni/net.d"))
+	o.Configs.Dir = h.path("/etc/cni/net.d")
+	o.Configs.Files, o.Configs.Err = cniconf.Read(o.Configs.Dir)
 	o.Managers = h.managers(o.Links)
 }
 
@@ -114,22 +116,11 @@ func mentions(path, text string) (bool, error) {
 
 // md5 tries whether TCP connections can have passwords (RFC 2385).
 func md5() Feature {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return Feature{Err: err}
-	}
-	defer unix.Close(fd)
-	key := unix.TCPMD5Sig{Keylen: 1, Key: [80]byte{'x'}}
-	key.Addr.Family = unix.AF_INET
-	key.Addr.Data[2] = 127 // the address follows the port
-	err = unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &key)
-	switch {
-	case err == nil:
-		return Feature{Has: true}
-	case errors.Is(err, unix.ENOPROTOOPT):
+	err := relay.CheckMD5()
+	if errors.Is(err, relay.ErrNoMD5) {
 		return Feature{}
 	}
-	return Feature{Err: err}
+	return Feature{Has: err == nil, Err: err}
 }
 
 // listeners lists who takes TCP connections on a port.
@@ -186,48 +177,6 @@ func ownerOf(inode string) string {
 		return fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(name)), filepath.Base(dir))
 	}
 	return ""
-}
-
-// readConfigs reads the runtime's network configurations.
-func readConfigs(dir string) CNIConfigs {
-	c := CNIConfigs{Dir: dir}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		c.Err = err
-		return c
-	}
-	for _, e := range entries { // in the order of their names, which is the runtime's
-		if ext := filepath.Ext(e.Name()); ext != ".conf" && ext != ".conflist" && ext != ".json" {
-			continue
-		}
-		file := CNIConfig{Name: e.Name()}
-		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err == nil {
-			file.Types, err = pluginTypes(text)
-		}
-		file.Err = err
-		c.Files = append(c.Files, file)
-	}
-	return c
-}
-
-// pluginTypes lists the plugins of a configuration, a list or a single one.
-func pluginTypes(text []byte) ([]string, error) {
-	var conf struct {
-		Type    string
-		Plugins []struct{ Type string }
-	}
-	if err := json.Unmarshal(text, &conf); err != nil {
-		return nil, err
-	}
-	var types []string
-	if conf.Type != "" {
-		types = append(types, conf.Type)
-	}
-	for _, p := range conf.Plugins {
-		types = append(types, p.Type)
-	}
-	return types, nil
 }
 
 // errNotTheHost: this process sees another file system than the host's.

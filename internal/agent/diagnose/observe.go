@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/cniconf"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
@@ -117,14 +118,7 @@ type Listener struct {
 // CNIConfigs are the runtime's network configurations.
 type CNIConfigs struct {
 	Dir   string
-	Files []CNIConfig // in the runtime's order: it uses the first
-	Err   error
-}
-
-// CNIConfig is one file.
-type CNIConfig struct {
-	Name  string
-	Types []string // of its plugins
+	Files []cniconf.File // in the runtime's order: it uses the first
 	Err   error
 }
 

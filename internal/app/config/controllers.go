@@ -13,8 +13,7 @@ import (
 // Controllers is the configuration of kube-controllers. What the environment does not say is nil. The names of the variables are Calico's
 // where it has one; what is set here wins over the object KubeControllersConfiguration default.
 type Controllers struct {
-	// Node: the node controller runs. Ignored are controllers that are not provided.
-	Node    bool
+	// Ignored are controllers that are not provided.
 	Ignored []string
 	// Etcd: addresses are in etcd, which Plugin says how to reach.
 	Etcd       bool
@@ -59,7 +58,7 @@ func LoadControllers(env Env) (Controllers, error) {
 		p = append(p, err)
 	}
 	c.Pools, c.Set, c.NoPolicy = p.pools(raw.RawPools), setVariables(env, raw), !raw.Policy.Enforces()
-	c.Node, c.Ignored = p.controllers(raw.Enabled)
+	c.Ignored = p.controllers(raw.Enabled)
 	kind := cmp.Or(raw.Datastore, map[bool]string{true: "etcdv3", false: "kubernetes"}[c.Plugin.EtcdEndpoints != "" || c.Plugin.EtcdDiscoverySRV != ""])
 	c.Etcd = p.oneOf("DATASTORE_TYPE", kind, "kubernetes", "etcdv3") == "etcdv3"
 	return c, p.err()
@@ -73,7 +72,8 @@ func LoadControllersAddress(env Env) (string, error) {
 	return c.Address, p.err()
 }
 
-func (p *problems) controllers(text string) (node bool, ignored []string) {
+func (p *problems) controllers(text string) (ignored []string) {
+	node := false
 	for _, name := range splitList(text) {
 		switch {
 		case name == "node":
@@ -87,7 +87,7 @@ func (p *problems) controllers(text string) (node bool, ignored []string) {
 	if !node {
 		p.add("ENABLED_CONTROLLERS", text, "must have node: there is no other controller")
 	}
-	return node, ignored
+	return ignored
 }
 
 func (p *problems) listenAddr(name, value string) string {

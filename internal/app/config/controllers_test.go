@@ -17,7 +17,7 @@ func TestControllers(t *testing.T) {
 		"ENABLED_CONTROLLERS": "node, loadbalancer", "DATASTORE_TYPE": "kubernetes", "RECONCILER_PERIOD": "90s", "TORTIE_LEAK_GRACE_PERIOD": "0", "SYNC_NODE_LABELS": "false",
 	}))
 	errtest.Must(t, err)
-	if !c.Node || len(c.Ignored) != 1 || c.Etcd || *c.Period != 90*time.Second || *c.Grace != 0 || c.Compaction != nil || *c.SyncLabels ||
+	if len(c.Ignored) != 1 || c.Etcd || *c.Period != 90*time.Second || *c.Grace != 0 || c.Compaction != nil || *c.SyncLabels ||
 		c.NodeGrace != 10*time.Second || c.Rate != 100 || c.Address != "127.0.0.1:9095" || c.Set["RECONCILER_PERIOD"] != "90s" || len(c.Set) != 5 {
 		t.Errorf("%+v", c)
 	}

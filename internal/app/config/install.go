@@ -7,10 +7,11 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/app/cniconf"
 )
 
 // Install is the configuration of the installer. The names of the variables are those of Calico's where it has one.
@@ -118,7 +119,7 @@ func (p *problems) absolute(name, value string) string {
 
 // confName accepts what container runtimes read: libcni ignores other extensions silently.
 func (p *problems) confName(name, value string) string {
-	if filepath.Base(value) != value || !slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(value)) {
+	if filepath.Base(value) != value || !cniconf.Is(value) {
 		p.add(name, value, "must be a file name that ends in .conflist, .conf or .json, without a directory")
 	}
 	return value
