@@ -7,16 +7,15 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/hostfile"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
@@ -101,15 +100,14 @@ func upgradeStore(u *config.Upgrade) (*kubernetes.Store, error) {
 func (m *migration) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, upgradeTime)
 	defer cancel()
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for backoff := (wait.Backoff{First: firstPause, Most: longestPause}); ; {
 		err := m.attempt(ctx)
 		if err == nil {
 			return nil
 		}
+		pause := backoff.Next()
 		m.log.Warn("cannot complete the migration from host-local, retrying", "err", err, "in", pause)
-		select {
-		case <-time.After(pause/2 + rand.N(pause/2)):
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, pause) {
 			return fmt.Errorf("migrate node %s from host-local: %w (%w)", m.node, err, context.Cause(ctx))
 		}
 	}
@@ -198,12 +196,10 @@ func (m *migration) retire(ctx context.Context) error {
 		return nil
 	}
 	m.log.Info("plugins removed: the install container puts the new ones there", "dir", m.binDir)
-	select {
-	case <-time.After(m.drain):
-		return nil
-	case <-ctx.Done():
+	if !wait.Sleep(ctx, m.drain) {
 		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // lockStore takes host-local's own lock, which it holds for milliseconds.
@@ -212,11 +208,11 @@ func lockStore(ctx context.Context, dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := pace{limit: 10 * time.Second, first: time.Millisecond, most: 100 * time.Millisecond}
-	err = p.until(ctx, func(context.Context) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := hostfile.Flock(ctx, f, 10*time.Millisecond); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock %s: %w: is there a host-local that hangs?", f.Name(), err)
+		return nil, fmt.Errorf("lock host-local's directory: %w: is there a host-local that hangs?", err)
 	}
 	return func() { f.Close() }, nil
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 // Temporary files lie beside their target, so that the rename stays inside one file system. Their extension keeps container
@@ -133,18 +135,43 @@ func Lock(ctx context.Context, dir string) (unlock func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("locking: %w%s", err, remedy(filepath.Dir(dir), err))
 	}
+	switch err := Flock(ctx, d, lockRetry); {
+	case errors.Is(err, ErrLocked):
+		return nil, errors.Join(fmt.Errorf("locking %s, which another installer holds: %w", dir, context.Cause(ctx)), d.Close())
+	case err != nil:
+		return nil, errors.Join(err, d.Close())
+	}
+	return d.Close, nil
+}
+
+// ErrLocked: another process holds the lock.
+var ErrLocked = errors.New("in use by another process")
+
+// Flock waits for the exclusive lock on an open file, with a pause between attempts: the kernel's own wait could not be given up when ctx
+// ends. Closing the file, also by dying, gives the lock back.
+func Flock(ctx context.Context, f *os.File, pause time.Duration) error {
 	for {
-		err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return d.Close, nil
+		err := TryFlock(f)
+		if !errors.Is(err, ErrLocked) {
+			return err
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return nil, errors.Join(fmt.Errorf("locking %s: %w", dir, err), d.Close())
+		if !wait.Sleep(ctx, wait.Jitter(pause)) {
+			return fmt.Errorf("%s is %w: %w", f.Name(), ErrLocked, context.Cause(ctx))
 		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("locking %s, which another installer holds: %w", dir, context.Cause(ctx)), d.Close())
-		case <-time.After(lockRetry):
+	}
+}
+
+// TryFlock takes the exclusive lock on an open file, or fails with ErrLocked.
+func TryFlock(f *os.File) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return ErrLocked
+		case !errors.Is(err, syscall.EINTR):
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
 	}
 }

@@ -23,9 +23,6 @@ const (
 	lockPause = 4 * time.Millisecond
 )
 
-// errBusy: another process holds the lock.
-var errBusy = errors.New("in use by another process")
-
 // fileName returns the name of a handle's file. Handles are made of a network's name and a container ID, which come from
 // configuration and arguments: what is no safe name is hashed, behind a sign that no safe name has.
 func fileName(handle string) string {
@@ -46,16 +43,16 @@ type file struct {
 func lockFile(ctx context.Context, path string) (*file, error) {
 	for {
 		f, err := tryLockFile(path)
-		if !errors.Is(err, errBusy) {
+		if !errors.Is(err, hostfile.ErrLocked) {
 			return f, err
 		}
-		if err := pause(ctx); err != nil {
-			return nil, fmt.Errorf("%s is %w: %w", path, errBusy, err)
+		if !wait.Sleep(ctx, wait.Jitter(lockPause)) {
+			return nil, fmt.Errorf("%s is %w: %w", path, hostfile.ErrLocked, context.Cause(ctx))
 		}
 	}
 }
 
-// tryLockFile locks the entry that has the path, or fails with errBusy or fs.ErrNotExist. It follows no link and waits for no
+// tryLockFile locks the entry that has the path, or fails with hostfile.ErrLocked or fs.ErrNotExist. It follows no link and waits for no
 // pipe.
 func tryLockFile(path string) (*file, error) {
 	for {
@@ -67,7 +64,7 @@ func tryLockFile(path string) (*file, error) {
 			return nil, err
 		}
 		locked := &file{File: f, path: path}
-		if err := flock(f); err != nil {
+		if err := hostfile.TryFlock(f); err != nil {
 			f.Close()
 			return nil, err
 		}
@@ -142,39 +139,8 @@ func (d Dir) locked(ctx context.Context, change func() error) error {
 		return err
 	}
 	defer f.Close() // gives the lock back
-	for {
-		err := flock(f)
-		if err == nil {
-			return change()
-		}
-		if !errors.Is(err, errBusy) {
-			return err
-		}
-		if err := pause(ctx); err != nil {
-			return fmt.Errorf("%s is %w: %w", d, errBusy, err)
-		}
+	if err := hostfile.Flock(ctx, f, lockPause); err != nil {
+		return err
 	}
-}
-
-// flock takes the exclusive lock on an open file, or fails with errBusy.
-func flock(f *os.File) error {
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, syscall.EWOULDBLOCK):
-			return errBusy
-		case !errors.Is(err, syscall.EINTR):
-			return fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
-	}
-}
-
-// pause sleeps a moment, or fails if ctx ends.
-func pause(ctx context.Context) error {
-	if !wait.Sleep(ctx, wait.Jitter(lockPause)) {
-		return context.Cause(ctx)
-	}
-	return nil
+	return change()
 }

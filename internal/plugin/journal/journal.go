@@ -185,7 +185,7 @@ func (d Dir) Each(ctx context.Context, finish func(Entry) error) error {
 // one finishes one entry, unless it is gone or somebody else is at it.
 func (d Dir) one(ctx context.Context, name string, finish func(Entry) error) error {
 	f, err := tryLockFile(filepath.Join(string(d), name))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errBusy) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hostfile.ErrLocked) {
 		return nil
 	}
 	if err != nil {
