@@ -9,8 +9,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 // Errors that callers branch on. Implementations wrap these; the wrapping error names the object and the request.
@@ -32,6 +34,24 @@ var (
 // Contended reports a conflict: reading and deciding again can help.
 func Contended(err error) bool {
 	return errors.Is(err, ErrConflict) || errors.Is(err, ErrExists)
+}
+
+// Retry repeats do, which reads, decides and writes, as long as other writers come in between: tries times at most, with jittered pauses that
+// double from first to most.
+func Retry(ctx context.Context, tries int, first, most time.Duration, do func() error) error {
+	pauses := wait.Backoff{First: first, Most: most}
+	for n := 1; ; n++ {
+		err := do()
+		if !Contended(err) {
+			return err
+		}
+		if n == tries {
+			return fmt.Errorf("given up after %d tries: %w", n, err)
+		}
+		if !wait.Sleep(ctx, pauses.Next()) {
+			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+	}
 }
 
 // ListOptions narrows a List.

@@ -2,8 +2,6 @@ package ipam
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -36,20 +34,5 @@ func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) 
 
 // retry repeats try after conflicts, until it succeeds, fails otherwise or has been tried too often.
 func (c *Client) retry(ctx context.Context, try func() error) error {
-	pause := minPause
-	for n := 1; ; n++ {
-		err := try()
-		if err == nil || !datastore.Contended(err) {
-			return err
-		}
-		if n == maxTries {
-			return fmt.Errorf("given up after %d tries: %w", n, err)
-		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
-			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
-		}
-		pause = min(2*pause, maxPause)
-	}
+	return datastore.Retry(ctx, maxTries, minPause, maxPause, try)
 }

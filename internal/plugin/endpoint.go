@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -137,15 +136,5 @@ const (
 
 // again repeats a read and a write until no other writer has come in between.
 func again(ctx context.Context, do func() error) error {
-	for try := 1; ; try++ {
-		err := do()
-		if !datastore.Contended(err) || try == tries {
-			return err
-		}
-		select {
-		case <-time.After(tryPause/2 + rand.N(tryPause)):
-		case <-ctx.Done():
-			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
-		}
-	}
+	return datastore.Retry(ctx, tries, tryPause, tryPause, do)
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 // pace bounds a wait for something that does not tell when it happens.
@@ -38,9 +40,7 @@ func (p pace) until(ctx context.Context, look func(context.Context) error) error
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		select {
-		case <-time.After(pause/2 + rand.N(pause/2)):
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, pause/2+rand.N(pause/2)) {
 			return last
 		}
 	}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/dialer"
 )
@@ -90,9 +90,7 @@ func (c *client) call(ctx context.Context, r rpc) ([]byte, error) {
 			return nil, err
 		}
 		pause := 25 * time.Millisecond << try
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, wait.Jitter(pause)) {
 			return nil, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 		}
 	}

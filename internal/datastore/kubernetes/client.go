@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/dialer"
 )
@@ -130,9 +130,7 @@ func (c *client) do(ctx context.Context, r request, out any) error {
 			return err
 		}
 		pause := max(retryAfter, 50*time.Millisecond<<try)
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, wait.Jitter(pause)) {
 			return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 		}
 	}
