@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/progress"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
@@ -66,14 +68,14 @@ func (e *Elector) Run(ctx context.Context, lead func(context.Context)) {
 
 // acquire waits until this process holds the lease; false if ctx ends before.
 func (e *Elector) acquire(ctx context.Context) bool {
-	var errs repeated
+	var reported progress.Changes
 	for {
 		got, err := e.try(ctx)
 		if got {
 			return true
 		}
-		if ctx.Err() == nil {
-			errs.warn(e.log, "leader election failed; retrying", err)
+		if ctx.Err() == nil && reported.New(err) {
+			e.log.Warn("leader election failed; retrying", "err", err)
 		}
 		if !e.pause(ctx) {
 			return false
@@ -199,10 +201,5 @@ func (e *Elector) release(ctx context.Context) {
 
 // pause waits until the next attempt, jittered by a fifth; false if ctx ends before. A slow attempt is followed by the next at once.
 func (e *Elector) pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(time.Until(e.tried) + e.terms.retry + rand.N(e.terms.retry/5+1)):
-		return true
-	}
+	return wait.Sleep(ctx, time.Until(e.tried)+e.terms.retry+rand.N(e.terms.retry/5+1))
 }

@@ -14,7 +14,9 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/app/serving"
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -73,7 +75,7 @@ type Controllers struct {
 	forecast Forecast
 	again    time.Time // when a candidate may be due
 	failed   int       // passes in a row
-	errs     repeated
+	reported progress.Changes
 
 	began chan struct{} // wakes the loop when this process begins to lead
 
@@ -137,10 +139,7 @@ func (c *Controllers) lead(ctx context.Context) {
 	c.mu.Lock()
 	c.leading = ctx
 	c.mu.Unlock()
-	select {
-	case c.began <- struct{}{}:
-	default:
-	}
+	wait.Signal(c.began)
 	<-ctx.Done()
 	c.mu.Lock()
 	c.leading = nil
@@ -175,7 +174,9 @@ func (c *Controllers) conclude(settings Settings, err error) {
 		text = err.Error()
 		c.board.metrics.failures.Inc()
 	}
-	c.errs.warn(c.deps.Log, "pass failed in part; retrying", err)
+	if c.reported.New(err) {
+		c.deps.Log.Warn("pass failed in part; retrying", "err", err)
+	}
 	c.board.change(func(s *Status) {
 		s.Error, s.LastPass, s.Grace, s.Period = text, time.Now(), settings.Grace.String(), settings.Period.String()
 		s.Next = s.LastPass.Add(c.pauseAfter(settings))
@@ -299,18 +300,16 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 
 // warn writes Events about pools that are exhausted or will be, and about damaged blocks.
 func (c *Controllers) warn(v *inventory.View, warnings []Warning) {
-	kind := (*api.IPPool)(nil).ResourceType()
 	for _, w := range warnings {
 		reason := "PoolExhausting"
 		if w.Exhausted {
 			reason = "PoolExhausted"
 		}
-		c.deps.Events.Warn(api.ObjectReference{APIVersion: kind.APIVersion(), Kind: kind.Kind, Name: w.Pool.Name, UID: w.Pool.UID}, reason, w.Text)
+		c.deps.Events.Warn(reference((*api.IPPool)(nil), &api.Meta{Name: w.Pool.Name, UID: w.Pool.UID}), reason, w.Text)
 	}
-	block := (*api.IPAMBlock)(nil).ResourceType()
 	for i := range v.Blocks {
 		if b := &v.Blocks[i]; b.Damage != nil {
-			c.deps.Events.Warn(api.ObjectReference{APIVersion: block.APIVersion(), Kind: block.Kind, Name: b.Name, UID: b.UID}, "DamagedBlock", b.Damage.Error())
+			c.deps.Events.Warn(reference(b, &b.Meta), "DamagedBlock", b.Damage.Error())
 		}
 	}
 }

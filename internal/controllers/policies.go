@@ -5,7 +5,7 @@ import (
 	"maps"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/cluster"
 )
 
@@ -25,7 +25,7 @@ const (
 // unenforced are the NetworkPolicies that were reported, by UID. It belongs to the goroutine of reportPolicies.
 type unenforced struct {
 	reported map[string]bool
-	errs     repeated
+	failed   progress.Changes
 }
 
 // reportPolicies writes an Event for each NetworkPolicy until ctx ends.
@@ -61,11 +61,11 @@ func (c *Controllers) reportNew(ctx context.Context, u *unenforced, all []cluste
 		if u.reported[p.UID] || !c.elector.Leading() || ctx.Err() != nil {
 			continue
 		}
-		kind := p.ResourceType()
-		about := api.ObjectReference{APIVersion: kind.APIVersion(), Kind: kind.Kind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-		err := c.deps.Events.WarnOnce(ctx, about, "PolicyNotEnforced", policyText)
+		err := c.deps.Events.WarnOnce(ctx, reference(p, &p.Meta), "PolicyNotEnforced", policyText)
 		u.reported[p.UID] = err == nil
-		u.errs.warn(c.deps.Log, "cannot write the Event that a NetworkPolicy is not enforced; retrying", err)
+		if u.failed.New(err) {
+			c.deps.Log.Warn("cannot write the Event that a NetworkPolicy is not enforced; retrying", "err", err)
+		}
 		time.Sleep(policyEvery)
 	}
 }

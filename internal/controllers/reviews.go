@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -20,9 +21,9 @@ const (
 // reviews write Events about policies, once for each edition of one. Pods are watched only meanwhile. They belong to one goroutine.
 type reviews struct {
 	*Controllers
-	since map[string]time.Time // when an edition was first seen
-	done  map[string]bool
-	errs  repeated
+	since  map[string]time.Time // when an edition was first seen
+	done   map[string]bool
+	failed progress.Changes
 }
 
 // edition is a policy as it was written last.
@@ -119,5 +120,7 @@ func (r *reviews) report(ctx context.Context, v *edition, remarks []remark) {
 		time.Sleep(policyEvery)
 	}
 	r.done[v.id] = failed == nil
-	r.errs.warn(r.deps.Log, "cannot write an Event about a policy; retrying", failed)
+	if r.failed.New(failed) {
+		r.deps.Log.Warn("cannot write an Event about a policy; retrying", "err", failed)
+	}
 }

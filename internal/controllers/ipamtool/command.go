@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
@@ -172,10 +173,8 @@ func (t *tool) pause(ctx context.Context, d time.Duration) error {
 	if d >= 2*time.Second {
 		fmt.Fprintf(t.Err, "something was found: looking again in %v, as the cluster is at work ...\n", d)
 	}
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
+	if !wait.Sleep(ctx, d) {
 		return context.Cause(ctx)
 	}
+	return nil
 }

@@ -141,7 +141,7 @@ func (s *Story) rows(v *inventory.View) [][]string {
 		owner := cmp.Or(strings.TrimPrefix(s.Owner, api.AffinityHost+":"), "nobody")
 		rows = append(rows, []string{"Block", fmt.Sprintf("%s, owned by %s; claim: %s", s.Block, owner, s.Claim)})
 	}
-	rows = append(rows, s.holderRows(v)...)
+	rows = append(rows, s.holderRows()...)
 	for i, user := range s.Users {
 		label := ""
 		if i == 0 {
@@ -162,7 +162,7 @@ func (s *Story) rows(v *inventory.View) [][]string {
 	return slices.DeleteFunc(rows, func(r []string) bool { return r[1] == "" })
 }
 
-func (s *Story) holderRows(v *inventory.View) [][]string {
+func (s *Story) holderRows() [][]string {
 	h := s.Holder
 	switch {
 	case h == nil:
