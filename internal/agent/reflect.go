@@ -88,7 +88,7 @@ func (r *reflecting) view(s *desired.Snapshot, own *api.Node) reflectors.View {
 		Sessions: r.sessions, Verdicts: r.verdicts,
 		Shown: func(name string) bool {
 			m, ok := s.Member(name)
-			return ok && r.shows(s, m)
+			return ok && r.shows(m)
 		},
 	}
 	for _, m := range s.Others {
@@ -114,7 +114,7 @@ func unwilling(own *api.Node) string {
 }
 
 // shows reports whether reflectors have announced paths with a node as next hop, in each family in which the node has blocks.
-func (r *reflecting) shows(s *desired.Snapshot, m *desired.Member) bool {
+func (r *reflecting) shows(m *desired.Member) bool {
 	n, ok := r.roll.Get(m.Name)
 	for _, family := range []struct {
 		is   reflectors.Families

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/app/wait"
@@ -48,8 +50,7 @@ type Recorder struct {
 	mu      sync.Mutex // guards the rest
 	known   map[key]*entry
 	waiting []key
-	tokens  int
-	filled  time.Time // when tokens was last counted
+	limit   *rate.Limiter
 	written uint64
 	dropped uint64
 
@@ -83,7 +84,7 @@ func New(store Store, source Source, log *slog.Logger) *Recorder {
 func newRecorder(store Store, source Source, log *slog.Logger, now func() time.Time) *Recorder {
 	return &Recorder{
 		store: store, source: source, log: log, now: now,
-		known: map[key]*entry{}, tokens: burst, filled: now(), wake: make(chan struct{}, 1),
+		known: map[key]*entry{}, limit: rate.NewLimiter(rate.Every(spare), burst), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -147,7 +148,7 @@ func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 	if e.queued || now.Before(e.next) {
 		return
 	}
-	if len(r.waiting) >= maxWaiting || !r.take(now) {
+	if len(r.waiting) >= maxWaiting || !r.limit.AllowN(now, 1) {
 		e.next = now.Add(retry)
 		r.dropped++
 		return
@@ -170,19 +171,6 @@ func (r *Recorder) remember(k key, e *entry) {
 		delete(r.known, oldest)
 	}
 	r.known[k] = e
-}
-
-// take takes a token, if there is one.
-func (r *Recorder) take(now time.Time) bool {
-	if gained := int(now.Sub(r.filled) / spare); gained > 0 {
-		r.tokens = min(burst, r.tokens+gained)
-		r.filled = r.filled.Add(time.Duration(gained) * spare)
-	}
-	if r.tokens == 0 {
-		return false
-	}
-	r.tokens--
-	return true
 }
 
 // Counts returns how many writes have succeeded, and how many texts were dropped: by a limit, or because the API server did

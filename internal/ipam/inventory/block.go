@@ -45,7 +45,6 @@ func NewBlock(obj *api.IPAMBlock) Block {
 	if obj.Spec.Affinity != nil {
 		b.Affinity = shared(*obj.Spec.Affinity)
 	}
-	b.Claimed, _ = time.Parse(time.RFC3339, obj.Spec.AffinityClaimTime)
 	b.Free = len(obj.Spec.Unallocated)
 	owners := make([]Allocation, len(obj.Spec.Attributes))
 	for i := range obj.Spec.Attributes {

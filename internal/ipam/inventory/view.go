@@ -36,8 +36,6 @@ type Block struct {
 	CIDR     netip.Prefix
 	// Affinity is the owner as it is stored: "host:NODE", "virtual:load-balancer", or empty.
 	Affinity string
-	// Claimed is when the owner claimed it; zero if it does not say.
-	Claimed time.Time
 	// Sequence is the block's own number.
 	Sequence uint64
 	// Allocations are the addresses that are taken or cool down, in ascending order.

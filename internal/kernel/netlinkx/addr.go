@@ -16,9 +16,7 @@ type Scope uint8
 
 // The kernel's scopes.
 const (
-	ScopeUniverse Scope = unix.RT_SCOPE_UNIVERSE
-	ScopeLink     Scope = unix.RT_SCOPE_LINK
-	ScopeHost     Scope = unix.RT_SCOPE_HOST
+	ScopeLink Scope = unix.RT_SCOPE_LINK
 )
 
 // Family is an address family; the zero value stands for both.
@@ -43,9 +41,8 @@ func FamilyOf(a netip.Addr) Family {
 type Addr struct {
 	Prefix    netip.Prefix // the address itself with the length of its subnet
 	Link      int          // index
-	Scope     Scope
-	Tentative bool // IPv6: not usable yet, or a duplicate
-	Passing   bool // IPv6: made for privacy and soon replaced, or deprecated
+	Tentative bool         // IPv6: not usable yet, or a duplicate
+	Passing   bool         // IPv6: made for privacy and soon replaced, or deprecated
 }
 
 // Addrs lists the addresses of the link with the index given, or of all links for index 0.
@@ -60,7 +57,7 @@ func (c *Conn) Addrs(index int, family Family) ([]Addr, error) {
 			continue
 		}
 		addrs = append(addrs, Addr{
-			Prefix: prefixFromIPNet(a.IPNet), Link: a.LinkIndex, Scope: Scope(a.Scope),
+			Prefix: prefixFromIPNet(a.IPNet), Link: a.LinkIndex,
 			Tentative: a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0,
 			Passing:   prefixFromIPNet(a.IPNet).Addr().Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED) != 0,
 		})

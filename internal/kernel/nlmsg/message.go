@@ -22,7 +22,7 @@ var ErrMalformed = errors.New("malformed netlink message")
 // Message is one netlink message: netlink(7).
 type Message struct {
 	Kind, Flags uint16
-	Seq, Port   uint32
+	Seq         uint32
 	Body        []byte
 }
 
@@ -37,7 +37,7 @@ func Next(b []byte) (m Message, rest []byte, err error) {
 	}
 	m = Message{
 		Kind: binary.NativeEndian.Uint16(b[4:]), Flags: binary.NativeEndian.Uint16(b[6:]),
-		Seq: binary.NativeEndian.Uint32(b[8:]), Port: binary.NativeEndian.Uint32(b[12:]), Body: b[unix.SizeofNlMsghdr:size],
+		Seq: binary.NativeEndian.Uint32(b[8:]), Body: b[unix.SizeofNlMsghdr:size],
 	}
 	return m, b[min(Aligned(int(size)), len(b)):], nil
 }
