@@ -61,11 +61,20 @@ func TestReview(t *testing.T) {
 		{"egress port of a peer", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, teamB)}, nil, ""},
 		{"egress port of other pods", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, teamA)}, []string{reasonNoPort}, ""},
 		{"egress port of networks", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, policy.Peer{})}, nil, ""},
+		{"egress port of what Calico's rules match", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17, policy.Peer{Match: &policy.Match{Select: teamA.Pods}})}, []string{reasonNoPort}, ""},
 		{"egress port of any peer", policy.Policy{Subject: web, Rules: named(policy.Egress, "dns", 17)}, nil, ""},
 	} {
+		c.policy.Applies = [2]bool{true, true}
 		if got, text := reviewed(t, c.policy); !slices.Equal(got, c.want) || !strings.Contains(text, c.text) {
 			t.Errorf("%s: %q %q, want %q", c.what, got, text, c.want)
 		}
+	}
+}
+
+// A policy of Calico's that is for host endpoints alone is about no pods.
+func TestReviewOfHostPolicies(t *testing.T) {
+	if got, text := reviewed(t, policy.Policy{Problems: []string{"x"}}); !slices.Equal(got, []string{reasonInvalid}) {
+		t.Errorf("%q %q", got, text)
 	}
 }
 

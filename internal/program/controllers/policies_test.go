@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -107,6 +108,12 @@ func TestPoliciesAreReviewed(t *testing.T) {
 		w.apply("default", "port", networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{rule}}): {"PolicyPortUnknown"},
 		w.policy("kube-system", "empty"): {"PolicySelectsNoPod"},
 	}
+	calico := &api.CalicoNetworkPolicy{Meta: api.Meta{Namespace: "default", Name: "calico"}, Spec: api.CalicoNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
+		ServiceAccountSelector: "team == 'nobody'", Types: []string{"Egress"},
+		Egress: []api.CalicoRule{{Action: "Allow", Destination: api.CalicoEntityRule{Services: &api.CalicoServiceMatch{Name: "web"}}}},
+	}}}
+	w.create(calico)
+	want[calico.UID] = []string{"PolicySelectsNoPod"}
 	w.start("one", "", "TORTIE_POLICY=auto")
 	eventually(t, func() error {
 		list, err := w.core.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=NetworkPolicy"})

@@ -2,11 +2,12 @@ package labtest
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -28,13 +29,14 @@ var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Ver
 func ClusterNetworkPolicyDefinition(t testing.TB) string {
 	t.Helper()
 	const module = "sigs.k8s.io/network-policy-api"
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module)
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module) // it may not be here yet
 	cmd.Dir = filepath.Join(Root(), "lab", "conformance")
-	dir, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("find module %s: %v", module, err)
+	out, err := cmd.Output()
+	var of struct{ Dir string }
+	if err := errors.Join(err, json.Unmarshal(out, &of)); err != nil {
+		t.Fatalf("download module %s: %v: %s", module, err, out)
 	}
-	return filepath.Join(strings.TrimSpace(string(dir)), "config", "crd", "experimental", "policy.networking.k8s.io_clusternetworkpolicies.yaml")
+	return filepath.Join(of.Dir, "config", "crd", "experimental", "policy.networking.k8s.io_clusternetworkpolicies.yaml")
 }
 
 // DefineClusterNetworkPolicy creates that definition on a server.

@@ -305,6 +305,7 @@ func (l *life) scarce(t *testing.T, free []string, node string) {
 // configuration applies other settings of operators: BGP with passwords, services, reports, and mistakes.
 func (l *life) configuration(t *testing.T) {
 	admin := newUser(t, l.Admin)
+	admin.create(t, object(t, `{kind: GlobalNetworkPolicy, metadata: {name: accounts}, spec: {selector: has(nothing), serviceAccountSelector: has(nothing), types: [Ingress]}}`))
 	admin.create(t, object(t, `{apiVersion: v1, kind: Secret, metadata: {name: bgp, namespace: kube-system}, stringData: {password: x}}`))
 	admin.create(t, object(t, `{kind: BGPConfiguration, metadata: {name: default}, spec: {serviceClusterIPs: [{cidr: 10.96.0.0/16}], nodeMeshPassword: {secretKeyRef: {name: bgp, key: password}}}}`))
 	admin.create(t, object(t, `{kind: CalicoNodeStatus, metadata: {name: ask}, spec: {node: first, classes: [Agent, BGP, Routes], updatePeriodSeconds: 10}}`))

@@ -34,16 +34,17 @@ var kinds = map[string]schema.GroupVersionResource{
 	"IPPool":        custom("ippools"),
 	"IPAMConfig":    custom("ipamconfigs"),
 
-	"ClusterInformation": custom("clusterinformations"),
-	"FelixConfiguration": custom("felixconfigurations"),
-	"CalicoNodeStatus":   custom("caliconodestatuses"),
-	"Event":              {Version: "v1", Resource: "events"},
-	"Secret":             {Version: "v1", Resource: "secrets"},
-	"Role":               {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
-	"RoleBinding":        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
-	"BGPConfiguration":   custom("bgpconfigurations"),
-	"ClusterRole":        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
-	"ClusterRoleBinding": {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
+	"ClusterInformation":  custom("clusterinformations"),
+	"FelixConfiguration":  custom("felixconfigurations"),
+	"CalicoNodeStatus":    custom("caliconodestatuses"),
+	"Event":               {Version: "v1", Resource: "events"},
+	"Secret":              {Version: "v1", Resource: "secrets"},
+	"Role":                {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
+	"RoleBinding":         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
+	"BGPConfiguration":    custom("bgpconfigurations"),
+	"GlobalNetworkPolicy": custom("globalnetworkpolicies"),
+	"ClusterRole":         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+	"ClusterRoleBinding":  {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
 }
 
 func custom(plural string) schema.GroupVersionResource {
