@@ -193,7 +193,7 @@ func TestEachGoesOnAndStops(t *testing.T) {
 			if (err != nil) != (tt.reports != nil) {
 				t.Fatalf("error %v, want it to report %q", err, tt.reports)
 			}
-			difftest.Contains(t, err.Error(), tt.reports...)
+			difftest.Contains(t, fmt.Sprint(err), tt.reports...)
 			if d := cmp.Diff(tt.left, files(t, d)); d != "" || seen != tt.seen {
 				t.Errorf("saw %d, want %d; left (-want +got):\n%s", seen, tt.seen, d)
 			}
