@@ -47,9 +47,9 @@ const (
 	logDatagramSize = 1 << 16
 )
 
-// Drops returns a channel of packets that policies of a namespace have denied, or that Log rules have matched; nil is that of the process. They are a sample: the kernel tells up
-// to five in a second for each policy and direction. The channel is closed when ctx ends, or when the socket breaks: then ask again. Only one
-// process of a namespace can ask; the error is unix.EPERM for others.
+// Drops returns a channel of packets that policies of a namespace have denied, or that Log rules have matched; nil is that of the process. They are a
+// sample: the kernel tells up to five in a second for each policy and direction. The channel is closed when ctx ends, or when the socket breaks: then
+// ask again. Only one process of a namespace can ask; the error is unix.EPERM for others.
 func Drops(ctx context.Context, ns *netlinkx.Namespace) (<-chan Drop, error) {
 	var socket *nlmsg.Events
 	listen := func() (err error) {
