@@ -47,6 +47,9 @@ func (s *Server) DefineClusterNetworkPolicy(t testing.TB) {
 	errtest.Must(t, applyDefinitions(ctx, s.kubeconfig, ClusterNetworkPolicyDefinition(t)))
 }
 
+// definePatience bounds applyDefinitions: in an emulated machine the API server takes minutes for the rules of Calico's policies.
+const definePatience = 10 * time.Minute
+
 // applyDefinitions creates every definition of the files that match a pattern, and returns when the API server serves them.
 func applyDefinitions(ctx context.Context, kubeconfig, pattern string) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)

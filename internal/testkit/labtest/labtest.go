@@ -92,7 +92,7 @@ var shared = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), definePatience)
 	defer cancel()
 	if err := applyDefinitions(ctx, kubeconfig, filepath.Join(ChartDir(), "crds", "*.yaml")); err != nil {
 		return "", err

@@ -6,7 +6,6 @@ import (
 	"io"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -43,7 +42,7 @@ func NewServer(t testing.TB) *Server {
 // define creates this project's definitions on a server.
 func define(t testing.TB, s *Server) *Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), definePatience)
 	defer cancel()
 	errtest.Must(t, applyDefinitions(ctx, s.kubeconfig, filepath.Join(ChartDir(), "crds", "*.yaml")))
 	return s
