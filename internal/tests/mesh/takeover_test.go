@@ -30,7 +30,7 @@ const felixTable = `table ip calico {
 
 // A node migrates from Calico to the agent and back without packet loss, among a node that keeps Calico and one that always has the agent. One
 // pool has no encapsulation, with BIRD's routes, and one has VXLAN, with Felix's. The agent starts while BIRD still runs, and leaves its
-// routes alone; then it takes over. After the way back both have their routes again.
+// routes alone; then it takes over. After the way back both have their routes again. Only the BIRD of the node that keeps Calico may lose packets.
 func TestNodeChangesOverAndBack(t *testing.T) {
 	t.Parallel()
 	c := meshtest.NewCluster(t)
@@ -70,6 +70,7 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 		for _, pair := range [][2]*meshtest.Pod{{node.pod, agentPod}, {node.pod, stays.pod}, {felix.pod, vxPod}, {felix.pod, staying.pod}, {stays.pod, agentPod}, {staying.pod, vxPod}} {
 			all = append(all, meshtest.StartTraffic(t, pair[0], pair[1])...)
 		}
+		all[3].PastBIRD(1) // from stays.pod to node.pod
 		return all
 	}
 	packets := streams()
