@@ -163,6 +163,7 @@ func (f *PolicyFeed) note(what part) {
 func (f *PolicyFeed) noteLocked(what part) {
 	f.stale |= what
 	wait.Signal(f.changed)
+	f.calicoWatches.found = f.calicoWatches.found && what&partsOfCalicoPolicies == 0
 	if what&(partClusterPolicies|partsOfCalicoPolicies) != 0 {
 		wait.Signal(f.resync) // they may need nodes, services or service accounts
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -109,36 +110,41 @@ func renew[T any](f *PolicyFeed, what part, from *objectStore[T], to *[]*T) {
 
 // calicoWatches are open while policies name what they bring.
 type calicoWatches struct {
+	found        bool                   // needs are those of the policies
+	needs        map[string]policyNeeds // by UID of the policy
 	accounts     *tempWatch[policyAccount]
 	wantAccounts bool
 	slices       map[string]*tempWatch[policySlice] // by selector
 	wantSlices   string                             // a selector; empty: none
+	lastSlices   string                             // the one that was wanted last
+}
+
+// policyNeeds are those of an object, or of its last version of which these could be read: PolicyReader keeps that one.
+type policyNeeds struct {
+	of any
+	policy.Needs
 }
 
 // mostServices are selected by their names, so that the selector has room in a request; for more there is one watch of all.
 const mostServices = 50
 
-// findNamed finds what policies name. The caller holds the lock.
+// findNamed finds what policies name, if these have changed. The caller holds the lock.
 func (f *PolicyFeed) findNamed() {
 	w := &f.calicoWatches
+	if w.found {
+		return
+	}
+	before := w.needs
+	w.found, w.needs = true, map[string]policyNeeds{}
+	findNeeds(w, before, f.calico.policies.each(), policy.FromCalicoNetworkPolicy)
+	findNeeds(w, before, f.calico.globalPolicies.each(), policy.FromCalicoGlobalNetworkPolicy)
 	services := map[string]bool{}
 	w.wantAccounts = false
-	note := func(s *api.CalicoPolicySpec) {
-		w.wantAccounts = w.wantAccounts || s.ServiceAccountSelector != ""
-		for _, rule := range slices.Concat(s.Ingress, s.Egress) {
-			for _, entity := range []*api.CalicoEntityRule{&rule.Source, &rule.Destination} {
-				w.wantAccounts = w.wantAccounts || entity.ServiceAccounts != nil && entity.ServiceAccounts.Selector != ""
-				if entity.Services != nil && entity.Services.Name != "" {
-					services[entity.Services.Name] = true
-				}
-			}
+	for _, n := range w.needs {
+		w.wantAccounts = w.wantAccounts || n.Accounts
+		for _, s := range n.Services {
+			services[s.Name] = true
 		}
-	}
-	for _, p := range f.calico.policies.each() {
-		note(&p.Spec.CalicoPolicySpec)
-	}
-	for _, p := range f.calico.globalPolicies.each() {
-		note(&p.Spec.CalicoPolicySpec)
 	}
 	switch w.wantSlices = ""; {
 	case len(services) > mostServices:
@@ -146,9 +152,24 @@ func (f *PolicyFeed) findNamed() {
 	case len(services) > 0:
 		w.wantSlices = api.LabelServiceName + " in (" + strings.Join(slices.Sorted(maps.Keys(services)), ",") + ")"
 	}
+	w.lastSlices = cmp.Or(w.wantSlices, w.lastSlices)
 }
 
-// keepCalico opens and closes watches. A watch of EndpointSlices is closed when that of another selector has been listed. The caller holds the lock.
+// findNeeds reads each object once. Which tiers there are does not matter.
+func findNeeds[T any](w *calicoWatches, before map[string]policyNeeds, all []*T, read func(*T, map[string]policy.Tier) (policy.Policy, error)) {
+	for _, o := range all {
+		n := before[metaOf(o).UID]
+		if n.of != o {
+			if p, err := read(o, nil); err == nil {
+				n.Needs = p.Needs()
+			}
+			n.of = o
+		}
+		w.needs[metaOf(o).UID] = n
+	}
+}
+
+// keepCalico opens and closes watches. The caller holds the lock.
 func (f *PolicyFeed) keepCalico(ctx context.Context, now time.Time) {
 	f.findNamed()
 	w := &f.calicoWatches
@@ -156,15 +177,22 @@ func (f *PolicyFeed) keepCalico(ctx context.Context, now time.Time) {
 		of := newObjectStore(samePolicyAccount, func(*policyAccount) { f.note(partCalicoMore) })
 		return openTemp(ctx, f, source[policyAccount]{name: "ServiceAccount", partial: true, pages: podPage, doubtful: true}, of, partCalicoMore)
 	})
-	selectors := slices.Collect(maps.Keys(w.slices))
-	if w.wantSlices != "" && w.slices[w.wantSlices] == nil {
-		selectors = append(selectors, w.wantSlices)
+	last := keepOpen(f, w.slices[w.lastSlices], w.wantSlices != "", now, partCalicoMore, func() *tempWatch[policySlice] { return f.openSlices(ctx, w.lastSlices) })
+	if w.slices[w.lastSlices] = last; last == nil {
+		delete(w.slices, w.lastSlices)
 	}
-	for _, selector := range selectors {
-		wanted := selector == w.wantSlices || w.wantSlices != "" && !w.listed(w.wantSlices)
-		open := keepOpen(f, w.slices[selector], wanted, now, partCalicoMore, func() *tempWatch[policySlice] { return f.openSlices(ctx, selector) })
-		if w.slices[selector] = open; open == nil {
+	f.endSlices()
+}
+
+// endSlices closes watches of EndpointSlices by other selectors, which do not linger: who writes policies could have any number of them open. What
+// has been listed stays until the wanted ones have been. The caller holds the lock.
+func (f *PolicyFeed) endSlices() {
+	w := &f.calicoWatches
+	for selector, open := range w.slices {
+		if selector != w.lastSlices && (!open.listed || w.listed(w.lastSlices)) {
+			open.stop()
 			delete(w.slices, selector)
+			f.noteLocked(partCalicoMore)
 		}
 	}
 }

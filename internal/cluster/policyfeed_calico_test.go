@@ -73,7 +73,7 @@ func TestPolicyFeedFollowsWhatCalicosPoliciesName(t *testing.T) {
 	if got := fmt.Sprint(r.view.Calico.Services[of]); got != "[{10.0.0.7 0 0} {10.0.0.7 6 80}]" {
 		t.Errorf("endpoints %s", got)
 	}
-	put(t, cfg, p, "two", calicoObject("NetworkPolicy", "two", "", `"serviceAccountSelector":"team == 'red'","egress":[{"action":"Allow","destination":{"services":{"name":"dns","namespace":"kube-system"}}}]`))
+	put(t, cfg, p, "two", calicoObject("NetworkPolicy", "two", "", `"selector":"pcsa.team == 'red'","egress":[{"action":"Allow","destination":{"services":{"name":"dns","namespace":"kube-system"}}}]`))
 	r.await(t, "service accounts", func(v *PolicyView) bool {
 		return !v.ServicesMissing && !v.AccountsMissing && v.Calico.Accounts[policy.Account{Namespace: "named", Name: "robot"}]["team"] == "red"
 	})
@@ -83,5 +83,48 @@ func TestPolicyFeedFollowsWhatCalicosPoliciesName(t *testing.T) {
 	}
 	if len(r.view.Calico.Services[of]) == 0 {
 		t.Error("the endpoints went with the selector")
+	}
+}
+
+// The API server refuses a selector with a name that no Service can have: one policy would keep each agent from all Services. Policies name too many
+// Services for a selector, or one after the other: then there are few watches, all the same.
+func TestPolicyFeedAsksForFewServices(t *testing.T) {
+	cfg, _, asked := recorded(t)
+	aNamespace(t, cfg, "few")
+	path := calicoPath + "namespaces/few/networkpolicies"
+	naming := func(name string, services ...string) string {
+		for i, s := range services {
+			services[i] = fmt.Sprintf(`{"action":"Allow","destination":{"services":{"name":%q}}}`, s)
+		}
+		return calicoObject("NetworkPolicy", name, "", `"egress":[`+strings.Join(services, ",")+`]`)
+	}
+	illegal := []string{" ", "a b", "Web", "web,", "web)", "-web", "web.", "a_b", "wéb", strings.Repeat("w", 64)}
+	put(t, cfg, path, "illegal", naming("illegal", append(illegal, "web")...))
+	inNamespace := `"egress":[{"action":"Deny","destination":{"services":{"name":"dns","namespace":"A,b"}}}]`
+	put(t, cfg, calicoPath+"globalnetworkpolicies", "few-illegal", calicoObject("GlobalNetworkPolicy", "few-illegal", "", inNamespace))
+	r := feedAt(t, cfg)
+	r.want(t, policy.Interest{})
+	watches := func() []string {
+		return slices.DeleteFunc(asked.take(), func(r string) bool { return !strings.HasPrefix(r, "watch endpointslices") })
+	}
+	if got, want := watches(), []string{"watch endpointslices with kubernetes.io/service-name in (web)"}; !slices.Equal(got, want) {
+		t.Errorf("asked %q, want %q", got, want)
+	}
+	numbered := make([]string, mostServices+1)
+	for i := range numbered {
+		numbered[i] = fmt.Sprintf("web-%d", i)
+		put(t, cfg, path, numbered[i], naming(numbered[i], numbered[i]))
+	}
+	r.await(t, "the Services", func(v *PolicyView) bool {
+		r.feed.mu.Lock()
+		defer r.feed.mu.Unlock()
+		open := len(r.feed.calicoWatches.slices)
+		if open > 2 {
+			t.Fatalf("%d watches of EndpointSlices", open)
+		}
+		return len(v.Calico.NetworkPolicies) == len(numbered)+1 && !v.ServicesMissing && open == 1
+	})
+	if got, want := watches(), "watch endpointslices with kubernetes.io/service-name"; len(got) == 0 || !slices.Contains(got, want) {
+		t.Errorf("asked %q, want %q", got, want)
 	}
 }

@@ -212,3 +212,26 @@ func checkRead(t *testing.T, spec api.CalicoPolicySpec, convert func() (Policy, 
 		}
 	}
 }
+
+// Labels of service accounts may be read by a selector for them, or by name in any other.
+func TestPolicyNeedsLabelsOfAccounts(t *testing.T) {
+	for spec, want := range map[string]bool{
+		`"serviceAccountSelector":"x == 'y'"`: true,
+		`"selector":"!has(pcsa.x)"`:           true,
+		`"ingress":[{"action":"Allow","source":{"serviceAccounts":{"selector":"has(x)"}}}]`:                 true,
+		`"ingress":[{"action":"Allow","source":{"selector":"a == 'b' || pcsa.x != 'y'"}}]`:                  true,
+		`"egress":[{"action":"Deny","destination":{"notSelector":"pcsa.x in {'y'}"}}]`:                      true,
+		`"egress":[{"action":"Deny","source":{"selector":"pcsa.projectcalico.org/name contains 'x'"}}]`:     true,
+		`"selector":"projectcalico.org/serviceaccount == 'x'"`:                                              false,
+		`"serviceAccountSelector":"all()"`:                                                                  false,
+		`"ingress":[{"action":"Allow","source":{"serviceAccounts":{"names":["x"]},"selector":"has(pcs)"}}]`: false,
+	} {
+		var n api.CalicoNetworkPolicy
+		errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"namespace":"x","name":"n"},"spec":{`+spec+`}}`), &n))
+		p, err := FromCalicoNetworkPolicy(&n, nil)
+		errtest.Must(t, err)
+		if got := p.Needs().Accounts; got != want {
+			t.Errorf("%s: needs labels of service accounts: %v, want %v", spec, got, want)
+		}
+	}
+}

@@ -194,6 +194,10 @@ func (c *calicoRule) service(peerOf Direction, field string, e *api.CalicoEntity
 		c.unreadable(field+".name", "", "is missing: name a Service")
 	case in == "":
 		c.unreadable(field+".namespace", "", "is missing: name the Service's namespace")
+	case !dnsLabel(s.Name):
+		c.unreadable(field+".name", s.Name, "is no Service's name, which has up to 63 lower-case letters, digits and hyphens: correct it")
+	case !dnsLabel(in):
+		c.unreadable(field+".namespace", in, "is no namespace's name, which has up to 63 lower-case letters, digits and hyphens: correct it")
 	case others:
 		c.unreadable(field, s.Name, "excludes nets and selectors: give either")
 	case peerOf == Egress && len(e.Ports)+len(e.NotPorts) > 0:
@@ -202,6 +206,12 @@ func (c *calicoRule) service(peerOf Direction, field string, e *api.CalicoEntity
 		return &Service{Namespace: in, Name: s.Name}
 	}
 	return nil
+}
+
+// dnsLabel reports whether a Service or a namespace may have the name: agents ask the API server for Services by name, and it refuses a request with
+// another name, together with all other names in it.
+func dnsLabel(name string) bool {
+	return len(name) <= 63 && strings.Trim(name, "-") == name && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && name != ""
 }
 
 // match reads what addresses of an end must be; nil: any.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/api/selector"
 )
@@ -247,5 +248,28 @@ type ServiceEndpoint struct {
 // Account names a service account.
 type Account struct{ Namespace, Name string }
 
+// Needs are what decides on a policy besides pods, namespaces, nodes, network sets and host endpoints.
+type Needs struct {
+	Services []Service
+	Accounts bool // labels of service accounts
+}
+
+// Needs looks into the subject and all rules.
+func (p *Policy) Needs() Needs {
+	n := Needs{Accounts: p.Subject.readsAccountLabels()}
+	for _, rule := range slices.Concat(p.Rules[Ingress], p.Rules[Egress]) {
+		n.Accounts = n.Accounts || rule.Own.ReadsAccounts()
+		for _, peer := range rule.Peers {
+			n.Accounts = n.Accounts || peer.Match.ReadsAccounts()
+			if peer.Service != nil {
+				n.Services = append(n.Services, *peer.Service)
+			}
+		}
+	}
+	return n
+}
+
 // ReadsAccounts reports whether labels of service accounts decide.
-func (m *Match) ReadsAccounts() bool { return m.Select != nil && m.Select.AccountLabels.String() != "" }
+func (m *Match) ReadsAccounts() bool {
+	return m != nil && m.Select != nil && m.Select.readsAccountLabels()
+}

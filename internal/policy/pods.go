@@ -56,10 +56,17 @@ func (p *Pods) matches(x *selectable, unknown bool) bool {
 
 // readsUnknown reports whether it depends on labels that are not known: none, of the zero selectable.
 func (p *Pods) readsUnknown(x *selectable) bool {
-	reads := func(prefix string) bool {
-		return slices.ContainsFunc(p.Labels.Keys(), func(key string) bool { return strings.HasPrefix(key, prefix) })
-	}
-	return !x.knownNamespace && reads(ofNamespacePrefix) || !x.knownAccount && (len(p.AccountLabels.Keys()) > 0 || reads(ofAccountPrefix))
+	return !x.knownNamespace && p.reads(ofNamespacePrefix) || !x.knownAccount && p.readsAccountLabels()
+}
+
+// reads reports whether the selector on labels reads any with the prefix.
+func (p *Pods) reads(prefix string) bool {
+	return slices.ContainsFunc(p.Labels.Keys(), func(key string) bool { return strings.HasPrefix(key, prefix) })
+}
+
+// readsAccountLabels reports whether the selection depends on labels of service accounts.
+func (p *Pods) readsAccountLabels() bool {
+	return p.Calico && (len(p.AccountLabels.Keys()) > 0 || p.reads(ofAccountPrefix))
 }
 
 // text is equal for equal selections.
@@ -85,9 +92,7 @@ func (p *Pods) text() string {
 
 // readsAccount reports whether the selection depends on the pod's service account.
 func (p *Pods) readsAccount() bool {
-	return p.Calico && (p.Accounts != nil || p.AccountLabels.String() != "" || slices.ContainsFunc(p.Labels.Keys(), func(key string) bool {
-		return key == labelAccount || strings.HasPrefix(key, ofAccountPrefix)
-	}))
+	return p.readsAccountLabels() || p.Calico && (p.Accounts != nil || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
 }
 
 // podIndex finds the selections that a pod is in without trying all of them.
