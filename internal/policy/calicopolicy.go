@@ -106,9 +106,10 @@ func (r *calicoReader) types(spec *api.CalicoPolicySpec) (applies [2]bool) {
 
 // calicoTiers are the tiers that need no object, and that none changes. Calico 3.32 renames the two of Kubernetes' administrators.
 var calicoTiers = map[string]Tier{
-	names.TierDefault: TierDefault,
-	"kube-admin":      TierAdmin, "adminnetworkpolicy": TierAdmin,
-	"kube-baseline": TierBaseline, "baselineadminnetworkpolicy": TierBaseline,
+	names.TierDefault:    TierDefault,
+	TierAdmin.Name:       TierAdmin,
+	TierBaseline.Name:    TierBaseline,
+	"adminnetworkpolicy": TierAdmin, "baselineadminnetworkpolicy": TierBaseline,
 }
 
 // tier finds the tier that a policy names. One that does not exist comes last and denies.

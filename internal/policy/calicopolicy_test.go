@@ -28,8 +28,8 @@ func TestCalicoPolicies(t *testing.T) {
 		{`{"types":["Both"]}`, "default +Inf [true true] (in x) 0 0", `spec.types[0] "Both" Ingress Egress`},
 		{`{"types":["Egress"],"selector":"has(a)","serviceAccountSelector":"has(s)"}`, "default +Inf [false true] (in x; with has(a); accounts with has(s)) 0 0", ""},
 		{`{"types":["Egress"],"tier":"security","performanceHints":["AssumeNeededOnEveryNode"]}`, "security +Inf [false true] (in x) 0 0", ""},
-		{`{"types":["Egress"],"tier":"kube-admin"}`, "admin +Inf [false true] (in x) 0 0", ""},
-		{`{"types":["Egress"],"tier":"baselineadminnetworkpolicy"}`, "baseline +Inf [false true] (in x) 0 0", ""},
+		{`{"types":["Egress"],"tier":"kube-admin"}`, "kube-admin +Inf [false true] (in x) 0 0", ""},
+		{`{"types":["Egress"],"tier":"baselineadminnetworkpolicy"}`, "kube-baseline +Inf [false true] (in x) 0 0", ""},
 		{`{"types":["Egress"],"tier":"gone"}`, "gone missing +Inf [false true] (in x) 0 0", `spec.tier "gone" create`},
 		{`{"types":["Egress"],"selector":"global()"}`, "default +Inf [false true] (in x; with global()) 0 0", `spec.selector "global()" namespaceSelector`},
 	} {

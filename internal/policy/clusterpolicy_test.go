@@ -168,7 +168,7 @@ func TestTiers(t *testing.T) {
 		t.Errorf("explained as %+v, %+v", e, j)
 	}
 	e = Explain(cluster(deny), Party{Address: netip.MustParseAddr(ya)}, Party{Pod: PodKey{"x", "a"}}, Packet{Protocol: TCP, Port: 80})
-	if j := e.Ingress; e.Allow || j.Tier != "admin" || j.Rule != 0 || j.Policy != deny.ID || j.Verdict.By != deny.ID {
+	if j := e.Ingress; e.Allow || j.Tier != "kube-admin" || j.Rule != 0 || j.Policy != deny.ID || j.Verdict.By != deny.ID {
 		t.Errorf("explained as %+v, %+v", e, j)
 	}
 }

@@ -65,11 +65,11 @@ type Tier struct {
 	Missing bool
 }
 
-// The tiers of Kubernetes. What no tier decides is allowed.
+// The tiers of Kubernetes, as Calico calls them: no Tier object makes another one of the same name. What no tier decides is allowed.
 var (
-	TierAdmin    = Tier{Name: "admin", Order: 1000, End: Pass}
+	TierAdmin    = Tier{Name: "kube-admin", Order: 1000, End: Pass}
 	TierDefault  = Tier{Name: "default", Order: 1_000_000, End: Deny} // NetworkPolicy, and Calico's policies without a tier
-	TierBaseline = Tier{Name: "baseline", Order: 10_000_000, End: Pass}
+	TierBaseline = Tier{Name: "kube-baseline", Order: 10_000_000, End: Pass}
 )
 
 // Policy is a policy of any kind. What was invalid in its object is already closed, see Problems.

@@ -12,8 +12,8 @@ var (
 	accountNames  = []string{"default", "robot"}
 	accountLabels = map[string][]string{"team": {"red", "blue"}, "app": {"web"}}
 	thingLabels   = map[string][]string{"app": {"web", "db", "api"}, "tier": {"x", "y"}, "kind": {"partner", "bad"}}
-	// tierNames are those of tiers; of the last one there is never an object.
-	tierNames   = []string{"t0", "t1", "t2", "t3"}
+	// tierNames are those of tiers; of the last one there is never an object. Two are those of ClusterNetworkPolicy's own tiers, but for a prefix.
+	tierNames   = []string{"t0", "admin", "baseline", "t3"}
 	shownLabels = map[string][]string{
 		"projectcalico.org/namespace": {"ns-0", "ns-1"}, "projectcalico.org/orchestrator": {"k8s"}, "projectcalico.org/serviceaccount": {"default", "robot"},
 		"pcns.env": {"dev", "prod"}, "pcns.projectcalico.org/name": {"ns-0", "ns-1"}, "pcsa.team": {"red", "blue"}, "pcsa.projectcalico.org/name": {"robot"},
@@ -117,7 +117,7 @@ func (g Generator) net() string {
 
 func (g Generator) tier(name string) (t api.CalicoTier) {
 	t.Name = name
-	t.Spec.Order = g.order(-1, 1, 10, 999, 1000, 2000, 1e6, 1e7, 1e7+1)
+	t.Spec.Order = g.order(-1, 1, 10, 999, 1000, 1000, 1000, 2000, 1e6, 1e7, 1e7, 1e7+1)
 	t.Spec.DefaultAction = pick(g, "", "Deny", "Deny", "Pass", "Pass", "Allow")
 	return t
 }

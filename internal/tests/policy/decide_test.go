@@ -146,7 +146,7 @@ func (v view) wrong(p policytest.Packet) string {
 		}
 		want := v.Judge(pod, d == policy.Ingress, p)
 		if why == nil || why.Pod != keyOf(pod) || why.Verdict.Allow != want.Allow || why.Policy != by(want) || why.Rule != want.Rule ||
-			why.Tier != tierOf(want) || !slices.Equal(why.Logs, logsOf(want)) {
+			why.Tier != want.Tier || !slices.Equal(why.Logs, logsOf(want)) {
 			return fmt.Sprintf("%s of %s is explained by %+v, the reference says %+v", d, keyOf(pod), why, want)
 		}
 		if pod.Spec.NodeName != policytest.Node {
@@ -189,14 +189,6 @@ func ends(c *policytest.Cluster, p policytest.Packet) map[policy.Direction]*api.
 
 func by(d policytest.Decision) policy.ID {
 	return policy.ID{Kind: d.Kind, Namespace: d.Namespace, Name: d.Name}
-}
-
-// tierOf is the core's name of the tier that decided.
-func tierOf(d policytest.Decision) string {
-	if name, ok := map[string]string{"kube-admin": policy.TierAdmin.Name, "kube-baseline": policy.TierBaseline.Name}[d.Tier]; ok {
-		return name
-	}
-	return d.Tier
 }
 
 func logsOf(d policytest.Decision) (all []policy.LogRule) {
