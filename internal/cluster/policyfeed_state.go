@@ -90,6 +90,7 @@ func (r *PolicyReader) policies(before *PolicyReader, v *PolicyView, s *PolicySt
 			if p, known = before.good[named]; !known {
 				continue
 			}
+			p = p.In(tiers)
 		} else if len(p.Problems) > 0 {
 			s.Invalid[o.ID] = p.Problems
 		}

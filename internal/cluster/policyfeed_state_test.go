@@ -29,6 +29,7 @@ func TestPolicyReader(t *testing.T) {
 		leftOut int
 	}{
 		{readable, nil, policy.Deny, true, 0}, {readable, tier("Pass"), policy.Pass, false, 0}, {readable, tier("Deny"), policy.Deny, false, 0}, {unreadable, tier("Deny"), policy.Deny, false, 1},
+		{unreadable, tier("Pass"), policy.Pass, false, 1}, {unreadable, nil, policy.Deny, true, 1},
 	} {
 		v := &PolicyView{Calico: CalicoView{NetworkPolicies: []*api.CalicoNetworkPolicy{step.of}, Tiers: step.tiers, NetworkSets: sets}}
 		s := r.State(v)

@@ -115,14 +115,27 @@ var calicoTiers = map[string]Tier{
 // tier finds the tier that a policy names. One that does not exist comes last and denies.
 func (r *calicoReader) tier(field string, tiers map[string]Tier) Tier {
 	name := names.Tier(field)
+	tier := tierOf(name, tiers)
+	if tier.Missing {
+		r.problem("spec.tier", name, "does not exist, so that the policy comes after those of all tiers: create the Tier, or correct the name")
+	}
+	return tier
+}
+
+func tierOf(name string, tiers map[string]Tier) Tier {
 	if tier, ok := calicoTiers[name]; ok {
 		return tier
 	}
 	if tier, ok := tiers[name]; ok {
 		return tier
 	}
-	r.problem("spec.tier", name, "does not exist, so that the policy comes after those of all tiers: create the Tier, or correct the name")
 	return Tier{Name: name, Order: math.Inf(1), End: Deny, Missing: true}
+}
+
+// In is the policy in its tier as that is now: a policy that was read with other tiers would be in a tier of its own.
+func (p Policy) In(tiers map[string]Tier) Policy {
+	p.Tier = tierOf(p.Tier.Name, tiers)
+	return p
 }
 
 // FromCalicoTiers converts Tiers, by name, with what is wrong with each.
