@@ -28,8 +28,8 @@ type CalicoView struct {
 	NetworkSets           []*api.CalicoNetworkSet
 	GlobalNetworkSets     []*api.CalicoGlobalNetworkSet
 	HostEndpoints         []*api.CalicoHostEndpoint
-	// Services has the endpoints, ready or not, of the Services that policies name, and maybe of others. Accounts are labels of service accounts. Both
-	// are empty while no policy names any.
+	// Services has the endpoints, ready or not, of the Services that policies name, and maybe of others. Accounts are labels of all service accounts,
+	// or nil. Both are empty while no policy names any.
 	Services map[policy.Service][]policy.ServiceEndpoint
 	Accounts map[policy.Account]map[string]string
 }
@@ -222,9 +222,9 @@ func (w *calicoWatches) failures() (errs []error) {
 	return errs
 }
 
-// labels are those of the service accounts.
+// labels are those of the service accounts; nil before all have been listed.
 func (w *calicoWatches) labels() map[policy.Account]map[string]string {
-	if w.accounts == nil {
+	if w.accounts == nil || !w.accounts.listed {
 		return nil
 	}
 	labels := map[policy.Account]map[string]string{}

@@ -75,6 +75,9 @@ func TestPolicyFeedFollowsWhatCalicosPoliciesName(t *testing.T) {
 	}
 	put(t, cfg, p, "two", calicoObject("NetworkPolicy", "two", "", `"selector":"pcsa.team == 'red'","egress":[{"action":"Allow","destination":{"services":{"name":"dns","namespace":"kube-system"}}}]`))
 	r.await(t, "service accounts", func(v *PolicyView) bool {
+		if v.AccountsMissing && v.Calico.Accounts != nil {
+			t.Error("an incomplete list of service accounts says that those missing do not exist")
+		}
 		return !v.ServicesMissing && !v.AccountsMissing && v.Calico.Accounts[policy.Account{Namespace: "named", Name: "robot"}]["team"] == "red"
 	})
 	want := []string{"watch endpointslices with kubernetes.io/service-name in (dns,web)", "watch endpointslices with kubernetes.io/service-name in (web)", "watch serviceaccounts metadata"}

@@ -152,10 +152,13 @@ func (w world) calicoState() State {
 	}
 	for _, ns := range worldNamespaces {
 		for _, name := range worldAccounts[1:] {
-			if w.chance(95) {
+			if w.chance(90) {
 				s.Accounts[Account{ns, name}] = w.labels()
 			}
 		}
+	}
+	if w.chance(10) {
+		s.Accounts = nil
 	}
 	for i := range w.IntN(4) {
 		set := NetworkSet{Namespace: pick(w, "", "", "x", "y"), Name: fmt.Sprint(i), Labels: w.labels(), Nets: w.nets()}

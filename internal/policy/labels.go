@@ -38,8 +38,7 @@ type selectable struct {
 // knows reports whether the labels are known that a pod has of its namespace and of its service account.
 func (d directory) knows(pod *Pod) (namespace, account bool) {
 	_, namespace = d.namespaces[pod.Namespace]
-	_, account = d.accounts[Account{pod.Namespace, pod.Account}]
-	return namespace, account || pod.Account == ""
+	return namespace, d.accounts != nil || pod.Account == ""
 }
 
 func (d directory) pod(pod *Pod, calico bool) selectable {
@@ -52,9 +51,11 @@ func (d directory) pod(pod *Pod, calico bool) selectable {
 	delete(x.calico, labelAccount)
 	x.calico[labelOrchestrator] = orchestrator
 	if pod.Account != "" {
-		x.ofAccount = withName(d.accounts[Account{pod.Namespace, pod.Account}], pod.Account)
 		x.calico[labelAccount] = pod.Account
-		prefixed(x.calico, ofAccountPrefix, x.ofAccount)
+		if labels, there := d.accounts[Account{pod.Namespace, pod.Account}]; there {
+			x.ofAccount = withName(labels, pod.Account)
+			prefixed(x.calico, ofAccountPrefix, x.ofAccount)
+		}
 	}
 	return x
 }

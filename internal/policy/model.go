@@ -191,7 +191,8 @@ type State struct {
 	Sets          []NetworkSet
 	HostEndpoints []HostEndpoint
 	Services      map[Service][]ServiceEndpoint
-	Accounts      map[Account]map[string]string // labels of service accounts
+	// Accounts are labels of service accounts; nil: they are not known. One that is missing has none, as to Calico.
+	Accounts map[Account]map[string]string
 }
 
 // PodKey names a pod.

@@ -209,7 +209,7 @@ func (x *podIndex) of(pod *Pod) (found []int32) {
 	if x.calico {
 		views(true, seen.calico, seen.calicoNamespace)
 	}
-	if !seen.knownNamespace || !seen.knownAccount {
+	if !seen.knownNamespace || x.accounts && !seen.knownAccount {
 		try(x.unsure)
 		slices.Sort(found)
 		found = slices.Compact(found)

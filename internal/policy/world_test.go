@@ -176,7 +176,7 @@ func (w world) move(s *State) PodKey {
 	s.Pods = maps.Clone(s.Pods)
 	old := s.Pods[key]
 	defer func() {
-		if p := s.Pods[key]; p != nil && s.Accounts != nil {
+		if p := s.Pods[key]; p != nil && s.Services != nil {
 			p.Account = pick(w, worldAccounts...)
 		}
 	}()

@@ -32,7 +32,9 @@ func (g Generator) CalicoCluster() *Cluster {
 	c := g.Cluster()
 	for _, n := range c.Namespaces {
 		for _, name := range accountNames {
-			c.ServiceAccounts = append(c.ServiceAccounts, ServiceAccount{api.Meta{Namespace: n.Name, Name: name, Labels: g.labels(accountLabels)}})
+			if a := (ServiceAccount{api.Meta{Namespace: n.Name, Name: name, Labels: g.labels(accountLabels)}}); g.chance(90) { // else it was deleted
+				c.ServiceAccounts = append(c.ServiceAccounts, a)
+			}
 		}
 	}
 	for i := range c.Pods {

@@ -111,7 +111,7 @@ func (t thing) inNamespaces(selector string) bool {
 	return matches
 }
 
-// hasServiceAccount: only pods have one; one that has none yet has no labels of it.
+// hasServiceAccount: only pods have one; one of which the account was deleted has no labels of it.
 func (t thing) hasServiceAccount(selector string) bool {
 	matches, _ := EvalSelector(selector, t.ofAccount)
 	return matches && t.pod
