@@ -91,7 +91,7 @@ var supported = map[string]struct {
 		"interfaceName": ignores(hostsOnly),
 		"expectedIPs":   does("as addresses in policies of pods"),
 		"profiles":      ignores(hostsOnly),
-		"ports":         does("as names of ports in policies of pods"),
+		"ports":         does("as names of ports in Calico's policies of pods"),
 	}},
 	"CalicoEndpointPort":                      {"ports[] of HostEndpoint", map[string]support{"name": does(""), "protocol": does(""), "port": does("")}},
 	"CalicoStagedNetworkPolicySpec":           {"StagedNetworkPolicy", map[string]support{"stagedAction": ignores(staged)}},

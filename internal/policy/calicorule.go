@@ -24,7 +24,7 @@ type calicoRule struct {
 
 func (r *calicoReader) rules(d Direction, stored []api.CalicoRule) (all []Rule) {
 	for i := range stored {
-		c := &calicoRule{calicoReader: r, d: d, field: fmt.Sprintf("spec.%s[%d]", d, i), in: &stored[i], out: Rule{AnyPeer: true, AnyPort: true}}
+		c := &calicoRule{calicoReader: r, d: d, field: fmt.Sprintf("spec.%s[%d]", d, i), in: &stored[i], out: Rule{AnyPeer: true, AnyPort: true, HostPorts: true}}
 		all = append(all, c.rule())
 	}
 	return all

@@ -92,7 +92,7 @@ func (w world) severalPorts(most int) (all []Port) {
 }
 
 func (w world) calicoRule(d Direction) Rule {
-	r := Rule{Action: pick(w, Allow, Allow, Deny, Pass, Log), AnyPeer: w.chance(35), AnyPort: w.chance(50)}
+	r := Rule{Action: pick(w, Allow, Allow, Deny, Pass, Log), AnyPeer: w.chance(35), AnyPort: w.chance(50), HostPorts: w.chance(80)}
 	if w.chance(25) {
 		r.Family = pick[uint8](w, 4, 6)
 	}

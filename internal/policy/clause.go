@@ -208,10 +208,10 @@ func (c *compiler) narrow(p *peers, k clauseKey) {
 func (p *peers) byPorts(c *compiler, k clauseKey) {
 	p.foreign = union(p.foreign, p.nets)
 	if k.declared != none {
-		p.foreign = intersection(p.foreign, c.hostsDeclaring(c.terms.declared[k.declared]))
+		p.foreign = intersection(p.foreign, c.hostsDeclaring(k, c.terms.declared[k.declared]))
 	}
 	if k.absent != none {
-		p.foreign = minus(p.foreign, c.hostsDeclaring(c.terms.absent[k.absent]...))
+		p.foreign = minus(p.foreign, c.hostsDeclaring(k, c.terms.absent[k.absent]...))
 	}
 	if len(p.nets) > 0 {
 		t, _ := c.inside(anyPod, p.nets)
@@ -222,9 +222,12 @@ func (p *peers) byPorts(c *compiler, k clauseKey) {
 	}
 }
 
-// hostsDeclaring are the addresses of host endpoints that declare one of the ports.
-func (c *compiler) hostsDeclaring(ports ...declaredPort) ranges {
+// hostsDeclaring are the addresses of host endpoints that declare one of the ports, if these count for the rule.
+func (c *compiler) hostsDeclaring(k clauseKey, ports ...declaredPort) ranges {
 	var all []netip.Addr
+	if !c.rule(k.ruleKey).HostPorts {
+		return nil
+	}
 	for _, h := range c.state.HostEndpoints {
 		if slices.ContainsFunc(ports, func(d declaredPort) bool { return slices.Contains(h.Ports, NamedPort{d.name, d.protocol, d.port}) }) {
 			all = append(all, h.Addresses...)

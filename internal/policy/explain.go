@@ -163,7 +163,10 @@ func (r *Rule) matches(state State, subject *Pod, c connection) bool {
 		return false
 	}
 	peer := r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.matches(state, c, r.Action == Deny) })
-	own, other := end{pod: subject}, end{c.pod, c.peer.Address, state.HostEndpoints}
+	own, other := end{pod: subject}, end{pod: c.pod, addr: c.peer.Address}
+	if r.HostPorts {
+		other.hosts = state.HostEndpoints
+	}
 	source, destination := other, own
 	if c.direction == Egress {
 		source, destination = own, other

@@ -221,8 +221,11 @@ func (c *compiler) absent(excepted []declaredPort, at declaredPort) int32 {
 	return c.terms.addAbsent(same)
 }
 
-// mayBeIn reports that peers may be pods of the namespace.
+// mayBeIn reports that peers may be pods of the namespace, or host endpoints, which have none.
 func (c *compiler) mayBeIn(r *Rule, namespace string) bool {
+	if namespace == "" && !r.HostPorts {
+		return false
+	}
 	return r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool {
 		of := p.namespace()
 		return of == "" || of == namespace || p.Match != nil && len(c.selectedNets(p.Match.Select, r.Action == Deny)) > 0

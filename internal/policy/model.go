@@ -133,6 +133,8 @@ type Rule struct {
 	// Sources are ports of the source of which one must match; nil: any. Of ExceptSources none may match. A name is that of a port which the source
 	// declares.
 	Sources, ExceptSources []Port
+	// HostPorts: names of ports are those that host endpoints declare, too, as in Calico's policies.
+	HostPorts bool
 	// Own is the pod's own end: the destination of ingress, the source of egress; nil: any. All addresses that the pod has of the packet's family have
 	// to match, or of a Deny one of them. If none is known yet, what reads addresses denies, and does nothing else.
 	Own *Match
@@ -168,7 +170,7 @@ type Port struct {
 	Protocol uint8
 	// First and Last are both inclusive. 0 to 65535 is every port of the protocol, also of one that has none.
 	First, Last uint16
-	// Name, if not empty, is that of a port which the pod or host endpoint declares that has the address.
+	// Name, if not empty, is that of a port which the pod declares that has the address, see also Rule.HostPorts.
 	Name string
 }
 

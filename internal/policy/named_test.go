@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // A pod of another namespace that declares thousands of numbers under a name does not make programs large that name it for pods of their own namespace,
@@ -37,5 +38,34 @@ func TestNamedPortsOfOtherNamespaces(t *testing.T) {
 		if v := after.Decide("cali1", Egress, netip.MustParseAddr(peer), Packet{Protocol: TCP, Port: 80}); v.Allow != want {
 			t.Errorf("%s: %s", peer, fmt.Sprint(v))
 		}
+	}
+}
+
+// Kubernetes' rules name ports of pods, Calico's those of host endpoints, too. An address of both is the pod's.
+func TestNamedPortsOfHostEndpoints(t *testing.T) {
+	const host = "192.0.2.1"
+	clusterwide, err := clusterPolicy(t, `{"tier":"Admin","subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[{"networks":["0.0.0.0/0"]}],"protocols":[{"destinationNamedPort":"http"}]}]}`)
+	errtest.Must(t, err)
+	var n api.CalicoNetworkPolicy
+	n.Namespace = "x"
+	decode(t, `{"types":["Egress"],"egress":[{"action":"Allow","protocol":"TCP","destination":{"ports":["http"]}}]}`, &n.Spec)
+	calico, err := FromCalicoNetworkPolicy(&n, nil)
+	errtest.Must(t, err)
+	for name, c := range map[string]struct {
+		policies  []Policy
+		host, pod bool
+	}{
+		"no peers":                            {[]Policy{networkPolicy(t, `{"policyTypes":["Egress"],"egress":[{"ports":[{"port":"http"}]}]}`)}, false, true},
+		"ipBlock":                             {[]Policy{networkPolicy(t, `{"policyTypes":["Egress"],"egress":[{"to":[{"ipBlock":{"cidr":"0.0.0.0/0"}}],"ports":[{"port":"http"}]}]}`)}, false, true},
+		"ClusterNetworkPolicy":                {[]Policy{clusterwide}, true, false},
+		"Calico":                              {[]Policy{calico}, true, true},
+		"Calico and Kubernetes of one number": {[]Policy{clusterwide, calico}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := cluster(c.policies...)
+			h := HostEndpoint{Name: "h", Addresses: []netip.Addr{netip.MustParseAddr(host), netip.MustParseAddr(xa)}, Ports: []NamedPort{{"http", TCP, 9090}, {"http", TCP, 80}}}
+			s.HostEndpoints = []HostEndpoint{h}
+			check(t, s, flow{Egress, host, TCP, 80, c.host}, flow{Egress, host, TCP, 9090, c.host}, flow{Egress, xb, TCP, 9090, c.pod})
+		})
 	}
 }
