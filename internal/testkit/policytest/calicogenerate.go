@@ -42,6 +42,9 @@ func (g Generator) CalicoCluster() *Cluster {
 		if g.chance(5) {
 			c.Pods[i].Labels[pick(g, "pcns.env", "pcsa.team", "projectcalico.org/namespace")] = pick(g, "prod", "red", "ns-0")
 		}
+		if g.chance(10) {
+			c.Pods[i].Labels["projectcalico.org/serviceaccount"] = pick(g, accountNames...)
+		}
 	}
 	c.NetworkPolicies, c.ClusterNetworkPolicies = fewer(g, c.NetworkPolicies), fewer(g, c.ClusterNetworkPolicies)
 	c.Services = several(g, 3, func() Service { return g.service(c) })
@@ -87,6 +90,10 @@ func (g Generator) sets(c *Cluster) {
 		}
 		if g.chance(10) {
 			m.Labels["projectcalico.org/orchestrator"] = "k8s"
+		}
+		if g.chance(50) {
+			key := pick(g, "projectcalico.org/namespace", "pcns.env", "pcsa.team")
+			m.Labels[key] = pick(g, shownLabels[key]...)
 		}
 		return m
 	}
@@ -309,7 +316,7 @@ func (g Generator) Selector() (text string, labels map[string]string) {
 }
 
 func (g Generator) selectorText() string {
-	if g.chance(15) {
+	if g.chance(30) {
 		return g.text(shownLabels, "all()")
 	}
 	return g.text(thingLabels, "all()")
