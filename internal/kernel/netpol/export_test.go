@@ -40,3 +40,15 @@ func Everything() *policy.Ruleset { return everything() }
 
 // ProbeBy is a Probe of a kernel that answers so.
 func (e *Engine) ProbeBy(check func(*nft.Change) error) error { return e.probe(e.table, check) }
+
+// ReplaceBetween is handBack for a pod's link, and lets others work when each element has been read.
+func ReplaceBetween(link, uid string, between func() error) error {
+	t := nft.NewOwned(nil, TableName)
+	defer t.Close()
+	_, err := replaceLinks(t, link, func(e nft.Element) (nft.Element, bool, error) {
+		ours := e.Comment == closedFor(uid)
+		e.Comment = givenBack
+		return e, ours, between()
+	})
+	return err
+}

@@ -109,6 +109,42 @@ func TestHeldBetween(t *testing.T) {
 	}
 }
 
+// TestGivenBackBetween: an ADD that failed does not give back what another one has closed meanwhile, nor does it open what the agent has closed.
+func TestGivenBackBetween(t *testing.T) {
+	ns := netnstest.New(t)
+	e := newEngine(t, ns)
+	open := of("uid-1", "")
+	open.Closed = false
+	giveBack := func(between func() error) {
+		t.Helper()
+		mustSync(t, e, open)
+		ns.Within(t, func() error { return closeOther("cali1", "uid-6") })
+		mustSync(t, e, open)
+		once := false
+		ns.Within(t, func() error {
+			return netpol.ReplaceBetween("cali1", "uid-6", func() error {
+				if once {
+					return nil
+				}
+				once = true
+				return between()
+			})
+		})
+	}
+	giveBack(func() error { return closeOther("cali1", "uid-7") })
+	if got, want := owner(t, ns, "cali1"), "\"cali1\" comment \"closed for uid-7\" : accept\n"; got != want {
+		t.Errorf("closed by another ADD: %q, want %q", got, want)
+	}
+	mustSync(t, e, of("uid-7", ""))
+	giveBack(func() error {
+		_, err := e.Sync(t.Context(), of("uid-1", ""), nil)
+		return err
+	})
+	if got, want := owner(t, ns, "cali1"), "\"cali1\" comment \"closed for the pod before\" : drop\n"; got != want {
+		t.Errorf("closed by the agent: %q, want %q", got, want)
+	}
+}
+
 // TestHeldInTime: the same while an engine works, and others change other tables.
 func TestHeldInTime(t *testing.T) {
 	ns := netnstest.New(t)

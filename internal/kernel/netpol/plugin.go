@@ -2,11 +2,8 @@ package netpol
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
@@ -67,13 +64,10 @@ func CloseOther(link, uid string) (giveBack func() error, err error) {
 	defer t.Close()
 	var before []nft.Element
 	giveBack = func() error { return handBack(link, uid, before) }
-	shut, err := isClosed(t)
-	if err != nil {
-		return giveBack, err
-	}
-	next := held{comment: closedFor(uid)}.element(link, shut)
-	before, err = replaceLinks(t, link, func(element nft.Element) (nft.Element, bool) {
-		return next, element.Comment != uid && element != next
+	before, err = replaceLinks(t, link, func(element nft.Element) (nft.Element, bool, error) {
+		shut, err := isClosed(t)
+		next := held{comment: closedFor(uid)}.element(link, shut)
+		return next, element.Comment != uid && element != next, err
 	})
 	if err != nil {
 		err = fmt.Errorf("close %s in nftables table inet %s: %w", link, TableName, err)
@@ -92,10 +86,10 @@ func handBack(link, uid string, before []nft.Element) error {
 	if strings.HasPrefix(before[0].Comment, closedFor("")) {
 		comment = before[0].Comment
 	}
-	_, err := replaceLinks(t, link, func(element nft.Element) (nft.Element, bool) {
+	_, err := replaceLinks(t, link, func(element nft.Element) (nft.Element, bool, error) {
 		ours := element.Comment == closedFor(uid)
 		element.Comment = comment
-		return element, ours
+		return element, ours, nil
 	})
 	if err != nil {
 		return fmt.Errorf("give back %s in nftables table inet %s: %w", link, TableName, err)
@@ -103,25 +97,32 @@ func handBack(link, uid string, before []nft.Element) error {
 	return nil
 }
 
-// replaceLinks replaces the elements of a link, if there are any, in one transaction, and returns those that were replaced.
-func replaceLinks(t *nft.Owned, link string, by func(nft.Element) (next nft.Element, replace bool)) (before []nft.Element, err error) {
-	c := t.Change()
-	for _, set := range linkSets {
-		element, err := t.Get(context.Background(), set, nft.LinkKey(link))
-		if netlinkx.IsNotExist(err) {
-			continue
+// replaceLinks replaces the elements of a link, if there are any, in one transaction, and returns those that were replaced. What others do after they
+// have been read, such as the agent or another ADD, is not undone: then they are read again.
+func replaceLinks(t *nft.Owned, link string, by func(nft.Element) (next nft.Element, replace bool, err error)) (before []nft.Element, err error) {
+	err = t.Exchange(context.Background(), func(c *nft.Change) error {
+		before = nil
+		for _, set := range linkSets {
+			element, err := t.Get(context.Background(), set, nft.LinkKey(link))
+			if netlinkx.IsNotExist(err) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			next, replace, err := by(element)
+			if err != nil {
+				return err
+			}
+			if replace {
+				c.Delete(set, []nft.Element{element})
+				c.Add(set, []nft.Element{next})
+				before = append(before, element)
+			}
 		}
-		if err != nil {
-			return nil, err
-		}
-		if next, replace := by(element); replace {
-			c.Delete(set, []nft.Element{element})
-			c.Add(set, []nft.Element{next})
-			before = append(before, element)
-		}
-	}
-	// The agent may have removed it meanwhile.
-	if err := t.Commit(context.Background(), c); err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	return before, nil

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"maps"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -339,6 +340,38 @@ func (o *Owned) Commit(ctx context.Context, c *Change) error {
 		default:
 			return nil
 		}
+	}
+	return ErrChanged
+}
+
+// exchanges bounds the retries of an Exchange: large tables are written in dozens of transactions, one after the other.
+const exchanges = 200
+
+// Exchange does in one transaction what a function makes of what it reads by Get. It is called again if others have changed nftables in between.
+func (o *Owned) Exchange(ctx context.Context, make func(*Change) error) error {
+	for range exchanges {
+		s, err := o.dial(ctx)
+		if err != nil {
+			return err
+		}
+		generation, err := s.generation()
+		if err != nil {
+			o.hangUp()
+			return err
+		}
+		c := o.Change()
+		if err := make(c); err != nil || c.Empty() {
+			return err
+		}
+		err = s.commit(generation, c.requests)
+		if err == nil {
+			return nil
+		}
+		o.hangUp() // more answers may follow
+		if !stale(err) {
+			return c.refused(s, err)
+		}
+		time.Sleep(rand.N(attemptPause))
 	}
 	return ErrChanged
 }
