@@ -334,7 +334,9 @@ func (o *Owned) Commit(ctx context.Context, c *Change) error {
 		}
 		switch {
 		case stale(err):
-			o.catchUp(generation)
+			if o.catchUp(generation); o.generation.Load() == 0 {
+				return ErrChanged // any write would be taken
+			}
 		case err != nil:
 			return c.refused(s, err)
 		default:

@@ -56,6 +56,28 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCommitWithoutEvents: if the events are lost that tell of another one's transaction, nothing is written over it.
+func TestCommitWithoutEvents(t *testing.T) {
+	ns := netnstest.New(t)
+	table := NewOwned(ns.Namespace, "test")
+	defer table.Close()
+	ns.Run(t, "nft", "add table inet other")
+	s, err := table.dial(t.Context())
+	errtest.Must(t, err)
+	generation, err := s.generation()
+	errtest.Must(t, err)
+	table.generation.Store(generation)
+	ns.Run(t, "nft", "add table inet test")
+	c := table.Change()
+	c.RemoveTable()
+	if err := table.Commit(t.Context(), c); !errors.Is(err, ErrChanged) {
+		t.Errorf("got %v, want %v", err, ErrChanged)
+	}
+	if exists, err := table.Exists(t.Context()); !exists || err != nil {
+		t.Errorf("the other one's table is there: %v, %v", exists, err)
+	}
+}
+
 // TestOwnedEvents: only the changes of others touch the table, also after the socket of the transactions was opened anew.
 func TestOwnedEvents(t *testing.T) {
 	ns := netnstest.New(t)
