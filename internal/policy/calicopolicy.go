@@ -21,20 +21,22 @@ func FromCalicoNetworkPolicy(n *api.CalicoNetworkPolicy, tiers map[string]Tier) 
 	return r.done(p)
 }
 
-// FromCalicoGlobalNetworkPolicy is FromCalicoNetworkPolicy for a GlobalNetworkPolicy. One with preDNAT or doNotTrack is for host endpoints alone.
+// FromCalicoGlobalNetworkPolicy is FromCalicoNetworkPolicy for a GlobalNetworkPolicy. One with preDNAT is for host endpoints alone,
+// and one with doNotTrack for nothing.
 func FromCalicoGlobalNetworkPolicy(g *api.CalicoGlobalNetworkPolicy, tiers map[string]Tier) (Policy, error) {
 	r := &calicoReader{}
 	p := r.policy(ID{Kind: KindCalicoGlobalNetworkPolicy, Name: g.Name}, &g.Spec.CalicoPolicySpec, tiers)
 	r.namespaces("spec.namespaceSelector", g.Spec.NamespaceSelector, &p.Subject)
-	const hosts = "is for host endpoints alone, whose policies are not enforced: leave it out of policies for pods"
-	if g.Spec.PreDNAT {
-		r.problem("spec.preDNAT", true, hosts)
-	}
-	if g.Spec.DoNotTrack {
-		r.problem("spec.doNotTrack", true, hosts)
-	}
-	if g.Spec.PreDNAT || g.Spec.DoNotTrack {
+	p.Forward, p.PreDNAT = g.Spec.ApplyOnForward, g.Spec.PreDNAT
+	switch {
+	case g.Spec.DoNotTrack:
+		r.problem("spec.doNotTrack", true, "is not enforced, so that the policy counts for nothing: use preDNAT or applyOnForward, or leave it out")
 		p.Applies, p.Rules = [2]bool{}, [2][]Rule{}
+	case g.Spec.PreDNAT:
+		if len(g.Spec.Egress) > 0 {
+			r.problem("spec.egress", len(g.Spec.Egress), "rules count for nothing with preDNAT, which is about what comes in: move them to another policy")
+		}
+		p.Applies[Egress], p.Rules[Egress] = false, nil
 	}
 	return r.done(p)
 }

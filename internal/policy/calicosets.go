@@ -23,10 +23,25 @@ func networkSet(m *api.Meta, texts []string) (NetworkSet, []string) {
 	return NetworkSet{Namespace: m.Namespace, Name: m.Name, Labels: names.Labels(m), Nets: nets}, r.problems
 }
 
-// FromCalicoHostEndpoint converts a HostEndpoint as a peer, with what is wrong with it: addresses and ports that cannot be read are left out.
+// profileAllows is the one Profile that is there without an object: what no policy decides is allowed.
+const profileAllows = "projectcalico-default-allow"
+
+// mostInterface is how long a name of an interface may be.
+const mostInterface = 15
+
+// FromCalicoHostEndpoint converts a HostEndpoint, with what is wrong with it: addresses and ports that cannot be read are left out. A profile that is
+// not known decides nothing for those after it, either: what no policy decides is denied then, as it is without any.
 func FromCalicoHostEndpoint(h *api.CalicoHostEndpoint) (HostEndpoint, []string) {
 	r := &reader{}
-	to := HostEndpoint{Name: h.Name, Labels: names.Labels(&h.Meta)}
+	to := HostEndpoint{Name: h.Name, Labels: names.Labels(&h.Meta), Node: h.Spec.Node, Interface: h.Spec.InterfaceName}
+	if len(h.Spec.Profiles) > 0 {
+		to.Allows = h.Spec.Profiles[0] == profileAllows || r.problem("spec.profiles[0]", h.Spec.Profiles[0],
+			"is not known, so that what no policy decides is denied: use "+profileAllows+", or a GlobalNetworkPolicy")
+	}
+	if len(to.Interface) > mostInterface {
+		r.problem("spec.interfaceName", to.Interface, "is no name of an interface, so that the endpoint is an address in rules alone: give up to 15 characters, or *")
+		to.Node = ""
+	}
 	for i, text := range h.Spec.ExpectedIPs {
 		field := fmt.Sprintf("spec.expectedIPs[%d]", i)
 		if net, ok := r.net(field, text); ok && net.IsSingleIP() {

@@ -20,6 +20,7 @@ type clauseKey struct {
 	declared int32 // the port that the peers must declare
 	absent   int32 // the ports that they must not declare
 	service  Packet
+	own      bool // it is about the rule's Own
 }
 
 // peers are what a rule matches before it is narrowed.
@@ -36,9 +37,12 @@ func (c *compiler) clause(k clauseKey) *clause {
 		return cl
 	}
 	rule := c.rule(k.ruleKey)
-	p := peers{any: rule.AnyPeer && k.service == (Packet{})}
+	p := peers{any: rule.AnyPeer && k.service == (Packet{}) && !k.own}
+	if k.own {
+		c.addMatch(&p, rule.Own, rule.Action == Deny)
+	}
 	for i := range rule.Peers {
-		if peer := &rule.Peers[i]; !p.any && (k.service == (Packet{}) || peer.Service != nil) {
+		if peer := &rule.Peers[i]; !p.any && !k.own && (k.service == (Packet{}) || peer.Service != nil) {
 			c.addPeer(&p, peer, rule.Action == Deny, k)
 		}
 	}

@@ -46,19 +46,22 @@ func (s *Selection) Compile() *Compiled {
 	for namespace, i := range s.crowded {
 		c.spendingOf(namespace).exhaust(s.policies[i].ID)
 	}
-	names := c.peersNames(selected)
+	names := c.peersNames(s.counting())
 	c.declared = declaredPorts(state, names)
 	r := Ruleset{Closed: len(state.Policies) > 0, Endpoints: map[string]Endpoint{}, Programs: map[string]Program{}, Nets: map[string][]Range{}}
-	programs := c.programs(selected)
+	programs, hosts := c.programs(selected), c.hostPrograms(s.hosts)
 	c.sets.assign()
 	keys, closed := map[*Program]string{}, map[string][2]*ID{}
+	key := func(p *Program) string {
+		if _, done := keys[p]; !done {
+			keys[p] = c.finish(&r, p)
+		}
+		return keys[p]
+	}
 	for _, link := range slices.Sorted(maps.Keys(selected)) {
 		e := Endpoint{UID: state.Pods[state.Local[link]].UID}
 		for d, p := range programs[link] {
-			if _, done := keys[p]; !done {
-				keys[p] = c.finish(&r, p)
-			}
-			e.Programs[d] = keys[p]
+			e.Programs[d] = key(p)
 			if id, tooLarge := c.tooLarge[p]; tooLarge {
 				by := closed[link]
 				by[d] = &id
@@ -67,6 +70,7 @@ func (s *Selection) Compile() *Compiled {
 		}
 		r.Endpoints[link] = e
 	}
+	r.Hosts, r.HostRules = hostsOf(s.hosts, hosts, key), state.Host
 	x := newIndex(c, names)
 	r.Members = x.fill(state)
 	return &Compiled{r, slices.Compact(slices.SortedFunc(maps.Values(c.tooLarge), ID.compare)), closed, x}
@@ -111,14 +115,12 @@ func (id ID) precedes(other ID) int {
 
 // peersNames are the names of peers' ports in rules that count for local pods; true: of rules for pods of one namespace, so that it matters where a
 // number is declared.
-func (c *compiler) peersNames(selected map[string][2][]int) map[string]bool {
+func (c *compiler) peersNames(policies []int) map[string]bool {
 	names := map[string]bool{}
-	for _, policies := range selected {
-		for d := range policies {
-			for _, i := range policies[d] {
-				for _, rule := range c.policies[i].Rules[d] {
-					rule.namePeersPorts(Direction(d), names)
-				}
+	for _, i := range policies {
+		for d, rules := range c.policies[i].Rules {
+			for _, rule := range rules {
+				rule.namePeersPorts(Direction(d), names)
 			}
 		}
 	}
@@ -184,7 +186,7 @@ func (c *compiler) programs(selected map[string][2][]int) map[string][2]*Program
 			key := c.profile(Direction(d), policies, pod)
 			p := known[key]
 			if p == nil {
-				p = c.build(Direction(d), policies, pod)
+				p = c.build(Direction(d), policies, pod, ending{Verdict: Verdict{Allow: true}})
 			}
 			if _, closed := c.tooLarge[p]; !closed { // which is not so for pods of other namespaces that the same policies select
 				known[key] = p
@@ -245,7 +247,7 @@ func (c *compiler) finish(r *Ruleset, p *Program) string {
 		}
 		l.Steps = steps
 	})
-	if len(p.Ports) == 0 && len(p.Protocols) == 0 && len(p.Rest.Steps) == 0 && p.Rest.Else.Allow && len(p.Logs) == 0 {
+	if len(p.Ports) == 0 && len(p.Protocols) == 0 && len(p.Rest.Steps) == 0 && p.Rest.Else.Allow && len(p.Logs) == 0 && len(p.Sequence) == 0 {
 		return ""
 	}
 	k := programKey(*p)

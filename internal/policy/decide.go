@@ -25,7 +25,10 @@ func (r *Ruleset) Logs(link string, d Direction, peer netip.Addr, p Packet) (fou
 }
 
 func (r *Ruleset) decide(program Program, peer netip.Addr, p Packet) Verdict {
-	l := program.list(p)
+	return r.decideList(program.list(p), peer)
+}
+
+func (r *Ruleset) decideList(l List, peer netip.Addr) Verdict {
 	for _, s := range l.Steps {
 		if s.Set != 0 && slices.Contains(r.Members[peer], s.Set) || s.Set == 0 && ranges(r.Nets[s.Nets]).contains(peer) {
 			return s.Verdict

@@ -42,7 +42,20 @@ func programKey(p Program) string {
 		b = appendID(append(b, 'l'), l.Policy)
 		b = appendProgram(binary.BigEndian.AppendUint32(b, uint32(l.Rule)), l.When)
 	}
+	for _, s := range p.Sequence {
+		b = appendSegment(append(b, 'q'), s)
+	}
 	return key(b)
+}
+
+func appendSegment(b []byte, s Segment) []byte {
+	b = append(b, byte(s.Then), boolByte(s.Own != nil))
+	if s.Own != nil {
+		b = appendList(b, *s.Own)
+	}
+	b = appendVerdict(appendProgram(b, s.When), s.Verdict)
+	b = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, uint32(s.Next)), uint32(s.Log.Rule))
+	return appendID(b, s.Log.Policy)
 }
 
 func appendProgram(b []byte, p Program) []byte {
@@ -79,5 +92,13 @@ func (p *Program) lists(f func(*List)) {
 	}
 	for i := range p.Logs {
 		p.Logs[i].When.lists(f)
+	}
+	for i := range p.Sequence {
+		s := &p.Sequence[i]
+		s.When.lists(f)
+		if s.Own != nil {
+			own := each(*s.Own)
+			s.Own = &own
+		}
 	}
 }

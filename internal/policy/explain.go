@@ -105,6 +105,9 @@ func judge(state State, subject *Pod, c connection) *Judgement {
 	j := &Judgement{Pod: subject.PodKey, Direction: c.direction, Rule: -1, Verdict: Verdict{Allow: true}}
 	var selecting []Policy
 	for _, p := range state.Policies {
+		if !p.forPods() {
+			continue
+		}
 		yes := p.Subject.selects(state.directory(), subject, true)
 		if yes != p.Subject.selects(state.directory(), subject, false) {
 			j.Verdict = Verdict{}

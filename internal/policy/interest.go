@@ -18,7 +18,7 @@ func (state State) Interest() Interest { return Select(state).Interest() }
 
 // Interest is that of the State.
 func (s *Selection) Interest() Interest {
-	b := broad{state: s.state, names: map[string]bool{}, asked: map[namespaceText]bool{}}
+	b := broad{state: s.state, hosts: s.state.HasHosts(), names: map[string]bool{}, asked: map[namespaceText]bool{}}
 	for p := range s.Counting() {
 		for d := range p.Rules {
 			if p.Applies[d] {
@@ -31,7 +31,7 @@ func (s *Selection) Interest() Interest {
 
 // InterestOf is that of some rules alone.
 func (state State) InterestOf(d Direction, rules ...Rule) Interest {
-	b := broad{state: state, names: map[string]bool{}, asked: map[namespaceText]bool{}}
+	b := broad{state: state, hosts: state.HasHosts(), names: map[string]bool{}, asked: map[namespaceText]bool{}}
 	b.add(rules, d)
 	return b.interest()
 }
@@ -39,6 +39,7 @@ func (state State) InterestOf(d Direction, rules ...Rule) Interest {
 // broad is an Interest that grows.
 type broad struct {
 	state State
+	hosts bool // there are host endpoints of this node
 	all   bool
 	names map[string]bool
 	asked map[namespaceText]bool // selectors on namespaces
@@ -57,7 +58,11 @@ func (b *broad) add(rules []Rule, d Direction) {
 		names := map[string]bool{}
 		rule.namePeersPorts(d, names)
 		b.all = b.all || len(names) > 0 && rule.AnyPeer
-		for _, peer := range rule.Peers {
+		peers := rule.Peers
+		if rule.Own != nil && b.hosts { // a host endpoint's end may have any address
+			peers = append(slices.Clip(peers), Peer{Match: rule.Own})
+		}
+		for _, peer := range peers {
 			if b.all {
 				return
 			}

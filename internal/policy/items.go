@@ -86,7 +86,7 @@ func (c *compiler) families(r *Rule, subject *Pod) (found []uint8) {
 		all = []uint8{r.Family}
 	}
 	for _, f := range all {
-		if r.Own == nil || c.own(r, subject, f) {
+		if r.Own == nil || subject.host != nil || c.own(r, subject, f) {
 			found = append(found, f)
 		}
 	}

@@ -42,6 +42,9 @@ func (d directory) knows(pod *Pod) (namespace, account bool) {
 }
 
 func (d directory) pod(pod *Pod, calico bool) selectable {
+	if pod.host != nil {
+		return d.host(pod.host)
+	}
 	x := selectable{namespace: pod.Namespace, pod: pod, labels: pod.Labels, ofNamespace: d.namespaces[pod.Namespace]}
 	x.knownNamespace, x.knownAccount = d.knows(pod)
 	if !calico {

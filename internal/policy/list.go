@@ -55,7 +55,7 @@ func (b *builder) parts(active []int32) (parts []part, end Verdict) {
 		}
 		parts = append(parts, p)
 	}
-	return parts, b.end
+	return parts, b.end.Verdict
 }
 
 // cut drops what follows a rule that matches any peer, and returns the verdict if then nothing gets to the next tier.

@@ -18,12 +18,12 @@ func (b *builder) logs(d Direction, policies []int, subject *Pod) (found []Loggi
 
 // logging allows what gets past all that comes before a Log rule and matches it. before are the policies before that of the rule.
 func (b *builder) logging(k ruleKey, before []int, subject *Pod) Program {
-	l := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent}
+	l := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, end: ending{passes: b.end.passes}}
 	tier := b.policies[k.policy].Tier
 	for len(before) > 0 && b.policies[before[0]].Tier != tier {
 		n := b.sameTier(before)
 		items, end := l.decided(k.direction, before[:n], subject), (*Verdict)(nil)
-		if b.policies[before[0]].Tier.End == Deny {
+		if b.policies[before[0]].Tier.End == Deny && !b.end.passes {
 			end = &Verdict{}
 		}
 		l.add(tierRules{end: end}, items)

@@ -80,6 +80,8 @@ type Policy struct {
 	// prefix "default.", then by namespace and kind.
 	Order   float64
 	Subject Pods
+	// Forward: the policy counts for what host endpoints forward, too. PreDNAT: it counts for host endpoints alone, before destinations are translated.
+	Forward, PreDNAT bool
 	// Applies says for which directions the policy counts at all; without rules it then allows nothing.
 	Applies [2]bool
 	Rules   [2][]Rule // by Direction
@@ -195,6 +197,10 @@ type State struct {
 	Services      map[Service][]ServiceEndpoint
 	// Accounts are labels of service accounts; nil: they are not known. One that is missing has none, as to Calico.
 	Accounts map[Account]map[string]string
+	// Node is this node, whose host endpoints are subjects; Interfaces are its links that are no pod's, and not loopback, with their addresses.
+	Node       string
+	Interfaces map[string][]netip.Addr
+	Host       HostRules
 }
 
 // PodKey names a pod.
@@ -211,6 +217,8 @@ type Pod struct {
 	Account   string // the name of its service account
 	Addresses []netip.Addr
 	Ports     []NamedPort
+
+	host *HostEndpoint // that the pod stands for as a subject; nil: none
 }
 
 // NamedPort is a port that a container declares.
@@ -233,12 +241,16 @@ type NetworkSet struct {
 	Nets            []netip.Prefix // masked
 }
 
-// HostEndpoint is one of Calico's as a peer: a node, or one of its interfaces.
+// HostEndpoint is one of Calico's: a node, or one of its interfaces.
 type HostEndpoint struct {
 	Name      string
 	Labels    map[string]string
 	Addresses []netip.Addr
 	Ports     []NamedPort
+	// Node is where it is a subject. Interface is a link, AllInterfaces, or empty: then it is that with one of the Addresses.
+	Node, Interface string
+	// Allows: its profiles allow what no policy decides.
+	Allows bool
 }
 
 // ServiceEndpoint is an endpoint of a Service at one of its ports. Without a protocol it has an address only, which counts for ingress.

@@ -19,6 +19,12 @@ func (p Program) Lists() iter.Seq[List] {
 				more = more && r.List.all(yield)
 			}
 		}
+		for _, s := range p.Sequence {
+			for l := range s.When.Lists() {
+				more = more && yield(l)
+			}
+			more = more && (s.Own == nil || s.Own.all(yield))
+		}
 	}
 }
 
@@ -45,7 +51,7 @@ type builder struct {
 	*compiler
 	tiers []tierRules
 	items []item
-	end   Verdict             // of what no tier decides
+	end   ending
 	lists map[string]*listing // by the items that match
 	spent *spending
 }
@@ -57,11 +63,11 @@ type listing struct {
 }
 
 // build makes the program of a subject that the policies select, which are in the order of evaluation.
-func (c *compiler) build(d Direction, policies []int, subject *Pod) *Program {
+func (c *compiler) build(d Direction, policies []int, subject *Pod, end ending) *Program {
 	if len(policies) == 0 {
-		return &Program{Rest: List{Else: Verdict{Allow: true}}}
+		return &Program{Rest: List{Else: end.Verdict}}
 	}
-	b := &builder{compiler: c, end: Verdict{Allow: true}, lists: map[string]*listing{}, spent: c.spendingOf(subject.Namespace)}
+	b := &builder{compiler: c, end: end, lists: map[string]*listing{}, spent: c.spendingOf(subject.Namespace)}
 	all := policies
 	for len(policies) > 0 && !b.spent.over() {
 		n := c.sameTier(policies)
@@ -72,11 +78,16 @@ func (c *compiler) build(d Direction, policies []int, subject *Pod) *Program {
 	if p.Logs = b.logs(d, all, subject); !b.spent.over() {
 		return &p
 	}
-	if b.spent.largest == (ID{}) {
-		b.spent.largest = c.policies[slices.MaxFunc(all, func(x, y int) int { return cmp.Compare(c.policies[x].size(d), c.policies[y].size(d)) })].ID
+	return c.closed(b.spent, all, d)
+}
+
+// closed is the program of policies that are too large.
+func (c *compiler) closed(spent *spending, policies []int, d Direction) *Program {
+	if spent.largest == (ID{}) {
+		spent.largest = c.policies[slices.MaxFunc(policies, func(x, y int) int { return cmp.Compare(c.policies[x].size(d), c.policies[y].size(d)) })].ID
 	}
-	closed := &Program{Rest: List{Else: Verdict{By: b.spent.largest}}}
-	c.tooLarge[closed] = b.spent.largest
+	closed := &Program{Rest: List{Else: Verdict{By: spent.largest}}}
+	c.tooLarge[closed] = spent.largest
 	return closed
 }
 
@@ -91,7 +102,7 @@ func (p *Policy) size(d Direction) (size int) {
 func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 	first := b.policies[policies[0]]
 	tier := tierRules{}
-	if first.Tier.End == Deny {
+	if first.Tier.End == Deny && !b.end.passes {
 		tier.end = &Verdict{By: first.ID}
 	}
 	var items []item

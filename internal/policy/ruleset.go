@@ -13,6 +13,15 @@ type Ruleset struct {
 	Nets map[string][]Range
 	// Members are the sets that each address is in: only addresses of pods, in no particular order of addresses; ids ascending.
 	Members map[netip.Addr][]SetID
+	// Hosts are the host endpoints of this node by the name of their link. That of AllInterfaces has all that are no pod's and have none of their own.
+	Hosts     map[string]Host
+	HostRules HostRules // for Hosts, but for DropFromPods
+}
+
+// Host is a host endpoint of this node. The empty key of a program allows everything.
+type Host struct {
+	Name     string
+	Programs [Stages][2]string // by Stage and Direction
 }
 
 // Endpoint is a local pod. The empty key of a program allows everything.
@@ -35,6 +44,21 @@ type Program struct {
 	Rest List
 	// Logs are asked, too, whatever the verdict.
 	Logs []Logging
+	// Sequence, if not empty, decides instead of all others.
+	Sequence []Segment
+}
+
+// Segment is a rule that reads both ends of a connection of a host endpoint, which may have any address: the first that matches decides.
+type Segment struct {
+	// Own allows the end of the host endpoint that matches; nil: any.
+	Own *List
+	// When allows what matches besides.
+	When Program // has no Logs and no Sequence
+	// Then says what becomes of it. Pass goes on with segment Next, Log with the next one.
+	Then    Action
+	Verdict Verdict // of Allow and Deny
+	Log     LogRule
+	Next    int
 }
 
 // Logging says which packets a Log rule is reached by and matches: those that When allows.

@@ -11,6 +11,7 @@ type Selection struct {
 	state    State
 	policies []Policy            // in the order of evaluation, and behind them what Keep has added
 	byLink   map[string][2][]int // of policies, in the order of evaluation; links whose pods are not known are missing
+	hosts    map[string]ofHost   // by link
 	versions map[ID][]int        // of policies, for Keep
 	crowded  map[string]int      // by namespace: a policy with which there are too many subjects to try each pod of the namespace with
 }
@@ -18,7 +19,7 @@ type Selection struct {
 // Select finds the policies of each local pod.
 func Select(state State) *Selection {
 	s := &Selection{state: state, policies: ordered(state.Policies), crowded: map[string]int{}}
-	s.byLink = s.selected()
+	s.byLink, s.hosts = s.selected(), s.ofHosts()
 	return s
 }
 
@@ -33,7 +34,7 @@ func (s *Selection) Of(link string) (policies [2][]*Policy, ok bool) {
 	return policies, ok
 }
 
-// Counting are the policies that select a local pod. They may be given other rules, which must not be in the place of the others in memory.
+// Counting are the policies that select a local pod, or a host endpoint of this node. They may be given other rules, which must not be in the place of the others in memory.
 func (s *Selection) Counting() iter.Seq[*Policy] {
 	return func(yield func(*Policy) bool) {
 		for _, i := range s.counting() {
@@ -47,14 +48,20 @@ func (s *Selection) Counting() iter.Seq[*Policy] {
 func (s *Selection) counting() []int {
 	var all []int
 	seen := make([]bool, len(s.policies))
-	for _, indexes := range s.byLink {
-		for d := range indexes {
-			for _, i := range indexes[d] {
-				if !seen[i] {
-					seen[i] = true
-					all = append(all, i)
-				}
+	note := func(policies [2][]int) {
+		for _, i := range slices.Concat(policies[Ingress], policies[Egress]) {
+			if !seen[i] {
+				seen[i] = true
+				all = append(all, i)
 			}
+		}
+	}
+	for _, policies := range s.byLink {
+		note(policies)
+	}
+	for _, host := range s.hosts {
+		for _, policies := range host.policies {
+			note(policies)
 		}
 	}
 	slices.Sort(all)
@@ -108,7 +115,7 @@ func (s *Selection) selected() map[string][2][]int {
 	tried := map[string]int{}
 	for i, p := range s.policies {
 		namespace := p.Subject.Namespace
-		if _, crowded := s.crowded[namespace]; crowded {
+		if _, crowded := s.crowded[namespace]; crowded || !p.forPods() {
 			continue
 		}
 		known := len(x.all)
@@ -154,5 +161,7 @@ func (s *Selection) undecided(pod *Pod, accounts bool) bool {
 	if namespace, account := d.knows(pod); namespace && (account || !accounts) {
 		return false
 	}
-	return slices.ContainsFunc(s.policies, func(p Policy) bool { return p.Subject.selects(d, pod, true) != p.Subject.selects(d, pod, false) })
+	return slices.ContainsFunc(s.policies, func(p Policy) bool {
+		return p.forPods() && p.Subject.selects(d, pod, true) != p.Subject.selects(d, pod, false)
+	})
 }

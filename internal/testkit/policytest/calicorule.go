@@ -210,6 +210,9 @@ func onePort(r *api.CalicoRule, e entity, p api.CalicoPort, s side) answer {
 	case name == "":
 		return answerIf(first <= int(e.port) && int(e.port) <= last)
 	}
+	if s.host != nil && (e.CalicoEntityRule == &r.Destination) == s.ingress {
+		return answerIf(s.host.declares(name, protocol, e.port))
+	}
 	return answerIf(slices.ContainsFunc(s.things, func(t thing) bool { return t.has(e.addr) && t.declares(name, protocol, e.port) }))
 }
 

@@ -42,13 +42,17 @@ func (c *Cluster) things() (all []thing) {
 		all = append(all, thing{labels: labelsOf(&n.Meta), nets: readableNets(n.Spec.Nets)})
 	}
 	for _, h := range c.HostEndpoints {
-		t := thing{labels: labelsOf(&h.Meta), nets: readableNets(h.Spec.ExpectedIPs)}
-		for _, p := range h.Spec.Ports {
-			t.ports = append(t.ports, api.ContainerPort{Name: p.Name, Protocol: string(p.Protocol), ContainerPort: uint16(p.Port)})
-		}
-		all = append(all, t)
+		all = append(all, hostThing(&h))
 	}
 	return all
+}
+
+func hostThing(h *api.CalicoHostEndpoint) thing {
+	t := thing{labels: labelsOf(&h.Meta), nets: readableNets(h.Spec.ExpectedIPs)}
+	for _, p := range h.Spec.Ports {
+		t.ports = append(t.ports, api.ContainerPort{Name: p.Name, Protocol: string(p.Protocol), ContainerPort: uint16(p.Port)})
+	}
+	return t
 }
 
 // inNamespace is what everything in a namespace inherits.

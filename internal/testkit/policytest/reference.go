@@ -31,6 +31,8 @@ type side struct {
 	ingress bool
 	peer    netip.Addr
 	things  []thing
+	// host is the host endpoint that the side is, whose names of ports count at its end.
+	host *thing
 	Packet
 }
 
@@ -69,12 +71,15 @@ func (c *Cluster) Judge(pod *api.Pod, ingress bool, p Packet) Decision {
 	if ingress {
 		s.peer = p.From
 	}
-	all := slices.Concat(c.networkPolicies(s), c.clusterNetworkPolicies(s), c.calicoPolicies(s))
+	return decide(slices.Concat(c.networkPolicies(s), c.clusterNetworkPolicies(s), c.calicoPolicies(s)), Decision{Allow: true, Rule: -1})
+}
+
+// decide asks all policies. d is the decision if there is none.
+func decide(all []applying, d Decision) Decision {
 	slices.SortFunc(all, func(a, b applying) int {
 		return cmp.Or(compareTiers(a.tier, b.tier), cmp.Compare(a.order, b.order),
 			cmp.Compare(cmp.Or(a.shown, a.name), cmp.Or(b.shown, b.name)), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind, b.kind))
 	})
-	d := Decision{Allow: true, Rule: -1}
 	for len(all) > 0 {
 		rest := slices.IndexFunc(all, func(a applying) bool { return a.tier != all[0].tier })
 		if rest < 0 {

@@ -1,0 +1,311 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// AllInterfaces is the Interface of a host endpoint for all links of a node.
+const AllInterfaces = "*"
+
+// KindHostEndpoint is the kind of the ID that denies what no policy of a host endpoint decides.
+const KindHostEndpoint = "HostEndpoint"
+
+// Stage is where packets of a host endpoint are judged.
+type Stage uint8
+
+// The stages.
+const (
+	// Terminal is for what programs of the node receive and send.
+	Terminal Stage = iota
+	// Forwarded is for what the node forwards.
+	Forwarded
+	// Untranslated is for what comes in, before its destination is translated.
+	Untranslated
+	Stages
+)
+
+// HostRules come before the policies of host endpoints.
+type HostRules struct {
+	// Inbound and Outbound are what the node's own programs always receive and send.
+	Inbound, Outbound []Failsafe
+	// Nodes send encapsulated packets to each other: by IPIP, and by VXLAN to a port, as far as these are in use.
+	Nodes     []netip.Addr
+	IPIP      bool
+	VXLANPort uint16 // 0: none
+	// DropFromPods: pods of the node open no connections to its programs, whatever their policies allow.
+	DropFromPods bool
+}
+
+// Failsafe is a port of the destination, for peers in Net, or for all if that is not valid.
+type Failsafe struct {
+	Protocol uint8
+	Port     uint16
+	Net      netip.Prefix
+}
+
+// DefaultInbound and DefaultOutbound are Calico's failsafes: DHCP, DNS, SSH, BGP, etcd, Typha, the API server, and etcd of older installations.
+func DefaultInbound() []Failsafe {
+	return failsafes([]uint16{68}, 22, 179, 2379, 2380, 5473, 6443, 6666, 6667)
+}
+
+// DefaultOutbound is described with DefaultInbound.
+func DefaultOutbound() []Failsafe {
+	return failsafes([]uint16{53, 67}, 179, 2379, 2380, 5473, 6443, 6666, 6667)
+}
+
+func failsafes(udp []uint16, tcp ...uint16) (all []Failsafe) {
+	for _, port := range udp {
+		all = append(all, Failsafe{Protocol: UDP, Port: port})
+	}
+	for _, port := range tcp {
+		all = append(all, Failsafe{Protocol: TCP, Port: port})
+	}
+	return all
+}
+
+// hostLinks finds the host endpoint of each link as Felix does: one that names it, or names none and has one of its addresses; of several the first
+// by name.
+func (state State) hostLinks() map[string]*HostEndpoint {
+	found := map[string]*HostEndpoint{}
+	take := func(link string, h *HostEndpoint) {
+		if have := found[link]; have == nil || h.Name < have.Name {
+			found[link] = h
+		}
+	}
+	for i := range state.HostEndpoints {
+		h := &state.HostEndpoints[i]
+		switch {
+		case !state.isOwn(h):
+		case h.Interface != "":
+			take(h.Interface, h)
+		default:
+			for link, addresses := range state.Interfaces {
+				if slices.ContainsFunc(addresses, h.has) {
+					take(link, h)
+				}
+			}
+		}
+	}
+	return found
+}
+
+func (state State) isOwn(h *HostEndpoint) bool { return h.Node != "" && h.Node == state.Node }
+
+// HasHosts reports that there are host endpoints of this node.
+func (state State) HasHosts() bool {
+	return slices.ContainsFunc(state.HostEndpoints, func(h HostEndpoint) bool { return state.isOwn(&h) })
+}
+
+// subject makes of a host endpoint what rules are resolved for.
+func (h *HostEndpoint) subject() *Pod {
+	return &Pod{PodKey: PodKey{Name: h.Name}, Labels: h.Labels, Addresses: h.Addresses, Ports: h.Ports, host: h}
+}
+
+// ofHost are the policies of a host endpoint.
+type ofHost struct {
+	*HostEndpoint
+	policies [Stages][2][]int
+}
+
+// forPods reports whether the policy may count for pods.
+func (p *Policy) forPods() bool { return !p.PreDNAT }
+
+// forHost reports whether it counts for host endpoints at a stage, if it selects them.
+func (p *Policy) forHost(stage Stage) bool {
+	switch stage {
+	case Untranslated:
+		return p.PreDNAT
+	case Forwarded:
+		return p.Forward && !p.PreDNAT
+	}
+	return !p.PreDNAT
+}
+
+// SelectsHost reports whether a policy selects a host endpoint.
+func (state *State) SelectsHost(p *Policy, h *HostEndpoint) bool {
+	x := state.directory().host(h)
+	return p.selectsHost(&x)
+}
+
+// selectsHost: only Calico's policies that are of no namespace select any.
+func (p *Policy) selectsHost(x *selectable) bool {
+	return p.Subject.Calico && p.Namespace == "" && p.Subject.has(x, false)
+}
+
+// ofHosts finds the policies of each host endpoint of this node, by link.
+func (s *Selection) ofHosts() map[string]ofHost {
+	found := map[string]ofHost{}
+	d := s.state.directory()
+	for link, h := range s.state.hostLinks() {
+		x, host := d.host(h), ofHost{HostEndpoint: h}
+		for i, p := range s.policies {
+			if !p.selectsHost(&x) {
+				continue
+			}
+			for stage := range Stages {
+				for direction := range p.Applies {
+					if p.Applies[direction] && p.forHost(stage) {
+						host.policies[stage][direction] = append(host.policies[stage][direction], i)
+					}
+				}
+			}
+		}
+		found[link] = host
+	}
+	return found
+}
+
+// ending is what becomes of packets that no rule decides on.
+type ending struct {
+	Verdict
+	passes bool // also those that a tier ends with
+}
+
+// ending: profiles decide for a node's own programs alone, and before the translation nothing is denied by default.
+func (h *HostEndpoint) ending(stage Stage) ending {
+	if stage != Terminal || h.Allows {
+		return ending{Verdict{Allow: true}, stage == Untranslated}
+	}
+	return ending{Verdict: Verdict{By: ID{Kind: KindHostEndpoint, Name: h.Name}}}
+}
+
+// hostPrograms are by link.
+func (c *compiler) hostPrograms(hosts map[string]ofHost) map[string][Stages][2]*Program {
+	found := map[string][Stages][2]*Program{}
+	for link, host := range hosts {
+		var programs [Stages][2]*Program
+		for stage := range Stages {
+			for d, policies := range host.policies[stage] {
+				programs[stage][d] = c.hostProgram(Direction(d), policies, host.subject(), host.ending(stage))
+			}
+		}
+		found[link] = programs
+	}
+	return found
+}
+
+// hostsOf are the host endpoints of a Ruleset. key gives the key of a program.
+func hostsOf(hosts map[string]ofHost, programs map[string][Stages][2]*Program, key func(*Program) string) map[string]Host {
+	if len(hosts) == 0 {
+		return nil
+	}
+	found := make(map[string]Host, len(hosts))
+	for link, host := range hosts {
+		to := Host{Name: host.Name}
+		for stage, both := range programs[link] {
+			for d, p := range both {
+				to.Programs[stage][d] = key(p)
+			}
+		}
+		found[link] = to
+	}
+	return found
+}
+
+func (c *compiler) hostProgram(d Direction, policies []int, subject *Pod, end ending) *Program {
+	if !slices.ContainsFunc(policies, func(i int) bool {
+		return slices.ContainsFunc(c.policies[i].Rules[d], func(r Rule) bool { return r.Own != nil })
+	}) {
+		return c.build(d, policies, subject, end)
+	}
+	return c.sequence(d, policies, subject, end)
+}
+
+// sequence is the program of rules of which some read the host endpoint's end. It has a segment for each rule.
+func (c *compiler) sequence(d Direction, policies []int, subject *Pod, end ending) *Program {
+	b := &builder{compiler: c, spent: c.spendingOf(subject.Namespace)}
+	p, all := &Program{}, policies
+	for len(policies) > 0 {
+		n := c.sameTier(policies)
+		b.appendTier(p, d, policies[:n], subject, end)
+		policies = policies[n:]
+	}
+	if p.Sequence = append(p.Sequence, always(end.Verdict)); b.spent.over() {
+		return c.closed(b.spent, all, d)
+	}
+	return p
+}
+
+// always is a segment that decides.
+func always(v Verdict) Segment {
+	s := Segment{When: Program{Rest: List{Else: Verdict{Allow: true}}}, Then: Deny, Verdict: v}
+	if v.Allow {
+		s.Then = Allow
+	}
+	return s
+}
+
+func (b *builder) appendTier(p *Program, d Direction, policies []int, subject *Pod, end ending) {
+	first := len(p.Sequence)
+	for _, i := range policies {
+		for rule := range b.policies[i].Rules[d] {
+			if k := (ruleKey{i, d, rule}); b.affords(b.spent, k) {
+				p.Sequence = append(p.Sequence, b.segment(k, subject))
+			}
+		}
+	}
+	if tier := b.policies[policies[0]]; tier.Tier.End == Deny && !end.passes {
+		p.Sequence = append(p.Sequence, always(Verdict{By: tier.ID}))
+	}
+	for i := range p.Sequence[first:] {
+		p.Sequence[first+i].Next = len(p.Sequence)
+	}
+}
+
+func (b *builder) segment(k ruleKey, subject *Pod) Segment {
+	id, rule := b.policies[k.policy].ID, b.rule(k)
+	s := Segment{When: b.matching(b.compiler.items(k, subject)), Then: rule.Action, Verdict: Verdict{Allow: rule.Action == Allow}}
+	switch rule.Action {
+	case Deny:
+		s.Verdict.By = id
+	case Log:
+		s.Log = LogRule{id, k.rule}
+	}
+	if rule.Own != nil {
+		own := b.clause(clauseKey{ruleKey: k, declared: none, absent: none, own: true})
+		anything := portSet{any: true}
+		list := b.matching([]item{{clause: own, ports: anything, sources: anything}}).Rest
+		s.Own = &list
+	}
+	return s
+}
+
+// matching allows what one of the items matches.
+func (b *builder) matching(items []item) Program {
+	m := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent}
+	for i := range items {
+		items[i].verdict, items[i].pass = Verdict{Allow: true}, false
+	}
+	m.add(tierRules{end: &Verdict{}}, items)
+	return m.program()
+}
+
+// DecideHost returns the verdict for the first packet of a connection of a link that is no pod's, between its own end and the peer, as the kernel
+// gives it but for HostRules.
+func (r *Ruleset) DecideHost(link string, stage Stage, d Direction, own, peer netip.Addr, p Packet) Verdict {
+	host, ok := r.Hosts[link]
+	if !ok {
+		host = r.Hosts[AllInterfaces]
+	}
+	key := host.Programs[stage][d]
+	if key == "" {
+		return Verdict{Allow: true}
+	}
+	program := r.Programs[key]
+	if len(program.Sequence) == 0 {
+		return r.decide(program, peer.Unmap(), p)
+	}
+	for i := 0; ; {
+		s := program.Sequence[i]
+		matches := (s.Own == nil || r.decideList(*s.Own, own.Unmap()).Allow) && r.decide(s.When, peer.Unmap(), p).Allow
+		switch {
+		case matches && s.Then == Pass:
+			i = s.Next
+		case matches && s.Then != Log:
+			return s.Verdict
+		default:
+			i++
+		}
+	}
+}

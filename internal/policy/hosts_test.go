@@ -1,0 +1,73 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+)
+
+// A link has the host endpoint that names it or one of its addresses, of several the first by name; those of other nodes have none.
+func TestLinksOfHostEndpoints(t *testing.T) {
+	at := func(a string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(a)} }
+	state := State{
+		Node:       "n",
+		Interfaces: map[string][]netip.Addr{"eth0": at("192.0.2.1"), "eth1": at("192.0.2.2"), "eth2": at("192.0.2.3")},
+		HostEndpoints: []HostEndpoint{
+			{Name: "e", Node: "n", Interface: "*"}, {Name: "d", Node: "n", Interface: "*"}, {Name: "a", Node: "o", Interface: "*"}, {Name: "b", Addresses: at("192.0.2.3")},
+			{Name: "f", Node: "n", Interface: "eth0", Addresses: at("192.0.2.2")}, {Name: "g", Node: "n", Addresses: at("192.0.2.1")},
+			{Name: "h", Node: "n", Interface: "eth1"}, {Name: "c", Node: "n", Addresses: at("::ffff:192.0.2.2")}, {Name: "i", Node: "n", Addresses: at("192.0.2.9")},
+		},
+	}
+	got := map[string]string{}
+	for link, h := range Compile(state).Hosts {
+		got[link] = h.Name
+	}
+	if want := map[string]string{"*": "d", "eth0": "f", "eth1": "c"}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if state.Node = ""; state.HasHosts() || Compile(state).Hosts != nil {
+		t.Error("endpoints of no node are found on one without a name")
+	}
+}
+
+func TestProfilesOfHostEndpoints(t *testing.T) {
+	for _, c := range []struct {
+		spec     api.CalicoHostEndpointSpec
+		allows   bool
+		node     string
+		problems []string
+	}{
+		{api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "*"}, false, "n", nil},
+		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"projectcalico-default-allow", "x"}}, true, "n", nil},
+		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"x", "projectcalico-default-allow"}}, false, "n", []string{`spec.profiles[0] "x"`}},
+		{api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "abcdefghijklmnop"}, false, "", []string{`spec.interfaceName "abcdefghijklmnop" 15`}},
+	} {
+		h, problems := FromCalicoHostEndpoint(&api.CalicoHostEndpoint{Spec: c.spec})
+		if h.Allows != c.allows || h.Node != c.node || !slices.EqualFunc(problems, c.problems, errtest.Has) {
+			t.Errorf("%+v: %+v, %q", c.spec, h, problems)
+		}
+	}
+}
+
+// A host endpoint whose rules are too many is closed where they would be, and the policy named.
+func TestSequencesAreBounded(t *testing.T) {
+	own := &Match{Nets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "large"}, Tier: TierDefault, Applies: [2]bool{true, false}, Subject: Pods{Calico: true}}
+	for i := range 720 {
+		labels := parsed(fmt.Sprintf("a not in {'%d'}", i))
+		p.Rules[Ingress] = append(p.Rules[Ingress], Rule{AnyPort: true, Own: own, Peers: []Peer{{Match: &Match{Select: &Pods{Calico: true, Labels: labels}}}}})
+	}
+	c := Compile(State{Node: "n", Policies: []Policy{p}, HostEndpoints: []HostEndpoint{{Name: "h", Node: "n", Interface: "*"}}})
+	a := netip.MustParseAddr("192.0.2.1")
+	if v := c.DecideHost("eth0", Terminal, Ingress, a, a, Packet{Protocol: TCP, Port: 1}); v.By != p.ID || !slices.Equal(c.TooLarge, []ID{p.ID}) {
+		t.Errorf("%+v, too large: %v", v, c.TooLarge)
+	}
+	if v := c.DecideHost("eth0", Forwarded, Ingress, a, a, Packet{Protocol: TCP, Port: 1}); !v.Allow {
+		t.Errorf("what is forwarded: %+v", v)
+	}
+}

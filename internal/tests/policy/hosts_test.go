@@ -1,0 +1,183 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/policytest"
+)
+
+// The ruleset decides as the reference does on what host endpoints receive, send and forward.
+func TestHosts(t *testing.T) {
+	judged, enough := 0, 40_000
+	if testing.Short() {
+		enough = 10_000
+	}
+	denied := map[policy.Stage]int{}
+	for s := *seed; judged < enough; s++ {
+		g := policytest.NewGenerator(s)
+		c := g.HostCluster()
+		v := newHostView(c)
+		for _, p := range g.CalicoPackets(c, perCluster) {
+			for stage := range policy.Stages {
+				for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+					judged++
+					if !v.host(stage, d, p).Allow {
+						denied[stage]++
+					}
+					if v.wrongHost(stage, d, p) != "" {
+						t.Fatal(report(s, c, p, func(c *policytest.Cluster) string { return newHostView(c).wrongHost(stage, d, p) }))
+					}
+				}
+			}
+		}
+	}
+	for stage := range policy.Stages {
+		if n := denied[stage]; n == 0 && !testing.Short() {
+			t.Errorf("stage %d: %d of %d are denied", stage, n, judged)
+		}
+	}
+}
+
+func newHostView(c *policytest.Cluster) view {
+	state := c.State()
+	state.Node = policytest.Node
+	return view{c, state, policy.Compile(state)}
+}
+
+func (v view) host(stage policy.Stage, d policy.Direction, p policytest.Packet) policy.Verdict {
+	own, peer := p.To, p.From
+	if d == policy.Egress {
+		own, peer = peer, own
+	}
+	return v.DecideHost("uplink", stage, d, own, peer, coreOf(p))
+}
+
+func (v view) wrongHost(stage policy.Stage, d policy.Direction, p policytest.Packet) string {
+	h := v.HostEndpoint()
+	if h == nil {
+		return ""
+	}
+	got, want := v.host(stage, d, p), v.JudgeHost(h, stage, d == policy.Ingress, p)
+	id := by(want)
+	if id == (policy.ID{}) && !want.Allow {
+		id = policy.ID{Kind: policy.KindHostEndpoint, Name: h.Name}
+	}
+	if got.Allow != want.Allow || !got.Allow && got.By != id {
+		return fmt.Sprintf("%s of host endpoint %s, stage %d: %+v, the reference says %+v", d, h.Name, stage, got, want)
+	}
+	return ""
+}
+
+// hostClusters times perCluster packets go through a kernel.
+const hostClusters = 50
+
+// What arrives is what the policies of pods and of the host endpoint let through: to and from the node, and by it.
+func TestHostPackets(t *testing.T) {
+	n, sent, lost := newNode(t), 0, 0
+	for s := *seed; s < *seed+hostClusters; s++ {
+		g := policytest.NewGenerator(s)
+		c := g.HostCluster()
+		n.becomeHost(t, c)
+		packets := onWire(c, withHost(c, g.CalicoPackets(c, perCluster)))
+		sent += len(packets)
+		for _, p := range packets {
+			if !hostAllows(c, p) {
+				lost++
+			}
+		}
+		if p, wrong := n.tryHost(t, c, packets); wrong != "" {
+			t.Fatal(report(s, c, p, func(c *policytest.Cluster) string {
+				if c.HostEndpoint() == nil {
+					return ""
+				}
+				n.becomeHost(t, c)
+				_, wrong := n.tryHost(t, c, []policytest.Packet{p})
+				return wrong
+			}))
+		}
+	}
+	if sent < 1000 || lost < 100 {
+		t.Errorf("only %d packets were sent, %d of which host endpoints deny", sent, lost)
+	}
+	t.Logf("%d packets, of which host endpoints deny %d", sent, lost)
+}
+
+func (n *node) becomeHost(t *testing.T, c *policytest.Cluster) {
+	t.Helper()
+	v := newHostView(c)
+	n.sync(t, &v.Ruleset, nil)
+	n.Own(t, c)
+	n.Forget(t)
+}
+
+// withHost are packets of which some are to or from the node in the place of a pod, without those for which a rig would choose a port.
+func withHost(c *policytest.Cluster, all []policytest.Packet) []policytest.Packet {
+	own := func(a netip.Addr) netip.Addr {
+		for _, text := range c.Nodes[0].Status.Addresses {
+			if b, err := netip.ParseAddr(text.Address); err == nil && b.Is4() == a.Is4() {
+				return b
+			}
+		}
+		return a
+	}
+	for i := range all {
+		if p := &all[i]; i%3 == 0 && c.Place(p.From) == policytest.Uplink {
+			p.To = own(p.To)
+		} else if i%3 == 0 && c.Place(p.To) == policytest.Uplink {
+			p.From = own(p.From)
+		}
+	}
+	return slices.DeleteFunc(all, func(p policytest.Packet) bool {
+		return p.SourcePort == 0 && slices.Contains([]uint8{policytest.TCP, policytest.UDP, policytest.SCTP}, p.Protocol)
+	})
+}
+
+func (n *node) tryHost(t *testing.T, c *policytest.Cluster, packets []policytest.Packet) (policytest.Packet, string) {
+	t.Helper()
+	passes := func(p policytest.Packet) bool { return c.Allowed(p, policytest.Node) && hostAllows(c, p) }
+	numbers, came := make([]uint64, len(packets)), map[uint64]string{}
+	var expected []uint64
+	for i, p := range packets {
+		var err error
+		if numbers[i], err = n.Send(c.Place(p.From), p); err != nil && !errors.Is(err, unix.EPERM) { // as a process learns of a denial
+			t.Fatal(err)
+		}
+		if passes(p) {
+			expected = append(expected, numbers[i])
+		}
+	}
+	n.Await(came, expected)
+	for i, p := range packets {
+		if _, arrived := came[numbers[i]]; arrived != passes(p) {
+			return p, fmt.Sprintf("arrived %v, not %v", arrived, passes(p))
+		}
+	}
+	return policytest.Packet{}, ""
+}
+
+// hostAllows is what the reference says of the links that a packet passes.
+func hostAllows(c *policytest.Cluster, p policytest.Packet) bool {
+	h, from, to := c.HostEndpoint(), c.Place(p.From), c.Place(p.To)
+	judge := func(stage policy.Stage, ingress bool) bool { return c.JudgeHost(h, stage, ingress, p).Allow }
+	if from != "" && !judge(policy.Untranslated, true) {
+		return false
+	}
+	switch {
+	case from == policytest.Uplink && to == "":
+		return judge(policy.Terminal, true)
+	case from == policytest.Uplink:
+		return judge(policy.Forwarded, true)
+	case from == "" && to == policytest.Uplink:
+		return judge(policy.Terminal, false)
+	case to == policytest.Uplink:
+		return judge(policy.Forwarded, false)
+	}
+	return true
+}
