@@ -36,7 +36,7 @@ func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Compa
 	c.Table = c.have.table
 	for link, endpoint := range rs.Endpoints {
 		for d, key := range endpoint.Programs {
-			c.links[d][link] = c.link(link, d, e.t.programs[programKey{policy.Direction(d), key}])
+			c.links[d][link] = c.link(link, d, e.t.programs[programKey{Direction: policy.Direction(d), key: key}])
 		}
 	}
 	return c, nil

@@ -358,9 +358,10 @@ func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image
 			continue
 		}
 		for d, key := range endpoint.Programs {
-			w.links[d][link] = e.element(rs, w, link, endpoint.UID, programKey{policy.Direction(d), key}, refused, used)
+			w.links[d][link] = e.element(rs, w, link, endpoint.UID, programKey{Direction: policy.Direction(d), key: key}, refused, used)
 		}
 	}
+	e.hosts(rs, w, refused, used)
 	return w, used
 }
 
@@ -371,20 +372,25 @@ func (e *Engine) element(rs *policy.Ruleset, w *image, link, uid string, key pro
 		element.Verdict = nft.Accept
 		return element
 	}
+	element.Verdict = e.verdict(rs, w, key, refused, used)
+	return element
+}
+
+// verdict leads to a program; what it uses goes into the image.
+func (e *Engine) verdict(rs *policy.Ruleset, w *image, key programKey, refused map[programKey]error, used map[programKey]bool) nft.Verdict {
 	if refused[key] != nil {
-		return element
+		return nft.Drop
 	}
 	p, err := e.t.program(rs, key)
 	if err != nil {
 		refused[key] = err
-		return element
+		return nft.Drop
 	}
-	element.Verdict = p.verdict
 	if !used[key] {
 		used[key] = true
 		w.use(p, e.t)
 	}
-	return element
+	return p.verdict
 }
 
 // use takes over what a program uses.
@@ -403,29 +409,41 @@ func (w *image) use(p *program, t *translator) {
 // blame marks the programs that use what the kernel refuses.
 func (e *Engine) blame(rs *policy.Ruleset, r *nft.Refused, refused map[programKey]error) bool {
 	found := false
-	for _, endpoint := range rs.Endpoints {
-		for d, key := range endpoint.Programs {
-			k := programKey{policy.Direction(d), key}
-			p := e.t.programs[k]
-			if p != nil && refused[k] == nil && (slices.Contains(p.chains, r.Object) || slices.Contains(p.sets, r.Object)) {
-				refused[k], found = r, true
-			}
+	for k := range e.users(rs) {
+		p := e.t.programs[k]
+		if p != nil && refused[k] == nil && (slices.Contains(p.chains, r.Object) || slices.Contains(p.sets, r.Object)) {
+			refused[k], found = r, true
 		}
 	}
 	return found
 }
 
+// users are the links of each program.
+func (e *Engine) users(rs *policy.Ruleset) map[programKey][]string {
+	links := map[programKey][]string{}
+	for link, endpoint := range rs.Endpoints {
+		for d, key := range endpoint.Programs {
+			k := programKey{Direction: policy.Direction(d), key: key}
+			links[k] = append(links[k], link)
+		}
+	}
+	for link, host := range rs.Hosts {
+		for _, programs := range host.Programs {
+			for d, key := range programs {
+				k := programKey{policy.Direction(d), key, true}
+				links[k] = append(links[k], link)
+			}
+		}
+	}
+	return links
+}
+
 // refusals name policies and links of what was refused.
 func (e *Engine) refusals(rs *policy.Ruleset, refused map[programKey]error) error {
 	var errs []error
+	users := e.users(rs)
 	for k, err := range refused {
-		var links []string
-		for link, endpoint := range rs.Endpoints {
-			if endpoint.Programs[k.Direction] == k.key {
-				links = append(links, link)
-			}
-		}
-		slices.Sort(links)
+		links := slices.Compact(sorted(users[k]))
 		errs = append(errs, fmt.Errorf("%w: %s of %s is closed, because of %s: %w",
 			ErrRefused, k.Direction, strings.Join(links, ", "), strings.Join(policies(rs.Programs[k.key]), ", "), err))
 	}
@@ -514,6 +532,8 @@ func reason(chain string, denied map[string]Denied) (Denied, bool) {
 	switch chain {
 	case egressChain, toHostChain:
 		return Denied{Direction: policy.Egress, Reason: unknownLink}, true
+	case noPodsChain:
+		return Denied{Direction: policy.Egress, Reason: podToHost}, true
 	case ingressChain:
 		return Denied{Direction: policy.Ingress, Reason: unknownLink}, true
 	}

@@ -18,7 +18,8 @@ import (
 // chains of their own.
 type programKey struct {
 	policy.Direction
-	key string
+	key  string
+	host bool // of a host endpoint
 }
 
 // program is what the kernel has of a program.
@@ -97,12 +98,16 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 		return nil, fmt.Errorf("program %s is not in the ruleset", key.key)
 	}
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
-	rules := []nft.Rule{nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop)), joins(invalidState)}
-	var u uses
-	if !t.mute {
-		rules = append(rules, b.logs(from.Logs, &u)...)
+	rules := []nft.Rule{nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop))}
+	if !key.host { // whose connections may be older than connection tracking, and are not ended
+		rules = append(rules, joins(invalidState))
 	}
-	rules = append(rules, b.lists(from, &u)...)
+	var u uses
+	if len(from.Sequence) > 0 {
+		rules = append(rules, nft.NewRule("", nft.Do(b.sequence(from.Sequence, &u))))
+	} else {
+		rules = append(append(rules, b.logs(from.Logs, &u)...), b.lists(from, &u)...)
+	}
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -151,14 +156,77 @@ func hasPorts(protocol uint8) bool {
 
 // logs lead to chains, which come back, that log what Log rules match.
 func (b *builder) logs(logs []policy.Logging, u *uses) (rules []nft.Rule) {
+	if b.mute {
+		return nil
+	}
 	for _, l := range logs {
-		by := &builder{translator: b.translator, Ruleset: b.Ruleset, Direction: b.Direction, log: &l.LogRule}
 		var inner uses
-		chain := by.chain("log-", by.lists(l.When, &inner), inner, u)
-		rules = append(rules, nft.NewRule("", nft.Do(nft.Jump(chain.Chain()))))
-		b.err = errors.Join(b.err, by.err)
+		to := b.logging(l.LogRule, &inner)
+		rules = append(rules, nft.NewRule("", nft.Do(b.matching("log-", b.Direction, l.When, to, inner, u))))
 	}
 	return rules
+}
+
+// matching leads to a chain from which what a program allows goes to where the verdict says, with what that uses, and all else comes back.
+func (b *builder) matching(prefix string, d policy.Direction, when policy.Program, to nft.Verdict, inner uses, u *uses) nft.Verdict {
+	by := &builder{translator: b.translator, Ruleset: b.Ruleset, Direction: d, match: &to}
+	rules := by.lists(when, &inner)
+	b.err = errors.Join(b.err, by.err)
+	return nft.Jump(by.chain(prefix, rules, inner, u).Chain())
+}
+
+// logging leads to a chain that logs and comes back.
+func (b *builder) logging(r policy.LogRule, u *uses) nft.Verdict {
+	return b.chain("logs-", []nft.Rule{nft.NewRule("", nft.Within(logsPerSecond), nft.Log(LogGroup, logText(b.Direction, r)))}, uses{}, u)
+}
+
+// sequence leads to a chain for the segments up to the first to which others pass, which leads to a chain for the next.
+func (b *builder) sequence(all []policy.Segment, u *uses) nft.Verdict {
+	starts := map[int]nft.Verdict{}
+	within := map[int]uses{}
+	passed := map[int]bool{0: true}
+	for _, s := range all {
+		passed[s.Next] = passed[s.Next] || s.Then == policy.Pass
+	}
+	var rules []nft.Rule
+	var inner uses
+	for i := len(all) - 1; i >= 0; i-- {
+		s := all[i]
+		inner.add(within[s.Next])
+		rules = append(b.segment(s, starts[s.Next], &inner), rules...)
+		if passed[i] {
+			var of uses
+			starts[i] = b.chain("s-", rules, inner, &of)
+			within[i] = of
+			rules, inner = []nft.Rule{nft.NewRule("", nft.Do(starts[i]))}, of
+		}
+	}
+	u.add(within[0])
+	return starts[0]
+}
+
+// segment is a rule that leads to a chain, which comes back if the segment does not match. pass is where Pass leads to.
+func (b *builder) segment(s policy.Segment, pass nft.Verdict, u *uses) []nft.Rule {
+	var inner uses
+	to := pass
+	switch {
+	case s.Then == policy.Log && b.mute:
+		return nil
+	case s.Then == policy.Log:
+		to = b.logging(s.Log, &inner)
+	case s.Then != policy.Pass:
+		to = b.verdict(s.Verdict, &inner)
+	}
+	var when uses
+	jump := b.matching("m-", b.Direction, s.When, to, inner, &when)
+	if s.Own != nil {
+		own := policy.Program{Rest: *s.Own}
+		var of uses
+		jump = b.matching("o-", 1-b.Direction, own, nft.Goto(jump.Chain()), when, &of)
+		when = of
+	}
+	u.add(when)
+	return []nft.Rule{nft.NewRule("", nft.Do(jump))}
 }
 
 // open is the direction of a link that everything passes, while a program decides on the other.
@@ -198,8 +266,8 @@ type builder struct {
 	*translator
 	*policy.Ruleset
 	policy.Direction
-	log *policy.LogRule // if set, what is allowed is logged, and all goes on
-	err error
+	match *nft.Verdict // if set, what is allowed goes there, and all else comes back
+	err   error
 }
 
 // chain keeps a chain, named by its content, and says how to get there. By collects what is used.
@@ -301,13 +369,12 @@ func (b *builder) nets(family int, key string) string {
 // logsPerSecond bounds what is logged of the packets that one policy denies in one direction.
 const logsPerSecond = 5
 
-// verdict leads to where denied packets are logged, counted and dropped; or to where packets are logged that a Log rule matches.
+// verdict leads to where denied packets are logged, counted and dropped.
 func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
 	switch {
-	case b.log != nil && v.Allow:
-		text := logText(b.Direction, *b.log)
-		return b.chain("logs-", []nft.Rule{nft.NewRule("", nft.Within(logsPerSecond), nft.Log(LogGroup, text))}, uses{}, u)
-	case b.log != nil:
+	case b.match != nil && v.Allow:
+		return *b.match
+	case b.match != nil:
 		return nft.Return
 	case v.Allow:
 		return nft.Accept

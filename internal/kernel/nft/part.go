@@ -64,6 +64,7 @@ const (
 // The kernel's own priorities, as nft names them.
 const (
 	PriorityRaw    = -300
+	PriorityMangle = -150
 	PriorityDNAT   = -100
 	PriorityFilter = 0
 	PrioritySNAT   = 100

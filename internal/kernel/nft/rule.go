@@ -90,6 +90,7 @@ func payload(base, offset uint32, size int) Field {
 
 // Fields that every packet has.
 var (
+	InIndex  = meta(unix.NFT_META_IIF, 4) // NoLink of what programs of the node send
 	InLink   = meta(unix.NFT_META_IIFNAME, 16)
 	OutLink  = meta(unix.NFT_META_OIFNAME, 16)
 	L4Proto  = meta(unix.NFT_META_L4PROTO, 1)

@@ -1,0 +1,204 @@
+package netpol
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// loopback is the link that no host endpoint governs.
+const loopback = "lo"
+
+// hostHook is a base chain for host endpoints. They come after those for pods. There are none without a host endpoint, and they are named by digests
+// of their content, so that none changes in place.
+type hostHook struct {
+	name      string
+	stage     policy.Stage
+	direction policy.Direction
+	hook      nft.HookNumber
+	priority  int32
+	link      nft.Field
+	pods      bool // packets of pods' links are judged, too
+}
+
+var hostHooks = []hostHook{
+	{name: "host-input-", stage: policy.Terminal, direction: policy.Ingress, hook: nft.Input, priority: nft.PriorityFilter - 3, link: nft.InLink},
+	{name: "host-output-", stage: policy.Terminal, direction: policy.Egress, hook: nft.Output, priority: nft.PriorityFilter - 3, link: nft.OutLink},
+	// In the output hook a packet whose destination was translated still has the link by which the first destination would be reached.
+	{name: translatedChain, stage: policy.Terminal, direction: policy.Egress, hook: nft.Postrouting, priority: nft.PriorityMangle, link: nft.OutLink},
+	{name: "host-forward-in-", stage: policy.Forwarded, direction: policy.Ingress, hook: nft.Forward, priority: nft.PriorityFilter - 3, link: nft.InLink},
+	{name: "host-forward-out-", stage: policy.Forwarded, direction: policy.Egress, hook: nft.Forward, priority: nft.PriorityFilter - 2, link: nft.OutLink},
+	{name: "host-prerouting-", stage: policy.Untranslated, direction: policy.Ingress, hook: nft.Prerouting, priority: nft.PriorityMangle, link: nft.InLink, pods: true},
+}
+
+const translatedChain = "host-translated-"
+
+// noPodsChain drops connections from pods to their node.
+const noPodsChain = "no-pods-to-host"
+
+const podToHost = "from pod to its node"
+
+// hosts adds what host endpoints need.
+func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]error, used map[programKey]bool) {
+	if rs.HostRules.DropFromPods {
+		e.keep(w, noPods(e.linkPrefix))
+	}
+	if len(rs.Hosts) == 0 {
+		return
+	}
+	nodes := nodeSets(rs.HostRules.Nodes)
+	for _, h := range hostHooks {
+		own := h.byLink(rs, e.linkPrefix, func(key programKey) nft.Verdict { return e.verdict(rs, w, key, refused, used) })
+		if len(own) == 0 {
+			continue
+		}
+		chain := nft.Chain{Rules: slices.Concat(h.before(e.linkPrefix), h.always(rs.HostRules, nodes), own)}
+		if h.name == translatedChain {
+			chain.Name = "translated-" + chain.Digest()
+			e.keep(w, chain)
+			chain.Rules = []nft.Rule{nft.NewRule("", nft.InIndex.Is(nft.NoLink), nft.Translated(), nft.Do(nft.Goto(chain.Name)))}
+		}
+		chain.Name = h.name + chain.Digest()
+		chain.Hook = &nft.Hook{Type: nft.Filter, Number: h.hook, Priority: h.priority}
+		e.keep(w, chain)
+		for _, s := range nodes {
+			if len(s.Elements) > 0 {
+				w.sets[s.Name] = s
+			}
+		}
+		w.sets[hostNeighbours.Name] = hostNeighbours
+	}
+}
+
+// keep puts a chain into the image, and remembers it, as its name is needed to find it when it is empty.
+func (e *Engine) keep(w *image, c nft.Chain) { w.chains[c.Name], e.t.chains[c.Name] = c, c }
+
+// byLink leads from links to programs. It is empty if all allow everything.
+func (h hostHook) byLink(rs *policy.Ruleset, linkPrefix string, verdict func(programKey) nft.Verdict) (rules []nft.Rule) {
+	judges := false
+	to := func(link string) nft.Term {
+		key := rs.Hosts[link].Programs[h.stage][h.direction]
+		if judges = judges || key != ""; key == "" {
+			return nft.Do(nft.Accept)
+		}
+		return nft.Do(verdict(programKey{h.direction, key, true}))
+	}
+	for _, link := range slices.Sorted(maps.Keys(rs.Hosts)) {
+		if link != policy.AllInterfaces && !strings.HasPrefix(link, linkPrefix) {
+			rules = append(rules, nft.NewRule("", h.link.Is(nft.LinkKey(link)), to(link)))
+		}
+	}
+	if _, ok := rs.Hosts[policy.AllInterfaces]; ok {
+		rules = append(rules, nft.NewRule("", to(policy.AllInterfaces)))
+	}
+	if !judges {
+		return nil
+	}
+	return rules
+}
+
+// before lets pass what no host endpoint governs.
+func (h hostHook) before(linkPrefix string) []nft.Rule {
+	accept := nft.Do(nft.Accept)
+	rules := []nft.Rule{
+		nft.NewRule("", (nft.Established | nft.Related).In(), accept),
+		nft.NewRule("", h.link.Is(nft.LinkKey(loopback)), accept),
+	}
+	if !h.pods {
+		rules = append(rules, nft.NewRule("", h.link.HasPrefix(linkPrefix), accept))
+	}
+	if h.hook == nft.Output {
+		rules = append(rules, nft.NewRule("", nft.Translated(), accept))
+	}
+	return rules
+}
+
+// hostNeighbours are the types of ICMPv6 without which a host has no neighbours, no routers and no groups.
+var hostNeighbours = nft.Set{Name: "host-neighbours", Key: []nft.Type{nft.ICMPv6Type}, Elements: []nft.Element{
+	{First: "\x82"}, {First: "\x83"}, {First: "\x84"}, {First: "\x85"}, {First: "\x86"}, {First: "\x87"}, {First: "\x88"}, {First: "\x8f"},
+}}
+
+// always lets pass what policies cannot forbid to a node's own programs.
+func (h hostHook) always(r policy.HostRules, nodes []nft.Set) []nft.Rule {
+	if h.stage == policy.Forwarded {
+		return nil
+	}
+	rules := []nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.In(hostNeighbours.Name, nft.ICMPType), nft.Do(nft.Accept))}
+	failsafes := r.Inbound
+	if h.direction == policy.Egress {
+		failsafes = r.Outbound
+	}
+	for _, f := range failsafes {
+		rules = append(rules, h.failsafe(f))
+	}
+	for i, f := range families {
+		if len(nodes[i].Elements) == 0 {
+			continue
+		}
+		between := nft.In(nodes[i].Name, h.peer(f))
+		if r.IPIP {
+			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_IPIP)), between, nft.Do(nft.Accept)))
+		}
+		if r.VXLANPort != 0 {
+			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(r.VXLANPort)), between, nft.Do(nft.Accept)))
+		}
+	}
+	return rules
+}
+
+func (h hostHook) peer(f nft.Family) nft.Field {
+	if h.direction == policy.Ingress {
+		return f.Src
+	}
+	return f.Dest
+}
+
+func (h hostHook) failsafe(s policy.Failsafe) nft.Rule {
+	terms := []nft.Term{nft.L4Proto.Is(nft.ByteKey(s.Protocol)), nft.DestPort.Is(nft.PortKey(s.Port))}
+	if s.Net.IsValid() {
+		f := nft.FamilyOf(s.Net.Addr())
+		terms = append([]nft.Term{f.Is(), h.peer(f).Between(nft.AddrKey(s.Net.Masked().Addr()), nft.AddrKey(lastOf(s.Net)))}, terms...)
+	}
+	return nft.NewRule("", append(terms, nft.Do(nft.Accept))...)
+}
+
+// lastOf is the last address of a network.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < len(b)*8; bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// nodeSets have the addresses of nodes, by family.
+func nodeSets(nodes []netip.Addr) []nft.Set {
+	sets := make([]nft.Set, len(families))
+	for i, f := range families {
+		s := nft.Set{Key: []nft.Type{f.Addr}}
+		for _, a := range slices.Compact(slices.SortedFunc(slices.Values(nodes), netip.Addr.Compare)) {
+			if a = a.Unmap(); familyOf(a) == i {
+				s.Elements = append(s.Elements, nft.Element{First: nft.AddrKey(a)})
+			}
+		}
+		s.Name = []string{"nodes4-", "nodes6-"}[i] + s.Digest()
+		sets[i] = s
+	}
+	return sets
+}
+
+// noPods is the chain that drops what pods send to their node, but for what they need to have a gateway.
+func noPods(linkPrefix string) nft.Chain {
+	return nft.Chain{Name: noPodsChain, Hook: &nft.Hook{Type: nft.Filter, Number: nft.Input, Priority: toHostPriority + 1}, Rules: []nft.Rule{
+		nft.NewRule("", (nft.Established | nft.Related).In(), nft.Do(nft.Accept)),
+		nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.In(neighboursSet, nft.ICMPType), nft.Do(nft.Accept)),
+		nft.NewRule(podToHost, nft.InLink.HasPrefix(linkPrefix), nft.Count(), nft.Do(nft.Drop)),
+	}}
+}
