@@ -26,8 +26,7 @@ var policyTypes = []reflect.Type{
 }
 
 const (
-	hostsOnly = "for host endpoints, whose policies are not enforced"
-	staged    = "staged policies decide and count nothing; their other fields are those of the kinds that they are for"
+	staged = "staged policies decide and count nothing; their other fields are those of the kinds that they are for"
 )
 
 // supported has all fields by type: what the type is on the page, and each field.
@@ -47,9 +46,9 @@ var supported = map[string]struct {
 	}},
 	"CalicoGlobalNetworkPolicySpec": {"GlobalNetworkPolicy", map[string]support{
 		"namespaceSelector": does(""),
-		"doNotTrack":        ignores("the policy counts for no pod, as to Felix; " + hostsOnly),
-		"preDNAT":           ignores("likewise"),
-		"applyOnForward":    ignores("the policy counts for pods, as to Felix; " + hostsOnly),
+		"doNotTrack":        refuses("the policy counts for nothing: neither for pods, as to Felix, nor for host endpoints"),
+		"preDNAT":           does("the policy counts for host endpoints alone; its egress rules for nothing"),
+		"applyOnForward":    does("for host endpoints; pods have the policy with and without it"),
 	}},
 	"CalicoRule": {"ingress[], egress[]", map[string]support{
 		"action":      does("any other word: Deny"),
@@ -58,8 +57,8 @@ var supported = map[string]struct {
 		"notProtocol": does(""),
 		"icmp":        does(""),
 		"notICMP":     does(""),
-		"source":      does("of egress: the pod itself"),
-		"destination": does("of ingress: the pod itself"),
+		"source":      does("of egress: the pod itself, or the host endpoint's end"),
+		"destination": does("of ingress: likewise"),
 		"http":        refuses("an Allow with it matches nothing; Felix alone would allow all that its other fields match"),
 		"metadata":    ignores("for people"),
 	}},
@@ -87,11 +86,11 @@ var supported = map[string]struct {
 	"CalicoNetworkSetSpec":       {"NetworkSet", map[string]support{"nets": does("what cannot be read is left out")}},
 	"CalicoGlobalNetworkSetSpec": {"GlobalNetworkSet", map[string]support{"nets": does("what cannot be read is left out")}},
 	"CalicoHostEndpointSpec": {"HostEndpoint", map[string]support{
-		"node":          ignores(hostsOnly),
-		"interfaceName": ignores(hostsOnly),
-		"expectedIPs":   does("as addresses in policies of pods"),
-		"profiles":      ignores(hostsOnly),
-		"ports":         does("as names of ports in Calico's policies of pods"),
+		"node":          does(""),
+		"interfaceName": does("`*`: all but loopback, links of pods, and links with a HostEndpoint of their own"),
+		"expectedIPs":   does("without interfaceName: the interface that has one of them"),
+		"profiles":      does("`projectcalico-default-allow` allows what no policy decides; any other denies it, as none does, and is named"),
+		"ports":         does("in Calico's policies"),
 	}},
 	"CalicoEndpointPort":                      {"ports[] of HostEndpoint", map[string]support{"name": does(""), "protocol": does(""), "port": does("")}},
 	"CalicoStagedNetworkPolicySpec":           {"StagedNetworkPolicy", map[string]support{"stagedAction": ignores(staged)}},

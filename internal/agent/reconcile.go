@@ -49,6 +49,9 @@ func (a *Agent) pass(ctx context.Context) error {
 	}
 	shown := s
 	a.Status.SetNode(&shown)
+	if a.offline == nil {
+		a.Policies.SetHostRules(s.HostRules())
+	}
 	// The ends of tunnels are announced after the devices exist and the guard accepts packets.
 	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s), a.syncTunnels(ctx, &s), a.prepareHost(&s))
 	published := errors.Join(trouble, a.publish(ctx, &s))

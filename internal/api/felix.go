@@ -49,6 +49,14 @@ type FelixConfigurationSpec struct {
 	// WorkloadSourceSpoofing Any lets pods with annotation cni.projectcalico.org/allowedSourcePrefixes send from these prefixes; the default
 	// is Disabled.
 	WorkloadSourceSpoofing string `json:"workloadSourceSpoofing,omitempty"`
+	// FailsafeInboundHostPorts are what the node's own programs always receive, whatever policies of host endpoints say; [] is nothing. The default is
+	// UDP 68, TCP 22, 179, 2379, 2380, 5473, 6443, 6666, 6667.
+	FailsafeInboundHostPorts *FailsafePorts `json:"failsafeInboundHostPorts,omitempty"`
+	// FailsafeOutboundHostPorts are what they always send. The default is UDP 53, 67, TCP 179, 2379, 2380, 5473, 6443, 6666, 6667.
+	FailsafeOutboundHostPorts *FailsafePorts `json:"failsafeOutboundHostPorts,omitempty"`
+	// DefaultEndpointToHostAction is what becomes of connections from pods to their node that the pods' policies allow: Accept, the default, Return,
+	// which is the same here, or Drop.
+	DefaultEndpointToHostAction string `json:"defaultEndpointToHostAction,omitempty"`
 	// LogSeverityScreen is kept for Calico nodes that share the cluster.
 	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
 	// ReportingInterval is kept for Calico nodes that share the cluster.
@@ -76,9 +84,58 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 		AllowIPIPPacketsFromWorkloads:  cmp.Or(s.AllowIPIPPacketsFromWorkloads, base.AllowIPIPPacketsFromWorkloads),
 		AllowVXLANPacketsFromWorkloads: cmp.Or(s.AllowVXLANPacketsFromWorkloads, base.AllowVXLANPacketsFromWorkloads),
 		WorkloadSourceSpoofing:         cmp.Or(s.WorkloadSourceSpoofing, base.WorkloadSourceSpoofing),
+		FailsafeInboundHostPorts:       cmp.Or(s.FailsafeInboundHostPorts, base.FailsafeInboundHostPorts),
+		FailsafeOutboundHostPorts:      cmp.Or(s.FailsafeOutboundHostPorts, base.FailsafeOutboundHostPorts),
+		DefaultEndpointToHostAction:    cmp.Or(s.DefaultEndpointToHostAction, base.DefaultEndpointToHostAction),
 		LogSeverityScreen:              cmp.Or(s.LogSeverityScreen, base.LogSeverityScreen),
 		ReportingInterval:              cmp.Or(s.ReportingInterval, base.ReportingInterval),
 	}
+}
+
+// FailsafePorts are ports of hosts. In JSON they may also be text, as Calico's environment has them; what is neither is one of an unreadable protocol.
+type FailsafePorts []FailsafePort
+
+// FailsafePort is a port of a host, for peers in a network or for all.
+type FailsafePort struct {
+	Protocol string `json:"protocol,omitempty"`
+	Port     int    `json:"port"`
+	Net      string `json:"net,omitempty"`
+}
+
+// UnmarshalJSON never fails: a mistake here must not hide the rest of a FelixConfiguration.
+func (p *FailsafePorts) UnmarshalJSON(data []byte) error {
+	type plain FailsafePorts
+	var list plain
+	var text string
+	switch {
+	case json.Unmarshal(data, &list) == nil:
+		*p = FailsafePorts(list)
+	case json.Unmarshal(data, &text) == nil:
+		*p = ReadFailsafePorts(text)
+	default:
+		*p = FailsafePorts{{Protocol: string(data)}}
+	}
+	return nil
+}
+
+// ReadFailsafePorts reads PROTOCOL:PORT and PROTOCOL:NET:PORT with commas between them, or none. What cannot be read is of an unreadable protocol.
+func ReadFailsafePorts(text string) FailsafePorts {
+	ports := FailsafePorts{}
+	if strings.EqualFold(strings.TrimSpace(text), "none") {
+		return ports
+	}
+	for word := range strings.SplitSeq(text, ",") {
+		word = strings.TrimSpace(word)
+		protocol, rest, _ := strings.Cut(word, ":")
+		at := strings.LastIndex(rest, ":")
+		n, err := strconv.Atoi(rest[at+1:])
+		if err != nil {
+			ports = append(ports, FailsafePort{Protocol: word})
+			continue
+		}
+		ports = append(ports, FailsafePort{protocol, n, strings.Trim(rest[:max(at, 0)], "[]")})
+	}
+	return ports
 }
 
 // PortRange is a port, or two with a colon between them. In JSON one port may be a number, as Calico's schema allows.

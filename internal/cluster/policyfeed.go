@@ -48,6 +48,8 @@ type PolicyFeed struct {
 // Take updates it in place, so a goroutine that reads it later needs a copy. All other maps, all slices, and the objects behind pointers are
 // immutable: the reader may keep them.
 type PolicyView struct {
+	// Node is the name of the feed's node.
+	Node string
 	// NetworkPolicies and ClusterNetworkPolicies are in no particular order, without labels and annotations.
 	NetworkPolicies        []*api.NetworkPolicy
 	ClusterNetworkPolicies []*api.ClusterNetworkPolicy
@@ -117,7 +119,7 @@ func NewPolicyFeed(cfg *rest.Config, self string, log *slog.Logger) (*PolicyFeed
 	f := &PolicyFeed{
 		feed: feed, self: self, changed: make(chan struct{}, 1), resync: make(chan struct{}, 1), table: newPodTable(),
 		watches: map[podScope]*tempWatch[policyPod]{}, calicoWatches: calicoWatches{slices: map[string]*tempWatch[policySlice]{}},
-		view: PolicyView{Pods: map[policy.PodKey]*policy.Pod{}},
+		view: PolicyView{Node: self, Pods: map[policy.PodKey]*policy.Pod{}},
 	}
 	f.makeStores()
 	err = errors.Join(

@@ -42,7 +42,7 @@ type reading[T any] struct {
 func (r *PolicyReader) State(v *PolicyView) PolicyState {
 	s := PolicyState{
 		State: policy.State{
-			Pods: v.Pods, Namespaces: v.Namespaces, Nodes: v.Nodes, Services: v.Calico.Services, Accounts: v.Calico.Accounts,
+			Node: v.Node, Pods: v.Pods, Namespaces: v.Namespaces, Nodes: v.Nodes, Services: v.Calico.Services, Accounts: v.Calico.Accounts,
 		},
 		Invalid: map[policy.ID][]string{}, LeftOut: map[policy.ID][]string{},
 	}

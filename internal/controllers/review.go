@@ -28,8 +28,12 @@ func review(p *policy.Policy, s *policy.State) []remark {
 	if p.Applies == [2]bool{} {
 		return all // it is about no pods
 	}
+	hosts := slices.ContainsFunc(s.HostEndpoints, func(h policy.HostEndpoint) bool { return s.SelectsHost(p, &h) })
+	if p.PreDNAT || len(subjects) == 0 && hosts {
+		return all // it is about host endpoints
+	}
 	if len(subjects) == 0 {
-		return append(all, remark{reasonNoPod, "no pod with a network of its own is selected, so the policy has no effect now: compare its selectors with " +
+		return append(all, remark{reasonNoPod, "no pod with a network of its own is selected, and no host endpoint, so the policy has no effect now: compare its selectors with " +
 			"the labels of pods and namespaces"})
 	}
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(unknownPorts(p, subjects, s)))) {

@@ -22,7 +22,7 @@ func reviewed(t *testing.T, p policy.Policy) (reasons []string, text string) {
 	} {
 		pods[pod.PodKey] = &pod
 	}
-	state := policy.State{Pods: pods, Namespaces: map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}}
+	state := policy.State{HostEndpoints: []policy.HostEndpoint{{Labels: map[string]string{"app": "node"}}}, Pods: pods, Namespaces: map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}}
 	for _, r := range review(&p, &state) {
 		reasons, text = append(reasons, r.reason), text+r.text
 	}
@@ -71,8 +71,16 @@ func TestReview(t *testing.T) {
 	}
 }
 
-// A policy of Calico's that is for host endpoints alone is about no pods.
+// A policy of Calico's that counts for nothing, or for host endpoints, is about no pods.
 func TestReviewOfHostPolicies(t *testing.T) {
+	p := policy.Policy{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "p"}, Applies: [2]bool{true, false}, Subject: policy.Pods{Calico: true, Labels: sel(t, "app == 'node'")}}
+	if got, text := reviewed(t, p); len(got) > 0 {
+		t.Errorf("%q %q", got, text)
+	}
+	p.Namespace = "a"
+	if got, text := reviewed(t, p); !slices.Equal(got, []string{reasonNoPod}) {
+		t.Errorf("of a namespace: %q %q", got, text)
+	}
 	if got, text := reviewed(t, policy.Policy{Problems: []string{"x"}}); !slices.Equal(got, []string{reasonInvalid}) {
 		t.Errorf("%q %q", got, text)
 	}

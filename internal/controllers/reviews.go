@@ -64,6 +64,10 @@ func (r *reviews) look(ctx context.Context, now time.Time) {
 		return
 	}
 	state := policy.State{Pods: view.Pods, Namespaces: view.Namespaces, Accounts: view.Calico.Accounts}
+	for _, h := range view.Calico.HostEndpoints {
+		host, _ := policy.FromCalicoHostEndpoint(h)
+		state.HostEndpoints = append(state.HostEndpoints, host)
+	}
 	for i := range due {
 		remarks := []remark{}
 		if err[i] != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/policy"
 )
 
 // Felix is what a FelixConfiguration says about packets. The zero value is Calico's default.
@@ -32,6 +33,9 @@ type Felix struct {
 	AllowIPIP, AllowVXLAN bool // from pods
 	// OtherSources: pods may send from the prefixes of their annotation.
 	OtherSources bool
+	// Inbound and Outbound are the failsafe ports; nil: the defaults.
+	Inbound, Outbound []policy.Failsafe
+	DropFromPods      bool // what they send to their node
 }
 
 // ParseFelix reads a spec. A field that can't be understood is named in the problems, and stays as it was before.
@@ -64,9 +68,80 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 	if !choice(spec.WorkloadSourceSpoofing, "Disabled", "Any", &f.OtherSources) {
 		note("workloadSourceSpoofing", spec.WorkloadSourceSpoofing, "Disabled or Any")
 	}
+	f.parseHosts(spec, note)
 	f.AllowIPIP = spec.AllowIPIPPacketsFromWorkloads != nil && *spec.AllowIPIPPacketsFromWorkloads
 	f.AllowVXLAN = spec.AllowVXLANPacketsFromWorkloads != nil && *spec.AllowVXLANPacketsFromWorkloads
 	return f, problems
+}
+
+// parseHosts reads what concerns host endpoints. Failsafe ports that cannot be read are the defaults: with others a node might be locked out.
+func (f *Felix) parseHosts(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
+	read := func(field string, ports *api.FailsafePorts) []policy.Failsafe {
+		all, wrong := readFailsafes(ports)
+		if wrong != "" {
+			note(field, wrong, "entries of a protocol TCP, UDP or SCTP, a port from 1 to 65535, and a net that is a CIDR, if there is one: until it is, Calico's default ports are in force")
+		}
+		return all
+	}
+	f.Inbound = read("failsafeInboundHostPorts", spec.FailsafeInboundHostPorts)
+	f.Outbound = read("failsafeOutboundHostPorts", spec.FailsafeOutboundHostPorts)
+	switch strings.ToLower(spec.DefaultEndpointToHostAction) {
+	case "", "accept", "return":
+		f.DropFromPods = false
+	case "drop":
+		f.DropFromPods = true
+	default:
+		note("defaultEndpointToHostAction", spec.DefaultEndpointToHostAction, "Accept, Return or Drop")
+	}
+}
+
+// readFailsafes returns nil for the defaults, and what it cannot read.
+func readFailsafes(ports *api.FailsafePorts) (all []policy.Failsafe, wrong string) {
+	if ports == nil {
+		return nil, ""
+	}
+	all = []policy.Failsafe{}
+	for _, p := range *ports {
+		to, ok := readFailsafe(p)
+		if !ok {
+			return nil, fmt.Sprintf("%+v", p)
+		}
+		all = append(all, to)
+	}
+	return all, ""
+}
+
+func readFailsafe(p api.FailsafePort) (to policy.Failsafe, ok bool) {
+	to.Protocol, ok = map[string]uint8{"tcp": policy.TCP, "udp": policy.UDP, "sctp": policy.SCTP}[strings.ToLower(p.Protocol)]
+	if to.Port = uint16(p.Port); p.Port < 1 || p.Port > 1<<16-1 {
+		ok = false
+	}
+	if p.Net == "" {
+		return to, ok
+	}
+	net, err := netip.ParsePrefix(p.Net)
+	if addr, other := netip.ParseAddr(p.Net); other == nil {
+		net, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	to.Net = net.Masked()
+	return to, ok && err == nil && !net.Addr().Is4In6()
+}
+
+// HostRules returns what counts for host endpoints whatever their policies say.
+func (s *Snapshot) HostRules() policy.HostRules {
+	g := s.Guard()
+	r := policy.HostRules{Inbound: s.Felix.Inbound, Outbound: s.Felix.Outbound, Nodes: g.Nodes, IPIP: g.IPIP, DropFromPods: s.Felix.DropFromPods}
+	if r.Inbound == nil {
+		r.Inbound = policy.DefaultInbound()
+	}
+	if r.Outbound == nil {
+		r.Outbound = policy.DefaultOutbound()
+	}
+	if g.VXLAN {
+		r.VXLANPort = cmp.Or(g.VXLANPort, guard.DefaultVXLANPort)
+	}
+	slices.SortFunc(r.Nodes, netip.Addr.Compare)
+	return r
 }
 
 // parseVXLAN reads what concerns VXLAN.

@@ -1,8 +1,10 @@
 package desired
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -14,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -23,12 +26,15 @@ func TestParseFelix(t *testing.T) {
 		NATOutgoingAddress: "192.0.2.7", NATPortRange: ptr(api.PortRange("32768:65535")), NATOutgoingExclusions: "IPPoolsAndHostIPs",
 		IPForwarding: "Disabled", VXLANPort: ptr(8472), VXLANVNI: ptr(7), VXLANMTU: ptr(1400), VXLANMTUV6: ptr(1380),
 		FeatureDetectOverride: "Other=false, checksumOffloadBroken=true", AllowIPIPPacketsFromWorkloads: ptr(true), AllowVXLANPacketsFromWorkloads: ptr(true),
-		WorkloadSourceSpoofing: "Any",
+		WorkloadSourceSpoofing: "Any", FailsafeInboundHostPorts: ptr(api.FailsafePorts{{Protocol: "tcp", Port: 22}, {Protocol: "UDP", Port: 68, Net: "10.1.2.3/8"}, {Protocol: "TCP", Port: 7, Net: "fd00::1"}}),
+		FailsafeOutboundHostPorts: &api.FailsafePorts{}, DefaultEndpointToHostAction: "DROP",
 	}
 	parsed := Felix{
 		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
 		NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
-		OtherSources: true,
+		OtherSources: true, Outbound: []policy.Failsafe{}, DropFromPods: true,
+		Inbound: []policy.Failsafe{{Protocol: policy.TCP, Port: 22}, {Protocol: policy.UDP, Port: 68, Net: netip.MustParsePrefix("10.0.0.0/8")},
+			{Protocol: policy.TCP, Port: 7, Net: netip.MustParsePrefix("fd00::1/128")}},
 	}
 	for name, tt := range map[string]struct {
 		spec         api.FelixConfigurationSpec
@@ -43,21 +49,22 @@ func TestParseFelix(t *testing.T) {
 		"one port": {api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("7"))}, Felix{}, Felix{NATPorts: nft.Ports{First: 7, Last: 7}}},
 	} {
 		got, problems := ParseFelix(tt.spec, tt.before)
-		if got != tt.want || len(problems) > 0 {
+		if !reflect.DeepEqual(got, tt.want) || len(problems) > 0 {
 			t.Errorf("%s: %+v, %v; want %+v", name, got, problems, tt.want)
 		}
 	}
 	for field, spec := range map[string]api.FelixConfigurationSpec{
-		"natOutgoingAddress":     {NATOutgoingAddress: "192.0.2"},
-		"natPortRange":           {NATPortRange: ptr(api.PortRange("9:8"))},
-		"natOutgoingExclusions":  {NATOutgoingExclusions: "Everything"},
-		"ipForwarding":           {IPForwarding: "maybe"},
-		"vxlanPort":              {VXLANPort: ptr(70000)},
-		"vxlanVNI":               {VXLANVNI: ptr(1 << 24)},
-		"vxlanMTU":               {VXLANMTU: ptr(20)},
-		"vxlanMTUV6":             {VXLANMTUV6: ptr(1279)},
-		"workloadSourceSpoofing": {WorkloadSourceSpoofing: "Some"},
-		"featureDetectOverride":  {FeatureDetectOverride: "ChecksumOffloadBroken=perhaps"},
+		"natOutgoingAddress":          {NATOutgoingAddress: "192.0.2"},
+		"natPortRange":                {NATPortRange: ptr(api.PortRange("9:8"))},
+		"natOutgoingExclusions":       {NATOutgoingExclusions: "Everything"},
+		"ipForwarding":                {IPForwarding: "maybe"},
+		"vxlanPort":                   {VXLANPort: ptr(70000)},
+		"vxlanVNI":                    {VXLANVNI: ptr(1 << 24)},
+		"vxlanMTU":                    {VXLANMTU: ptr(20)},
+		"vxlanMTUV6":                  {VXLANMTUV6: ptr(1279)},
+		"workloadSourceSpoofing":      {WorkloadSourceSpoofing: "Some"},
+		"defaultEndpointToHostAction": {DefaultEndpointToHostAction: "Reject"},
+		"featureDetectOverride":       {FeatureDetectOverride: "ChecksumOffloadBroken=perhaps"},
 	} {
 		before := parsed
 		before.AllowIPIP, before.AllowVXLAN = false, false
@@ -67,6 +74,42 @@ func TestParseFelix(t *testing.T) {
 		}
 		if same := fmt.Sprintf("%+v", got); same == fmt.Sprintf("%+v", Felix{}) {
 			t.Errorf("%s: %s, want what was there before in this field", field, same)
+		}
+	}
+}
+
+// Failsafe ports that cannot be read are Calico's, whatever was there before.
+func TestFailsafePorts(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"failsafeInboundHostPorts":[{"protocol":"tcp","port":22},{"protocol":"icmp","port":1}]}`: "icmp",
+		`{"failsafeInboundHostPorts":[{"protocol":"tcp","port":0}]}`:                               "Port:0",
+		`{"failsafeInboundHostPorts":[{"protocol":"tcp","port":22,"net":"10.0.0.0/33"}]}`:          "10.0.0.0/33",
+		`{"failsafeInboundHostPorts":[{"protocol":"tcp","port":"ssh"}]}`:                           "ssh",
+		`{"failsafeInboundHostPorts":{"a":1}}`:                                                     `a`,
+		`{"failsafeInboundHostPorts":"tcp:22,ssh"}`:                                                "ssh",
+		`{"failsafeInboundHostPorts":null}`:                                                        "",
+	} {
+		var spec api.FelixConfigurationSpec
+		errtest.Must(t, json.Unmarshal([]byte(text), &spec))
+		f, problems := ParseFelix(spec, Felix{Inbound: []policy.Failsafe{}})
+		s := Snapshot{}
+		s.Felix = f
+		if got := s.HostRules().Inbound; !reflect.DeepEqual(got, policy.DefaultInbound()) {
+			t.Errorf("%s: %v, want the defaults", text, got)
+		}
+		if (len(problems) == 1) != (want != "") || len(problems) == 1 && !errtest.Names(problems[0], "spec.failsafeInboundHostPorts "+want) {
+			t.Errorf("%s: problems %v, want that %q is named", text, problems, want)
+		}
+	}
+	for text, want := range map[string]int{
+		`{"failsafeInboundHostPorts":[]}`: 0, `{"failsafeInboundHostPorts":"none"}`: 0, `{"failsafeInboundHostPorts":"tcp:22, udp:[fd00::/8]:53,tcp:10.0.0.1:7"}`: 3,
+	} {
+		var spec api.FelixConfigurationSpec
+		errtest.Must(t, json.Unmarshal([]byte(text), &spec))
+		s := Snapshot{}
+		var problems []error
+		if s.Felix, problems = ParseFelix(spec, Felix{}); len(s.HostRules().Inbound) != want || len(problems) > 0 {
+			t.Errorf("%s: %v, %v, want %d", text, s.HostRules().Inbound, problems, want)
 		}
 	}
 }

@@ -185,3 +185,20 @@ func TestLackingKernelIsNamedAtTheStart(t *testing.T) {
 		t.Errorf("log:\n%s", &text)
 	}
 }
+
+// A node with a host endpoint waits a while for what is always allowed: the defaults could close a port that an earlier agent has left open.
+func TestBeginsWithFailsafePorts(t *testing.T) {
+	w, now := New(Options{}), time.Now()
+	w.model.view.Complete, w.model.Node = true, "n"
+	if !w.begins(now) {
+		t.Error("without a host endpoint the agent waits")
+	}
+	w.model.HostEndpoints = []policy.HostEndpoint{{Name: "h", Node: "other"}, {Name: "i", Node: "n"}}
+	if w.begins(now) || !w.begins(now.Add(listTime)) {
+		t.Error("the agent does not wait, or forever")
+	}
+	w.SetHostRules(policy.HostRules{})
+	if !w.begins(now) {
+		t.Error("the agent waits for what it knows")
+	}
+}

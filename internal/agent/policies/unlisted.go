@@ -137,6 +137,9 @@ func (m *model) closeRule(d policy.Direction, r *policy.Rule) bool {
 	}
 	named := slices.ContainsFunc(r.Ports, func(p policy.Port) bool { return p.Name != "" })
 	r.Action, r.AnyPeer, r.Peers = policy.Deny, true, nil
+	if m.HasHosts() {
+		r.Own = nil // the end of a host endpoint may be what is not listed
+	}
 	r.AnyPort = r.AnyPort || named && d == policy.Egress // their numbers are those that the pods declare
 	return true
 }

@@ -75,11 +75,13 @@ type Options struct {
 type Worker struct {
 	Options
 	sweepWanted chan struct{}
+	hostChanged chan struct{}
 	placed      chan struct{}
 
 	mu      sync.RWMutex // guards what follows: Run alone writes it
 	inForce compiled
 	seen    Seen
+	host    *policy.HostRules // nil: not known yet
 
 	// What follows is for the goroutine of Run.
 	compiled   compiled // what is to be in force
@@ -106,7 +108,7 @@ type Worker struct {
 	refused    error     // why programs are not in force, whose pods are closed
 	forbids    bool      // since the last sweep was wished for something may have been forbidden
 
-	feedEvents, routeEvents, tableEvents <-chan struct{} // nil: not subscribed
+	feedEvents, routeEvents, addressEvents, tableEvents <-chan struct{} // nil: not subscribed
 }
 
 // compiled is a Ruleset with the policies and the local addresses that it was made with. rules is nil while there is none.
@@ -117,13 +119,13 @@ type compiled struct {
 }
 
 // todo is what a pass has to do besides looking whether to enforce.
-type todo struct{ feed, routes, table bool }
+type todo struct{ feed, routes, table, host bool }
 
-var everything = todo{feed: true, routes: true, table: true}
+var everything = todo{feed: true, routes: true, table: true, host: true}
 
 // New returns a Worker for Run.
 func New(o Options) *Worker {
-	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause),
+	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), hostChanged: make(chan struct{}, 1), placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause),
 		probing: wait.Backoff{First: firstProbe, Most: mostProbe}}
 	w.seen = Seen{Mode: o.Mode, Keeps: o.KeepConnections, Reason: reasonStarting}
 	return w
@@ -188,7 +190,7 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 	return w.apply(ctx, touched, all)
 }
 
-// begins reports that the first Ruleset may be programmed: nothing is missing, or it is a list that takes long.
+// begins reports that the first Ruleset may be programmed: nothing is missing, or it is a list that takes long, or what host endpoints always allow.
 func (w *Worker) begins(now time.Time) bool {
 	if !w.model.complete() {
 		return false
@@ -196,7 +198,7 @@ func (w *Worker) begins(now time.Time) bool {
 	if w.whole.IsZero() {
 		w.whole = now
 	}
-	return w.model.since.IsZero() || now.Sub(w.whole) >= listTime
+	return w.model.since.IsZero() && w.hostKnown() || now.Sub(w.whole) >= listTime
 }
 
 // probe finds out before any policy needs it what the kernel lacks, and asks until there is an answer.
@@ -239,6 +241,11 @@ func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error
 		}
 		moved = moved || !fresh.equal(w.compiled.routed)
 	}
+	hosts, err := w.hostsMoved()
+	if err != nil {
+		return nil, false, err
+	}
+	moved = moved || hosts
 	var news news
 	if w.todo.feed || first {
 		news = w.model.take(w.Feed.Take())
@@ -284,6 +291,9 @@ func (w *Worker) update(pods []policy.PodKey) (touched []netip.Addr, ok bool) {
 // compile makes the Ruleset anew.
 func (w *Worker) compile(routed routed, now time.Time) error {
 	w.model.build(routed)
+	if err := w.addHost(); err != nil {
+		return err
+	}
 	selection := policy.Select(w.model.State)
 	w.interest = selection.Interest()
 	w.Feed.Want(w.interest)
@@ -342,6 +352,12 @@ func (w *Worker) subscribe(ctx context.Context) (err error) {
 		}
 		w.todo.routes = true
 	}
+	if w.addressEvents == nil && w.model.placesHosts() {
+		if w.addressEvents, err = w.Kernel.SubscribeToOthersAtOnce(ctx, netlinkx.AddrEvents); err != nil {
+			return err
+		}
+		w.todo.host = true
+	}
 	if w.tableEvents == nil {
 		if w.tableEvents, err = w.Engine.Events(ctx); err != nil {
 			return err
@@ -353,6 +369,9 @@ func (w *Worker) subscribe(ctx context.Context) (err error) {
 
 // wait returns when there is something to do, or when a look is due.
 func (w *Worker) wait(ctx context.Context) {
+	if w.addressEvents == nil && w.model.placesHosts() {
+		return // until the next pass has subscribed, addresses change unseen
+	}
 	due := w.lookPause() - time.Since(w.decision.looked)
 	if w.synced {
 		due = min(due, w.full-time.Since(w.compared))
@@ -372,6 +391,10 @@ func (w *Worker) wait(ctx context.Context) {
 		w.todo.feed = true
 	case _, ok := <-w.routeEvents:
 		w.heardRoutes(ok)
+	case _, ok := <-w.addressEvents:
+		w.heardAddresses(ok)
+	case <-w.hostChanged:
+		w.todo.host = true
 	case _, ok := <-w.tableEvents:
 		w.heardTable(ok)
 	}
@@ -391,6 +414,10 @@ func (w *Worker) drain() {
 			w.todo.feed = true
 		case _, ok := <-w.routeEvents:
 			w.heardRoutes(ok)
+		case _, ok := <-w.addressEvents:
+			w.heardAddresses(ok)
+		case <-w.hostChanged:
+			w.todo.host = true
 		case _, ok := <-w.tableEvents:
 			w.heardTable(ok)
 		default:

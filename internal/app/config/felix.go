@@ -19,6 +19,9 @@ type RawFelix struct {
 	FeatureDetectOverride string `env:"FELIX_FEATUREDETECTOVERRIDE" default:"" help:"As featureDetectOverride; only ChecksumOffloadBroken is known."`
 	AllowIPIP             *bool  `env:"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS" default:"" help:"As allowIPIPPacketsFromWorkloads."`
 	AllowVXLAN            *bool  `env:"FELIX_ALLOWVXLANPACKETSFROMWORKLOADS" default:"" help:"As allowVXLANPacketsFromWorkloads."`
+	FailsafeInbound       string `env:"FELIX_FAILSAFEINBOUNDHOSTPORTS" default:"" help:"As failsafeInboundHostPorts, such as tcp:22,udp:10.0.0.0/8:68, or none."`
+	FailsafeOutbound      string `env:"FELIX_FAILSAFEOUTBOUNDHOSTPORTS" default:"" help:"As failsafeOutboundHostPorts, in the same form."`
+	EndpointToHost        string `env:"FELIX_DEFAULTENDPOINTTOHOSTACTION" default:"" help:"As defaultEndpointToHostAction: Accept, Return or Drop, in any case."`
 	SourceSpoofing        string `env:"FELIX_WORKLOADSOURCESPOOFING" default:"" is:"Disabled|Any" help:"As workloadSourceSpoofing: Any or Disabled."`
 }
 
@@ -30,6 +33,8 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 		VXLANMTU: positive(raw.VXLANMTU), VXLANMTUV6: positive(raw.VXLANMTUV6),
 		AllowIPIPPacketsFromWorkloads: raw.AllowIPIP, AllowVXLANPacketsFromWorkloads: raw.AllowVXLAN,
 	}
+	s.FailsafeInboundHostPorts, s.FailsafeOutboundHostPorts = failsafePorts(raw.FailsafeInbound), failsafePorts(raw.FailsafeOutbound)
+	s.DefaultEndpointToHostAction = raw.EndpointToHost
 	if _, err := netip.ParseAddr(raw.NATOutgoingAddress); raw.NATOutgoingAddress != "" && err != nil {
 		p.add("FELIX_NATOUTGOINGADDRESS", raw.NATOutgoingAddress, "must be an IP address of this node")
 	}
@@ -40,6 +45,15 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 		}
 	}
 	return s
+}
+
+// failsafePorts: what cannot be read is named by the agent, which then has the defaults.
+func failsafePorts(text string) *api.FailsafePorts {
+	if text == "" {
+		return nil
+	}
+	ports := api.ReadFailsafePorts(text)
+	return &ports
 }
 
 // positive takes 0 for nothing: Calico's manifest sets it everywhere.

@@ -1,0 +1,80 @@
+package policies_test
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+const calicoPath = "/apis/crd.projectcalico.org/v1/"
+
+func (n *node) calico(t *testing.T, kind, plural, name, rest string) {
+	t.Helper()
+	n.put(t, calicoPath+plural, name, fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":%q,"metadata":{"name":%q,"labels":{"host":%q}},%s}`, kind, name, n.name, rest))
+}
+
+// opens reports whether a connection of TCP opens.
+func opens(t *testing.T, from *netnstest.NS, to string) bool {
+	t.Helper()
+	var err error
+	from.Within(t, func() error {
+		c, e := net.DialTimeout("tcp", to, 200*time.Millisecond)
+		if err = e; e == nil {
+			c.Close()
+		}
+		return nil
+	})
+	return err == nil
+}
+
+// A HostEndpoint of this node is in force, with the failsafe ports that the agent is told; those of other nodes, and objects that
+// go, do nothing. An interface is found by its address, also by one that comes later.
+func TestHostEndpoint(t *testing.T) {
+	n := newNode(t)
+	outside := netnstest.New(t)
+	netnstest.Cable(t, n.ns, "eth1", outside, "eth0")
+	n.ns.Addr(t, "eth1", "172.30.0.1/24")
+	outside.Addr(t, "eth0", "172.30.0.2/24")
+	for _, port := range []string{"22", "80", "81"} {
+		n.ns.Within(t, func() error {
+			l, err := net.Listen("tcp", "0.0.0.0:"+port)
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		})
+	}
+	state := func(ssh, web, other bool) func() bool {
+		return func() bool {
+			return opens(t, outside, "172.30.0.1:22") == ssh && opens(t, outside, "172.30.0.1:80") == web && opens(t, outside, "172.30.0.1:81") == other
+		}
+	}
+	n.calico(t, "HostEndpoint", "hostendpoints", n.name+"-other", `"spec":{"node":"another","interfaceName":"*"}`)
+	n.calico(t, "HostEndpoint", "hostendpoints", n.name, fmt.Sprintf(`"spec":{"node":%q,"expectedIPs":["172.30.0.7"]}`, n.name))
+	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", n.name, fmt.Sprintf(`"spec":{"selector":"host == '%s'","types":["Ingress"],
+		"ingress":[{"action":"Allow","protocol":"TCP","destination":{"ports":[80],"nets":["172.30.0.0/24"]}}]}`, n.name))
+	w, _ := n.work(t)
+	w.SetHostRules(policy.HostRules{Inbound: policy.DefaultInbound(), Outbound: policy.DefaultOutbound()})
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
+	eventually(t, soon, "no interface has the address", state(true, true, true))
+	n.ns.Addr(t, "eth1", "172.30.0.7/24")
+	eventually(t, soon, "an interface with the address is governed", state(true, true, false))
+	w.SetHostRules(policy.HostRules{Outbound: policy.DefaultOutbound()})
+	eventually(t, soon, "without failsafe ports", state(false, true, false))
+	n.remove(t, calicoPath+"globalnetworkpolicies", n.name)
+	eventually(t, soon, "without a policy", state(false, false, false))
+	errtest.Must(t, n.request(t, "PATCH", calicoPath+"hostendpoints/"+n.name, `{"spec":{"profiles":["projectcalico-default-allow"]}}`))
+	eventually(t, soon, "with a profile", state(true, true, true))
+	errtest.Must(t, n.request(t, "PATCH", calicoPath+"hostendpoints/"+n.name, `{"spec":{"profiles":["other"]}}`))
+	eventually(t, soon, "with a profile that is not known", state(false, false, false))
+	if id := (policy.ID{Kind: "HostEndpoint", Name: n.name}); len(w.Seen().Invalid[id]) != 1 {
+		t.Errorf("problems: %v", w.Seen().Invalid)
+	}
+	n.remove(t, calicoPath+"hostendpoints", n.name)
+	eventually(t, soon, "without a host endpoint", state(true, true, true))
+}
