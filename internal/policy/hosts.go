@@ -156,6 +156,23 @@ func (s *Selection) ofHosts() map[string]ofHost {
 	return found
 }
 
+// OfHosts are the policies of the host endpoints of this node, by link, stage and direction, in the order of evaluation.
+func (s *Selection) OfHosts() map[string][Stages][2][]ID {
+	found := make(map[string][Stages][2][]ID, len(s.hosts))
+	for link, host := range s.hosts {
+		var ids [Stages][2][]ID
+		for stage, both := range host.policies {
+			for d, policies := range both {
+				for _, i := range policies {
+					ids[stage][d] = append(ids[stage][d], s.policies[i].ID)
+				}
+			}
+		}
+		found[link] = ids
+	}
+	return found
+}
+
 // ending is what becomes of packets that no rule decides on.
 type ending struct {
 	Verdict

@@ -70,12 +70,17 @@ func (m *model) placesHosts() bool {
 	return slices.ContainsFunc(m.HostEndpoints, func(h policy.HostEndpoint) bool { return h.Node == m.Node && h.Interface == "" })
 }
 
-// interfaces are the node's own links with their addresses; nil if no host endpoint is found by them.
+// interfaces are the node's; nil if no host endpoint is found by them.
 func (w *Worker) interfaces() (map[string][]netip.Addr, error) {
 	if !w.model.placesHosts() {
 		return nil, nil
 	}
-	links, err := w.Kernel.Links()
+	return Interfaces(w.Kernel)
+}
+
+// Interfaces are the node's own links, but for loopback, with their addresses.
+func Interfaces(kernel *netlinkx.Conn) (map[string][]netip.Addr, error) {
+	links, err := kernel.Links()
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +90,7 @@ func (w *Worker) interfaces() (map[string][]netip.Addr, error) {
 			names[l.Index] = l.Name
 		}
 	}
-	addrs, err := w.Kernel.Addrs(0, netlinkx.FamilyAll)
+	addrs, err := kernel.Addrs(0, netlinkx.FamilyAll)
 	if err != nil {
 		return nil, err
 	}

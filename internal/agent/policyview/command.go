@@ -142,6 +142,9 @@ func (c *command) list(ctx context.Context) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := k.addInterfaces(); err != nil {
+		return nil, err
+	}
 	compiled := policy.Compile(k.State)
 	kernel, err := netpol.Compare(ctx, podnet.DefaultVethPrefix, &compiled.Ruleset)
 	if err != nil {

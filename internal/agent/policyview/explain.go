@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -70,6 +71,9 @@ func (c *command) explain(ctx context.Context) (answer, error) {
 	}
 	k, err := c.known(ctx, asked.interest)
 	if err != nil {
+		return nil, err
+	}
+	if err := k.addInterfaces(); err != nil {
 		return nil, err
 	}
 	compiled := policy.Compile(k.State)
@@ -144,11 +148,43 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	if x.Egress == nil && own[source] && x.Ingress != nil && k.Local[linkOf(e.Ingress.Pod)] == e.Ingress.Pod {
 		x.exempt(source)
 	}
+	x.Notes = append(x.Notes, k.hostNotes(asked, compiled, own, source, target)...)
 	if x.Ingress == nil && !own[target] {
 		x.Notes = append(x.Notes, fmt.Sprintf("%s is no pod's. Packets to a Service are judged with the address and port of the pod behind it: if it is a Service's, "+
 			"name one of its pods", target))
 	}
 	return x, nil
+}
+
+// hostNotes say which host endpoints of this node deny the connection, if it passes their interface.
+func (k *known) hostNotes(asked connection, compiled *policy.Compiled, own map[netip.Addr]bool, source, target netip.Addr) (notes []string) {
+	mine := map[netip.Addr]bool{}
+	for _, key := range k.Local {
+		for _, a := range k.Pods[key].Addresses {
+			mine[a] = true
+		}
+	}
+	applies := map[string]bool{
+		"received": own[target] && !own[source] && !mine[source], "sent": own[source] && !own[target] && !mine[target],
+		"forwarded in": mine[target] && !mine[source] && !own[source], "forwarded out": mine[source] && !mine[target] && !own[target],
+		"before DNAT": !own[source] && (own[target] || mine[target] || mine[source]),
+	}
+	for _, link := range slices.Sorted(maps.Keys(compiled.Hosts)) {
+		for _, p := range hostPackets {
+			at, peer, rest := target, source, ""
+			if p.Direction == policy.Egress {
+				at, peer = peer, at
+			}
+			if p.Stage != policy.Forwarded {
+				rest = "; failsafe ports pass all the same"
+			}
+			v := compiled.DecideHost(link, p.Stage, p.Direction, at, peer, policy.Packet{Protocol: asked.protocol, Port: asked.port})
+			if applies[p.text] && !v.Allow {
+				notes = append(notes, fmt.Sprintf("Host endpoint %s denies it at interface %s, where it is %s: %s%s", compiled.Hosts[link].Name, link, p.text, v.By, rest))
+			}
+		}
+	}
+	return notes
 }
 
 // party returns an end, if it can be judged.

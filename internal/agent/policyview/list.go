@@ -3,6 +3,7 @@ package policyview
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -21,6 +22,27 @@ type Listing struct {
 	// SameLink are pods that are closed because they have the same link; they are not among Pods.
 	SameLink []string    `json:"sameLink,omitempty"`
 	Pods     []ListedPod `json:"pods"`
+	// HostEndpoints are those of this node.
+	HostEndpoints []ListedHost `json:"hostEndpoints,omitempty"`
+}
+
+// ListedHost is what a host endpoint does with some packets at an interface.
+type ListedHost struct {
+	HostEndpoint string `json:"hostEndpoint"`
+	Interface    string `json:"interface"` // * for all that have no other
+	Packets      string `json:"packets"`
+	Side
+}
+
+// hostPackets are the packets that have policies of their own, in the order of the list.
+var hostPackets = []struct {
+	text string
+	policy.Stage
+	policy.Direction
+}{
+	{"received", policy.Terminal, policy.Ingress}, {"sent", policy.Terminal, policy.Egress},
+	{"forwarded in", policy.Forwarded, policy.Ingress}, {"forwarded out", policy.Forwarded, policy.Egress},
+	{"before DNAT", policy.Untranslated, policy.Ingress},
 }
 
 // ListedPod is a pod with a network of its own that has not finished.
@@ -46,6 +68,7 @@ type Side struct {
 // standing is what the kernel has for a link, as netpol.Comparison says it.
 type standing interface {
 	Link(link string, d policy.Direction) string
+	Host(link string, stage policy.Stage, d policy.Direction) string
 }
 
 // list describes the pods of this node.
@@ -65,14 +88,32 @@ func list(node string, k *known, c *policy.Compiled, kernel standing) *Listing {
 		}
 		l.Pods = append(l.Pods, p)
 	}
+	l.HostEndpoints = hosts(k.State, c, kernel)
 	slices.SortFunc(l.Pods, func(a, b ListedPod) int { return strings.Compare(a.Pod, b.Pod) })
 	return l
+}
+
+// hosts describes the host endpoints of this node. Stages without policies allow everything, but for what the node itself receives and sends.
+func hosts(state policy.State, c *policy.Compiled, kernel standing) (all []ListedHost) {
+	selecting := policy.Select(state).OfHosts()
+	for _, link := range slices.Sorted(maps.Keys(c.Hosts)) {
+		for _, p := range hostPackets {
+			side := Side{Policies: []string{}, Program: c.Hosts[link].Programs[p.Stage][p.Direction], Kernel: kernel.Host(link, p.Stage, p.Direction)}
+			for _, id := range selecting[link][p.Stage][p.Direction] {
+				side.Policies = append(side.Policies, id.String())
+			}
+			if len(side.Policies) > 0 || p.Stage == policy.Terminal {
+				all = append(all, ListedHost{c.Hosts[link].Name, link, p.text, side})
+			}
+		}
+	}
+	return all
 }
 
 // only leaves the named pods.
 func (l *Listing) only(keys []policy.PodKey) error {
 	all := l.Pods
-	l.Pods = nil
+	l.Pods, l.HostEndpoints = nil, nil
 	for _, key := range keys {
 		at := slices.IndexFunc(all, func(p ListedPod) bool { return p.Pod == key.String() })
 		if at < 0 {
@@ -98,6 +139,9 @@ func (l *Listing) WriteText(w io.Writer) error {
 		}
 		b.WriteString("\n" + tabulate(rows))
 	}
+	if len(l.HostEndpoints) > 0 {
+		b.WriteString("\n" + tabulate(l.hostRows()))
+	}
 	if len(l.SameLink) > 0 {
 		b.WriteString("\nClosed:\n  " + strings.Join(l.SameLink, "\n  ") + "\n")
 	}
@@ -108,30 +152,49 @@ func (l *Listing) WriteText(w io.Writer) error {
 	return err
 }
 
-// rows are those of a pod: for each direction one, and one more for each further policy.
+// hostRows are those of host endpoints.
+func (l *Listing) hostRows() [][]string {
+	rows := [][]string{{"HOST ENDPOINT", "INTERFACE", "PACKETS", "POLICIES", "KERNEL"}}
+	before := ListedHost{}
+	for _, h := range l.HostEndpoints {
+		name, link := h.HostEndpoint, h.Interface
+		if before.Interface == link {
+			name, link = "", ""
+		}
+		none := "none: denied but for failsafe ports"
+		if h.Program == "" {
+			none = "none: allowed"
+		}
+		rows = append(rows, h.Side.rows([]string{name, link, h.Packets}, none)...)
+		before = h
+	}
+	return rows
+}
+
+// rows are those of a direction, which begin with some cells: one, and one more for each further policy. none is for no policy.
+func (s *Side) rows(cells []string, none string) (rows [][]string) {
+	policies, kernel := s.Policies, s.Kernel
+	if len(policies) == 0 {
+		policies = []string{none}
+	}
+	if kernel == "" {
+		kernel = "in force"
+	}
+	for _, name := range policies {
+		rows = append(rows, append(slices.Clone(cells), name, kernel))
+		cells, kernel = make([]string, len(cells)), ""
+	}
+	return rows
+}
+
+// rows are those of a pod.
 func (p *ListedPod) rows() (rows [][]string) {
 	pod, addresses := p.Pod, strings.Join(p.Addresses, " ")
 	if addresses == "" {
 		addresses = "none yet"
 	}
-	for _, d := range []struct {
-		name string
-		Side
-	}{{"ingress", p.Ingress}, {"egress", p.Egress}} {
-		policies, kernel := d.Policies, d.Kernel
-		if len(policies) == 0 {
-			policies = []string{"none: allowed"}
-		}
-		if kernel == "" {
-			kernel = "in force"
-		}
-		direction := d.name
-		for _, name := range policies {
-			rows = append(rows, []string{pod, addresses, direction, name, kernel})
-			pod, addresses, direction, kernel = "", "", "", ""
-		}
-	}
-	return rows
+	rows = p.Ingress.rows([]string{pod, addresses, "ingress"}, "none: allowed")
+	return append(rows, p.Egress.rows([]string{"", "", "egress"}, "none: allowed")...)
 }
 
 // tabulate aligns columns.

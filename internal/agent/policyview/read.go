@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -96,6 +97,20 @@ func stateOf(view *cluster.PolicyView) *known {
 	}
 	slices.Sort(k.problems)
 	return k
+}
+
+// addInterfaces adds the interfaces of this node, of whose host endpoints some may be found by them.
+func (k *known) addInterfaces() error {
+	if !k.HasHosts() {
+		return nil
+	}
+	kernel, err := netlinkx.Open()
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	k.Interfaces, err = policies.Interfaces(kernel)
+	return err
 }
 
 // linkOf is the name of a pod's link on its node.

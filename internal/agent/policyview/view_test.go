@@ -94,8 +94,9 @@ type kernel struct {
 	strange netip.Addr
 }
 
-func (k kernel) Link(link string, _ policy.Direction) string { return k.links[link] }
-func (k kernel) Members(a netip.Addr) bool                   { return a != k.strange }
+func (k kernel) Link(link string, _ policy.Direction) string                 { return k.links[link] }
+func (k kernel) Host(link string, _ policy.Stage, _ policy.Direction) string { return k.links[link] }
+func (k kernel) Members(a netip.Addr) bool                                   { return a != k.strange }
 
 func golden(t *testing.T, name string, a answer) {
 	t.Helper()
@@ -138,6 +139,31 @@ func TestList(t *testing.T) {
 	}
 	empty := &known{State: policy.State{}}
 	golden(t, "list-empty", list("node1", empty, policy.Compile(empty.State), kernel{}))
+}
+
+// Host endpoints of the node are listed, and named where they deny.
+func TestHostEndpoints(t *testing.T) {
+	k := shop(t)
+	k.Node = "node1"
+	k.HostEndpoints = []policy.HostEndpoint{{Name: "node1-all", Node: "node1", Interface: "*", Labels: map[string]string{"host": "1"}}, {Name: "node1-eth1", Node: "node1", Interface: "eth1", Allows: true}}
+	hosts, err := selector.Parse("has(host)")
+	errtest.Must(t, err)
+	k.Policies = append(k.Policies, policy.Policy{
+		ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "web"}, Tier: policy.TierDefault, Forward: true, Applies: [2]bool{true, false}, Subject: policy.Pods{Calico: true, Labels: hosts},
+		Rules: [2][]policy.Rule{{{AnyPeer: true, Ports: []policy.Port{{Protocol: tcp, First: 80, Last: 80}}}}},
+	})
+	compiled := policy.Compile(k.State)
+	golden(t, "list-hosts", list("node1", k, compiled, kernel{links: map[string]string{"eth1": "open: the program is not there"}}))
+	own := map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}
+	for name, args := range map[string][]string{
+		"received": {"198.51.100.1", "192.0.2.1:22"}, "allowed": {"198.51.100.1", "192.0.2.1:80"}, "forwarded": {"198.51.100.1", "shop/web-1:8080"}, "sent": {"192.0.2.1", "198.51.100.1:80"},
+	} {
+		asked, err := parseConnection(args)
+		errtest.Must(t, err)
+		x, err := explain(k, asked, compiled, kernel{}, own)
+		errtest.Must(t, err)
+		golden(t, "explain-host-"+name, x)
+	}
 }
 
 func TestExplain(t *testing.T) {

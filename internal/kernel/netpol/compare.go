@@ -16,6 +16,7 @@ type Comparison struct {
 	// Table: there is the table, and it is awake.
 	Table bool
 	links [2]map[string]string
+	hosts map[string][policy.Stages][2]string
 	have  *state
 	want  *image
 }
@@ -39,7 +40,35 @@ func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Compa
 			c.links[d][link] = c.link(link, d, e.t.programs[programKey{Direction: policy.Direction(d), key: key}])
 		}
 	}
+	c.hosts = c.ofHosts(rs, e.t)
 	return c, nil
+}
+
+// ofHosts says what Host says. What comes before the programs is not compared: the agent alone knows it.
+func (c *Comparison) ofHosts(rs *policy.Ruleset, t *translator) map[string][policy.Stages][2]string {
+	found := map[string][policy.Stages][2]string{}
+	for link, host := range rs.Hosts {
+		var texts [policy.Stages][2]string
+		for stage, both := range host.Programs {
+			for d, key := range both {
+				switch p := t.programs[programKey{policy.Direction(d), key, true}]; {
+				case !c.Table:
+					texts[stage][d] = "there is no table inet " + TableName
+				case key != "" && p == nil:
+					texts[stage][d] = "the program cannot be made"
+				case key != "" && !c.whole(p):
+					texts[stage][d] = "open: the program is not there"
+				}
+			}
+		}
+		found[link] = texts
+	}
+	return found
+}
+
+// Host says in which way the kernel does not enforce what the Ruleset says for the host endpoint of a link; "" if it does.
+func (c *Comparison) Host(link string, stage policy.Stage, d policy.Direction) string {
+	return c.hosts[link][stage][d]
 }
 
 // Link says in which way the kernel does not enforce what the Ruleset says for a link of its Endpoints; "" if it does. Members are compared
