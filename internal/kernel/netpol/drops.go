@@ -26,6 +26,10 @@ type Drop struct {
 	Protocol uint8
 	// SrcPort and DstPort are 0 of protocols without ports.
 	SrcPort, DstPort uint16
+	// ICMP is type << 8 | code of ICMP and ICMPv6.
+	ICMP uint16
+	// Bytes is the length of the packet.
+	Bytes uint64
 }
 
 // dropBuffer is how many Drops wait for who reads them; more are left out.
@@ -133,15 +137,21 @@ func (d *Drop) readPacket(b []byte) (ok bool) {
 		d.Src, _ = netip.AddrFromSlice(b[ip4Src:ip4Dst])
 		d.Dst, _ = netip.AddrFromSlice(b[ip4Dst:ip4Size])
 		d.Protocol, size = b[ip4Protocol], int(b[0]&0xf)*4
+		d.Bytes = uint64(binary.BigEndian.Uint16(b[2:]))
 	case len(b) >= ip6Size && b[0]>>4 == 6:
 		d.Src, _ = netip.AddrFromSlice(b[ip6Src:ip6Dst])
 		d.Dst, _ = netip.AddrFromSlice(b[ip6Dst:ip6Size])
 		d.Protocol, size = b[ip6Protocol], ip6Size
+		d.Bytes = ip6Size + uint64(binary.BigEndian.Uint16(b[4:]))
 	default:
 		return false
 	}
-	if d.hasPorts() && len(b) >= size+4 {
+	switch {
+	case len(b) < size+4:
+	case d.hasPorts():
 		d.SrcPort, d.DstPort = binary.BigEndian.Uint16(b[size:]), binary.BigEndian.Uint16(b[size+2:])
+	case d.Protocol == unix.IPPROTO_ICMP || d.Protocol == unix.IPPROTO_ICMPV6:
+		d.ICMP = binary.BigEndian.Uint16(b[size:])
 	}
 	return true
 }

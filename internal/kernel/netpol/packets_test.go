@@ -237,12 +237,12 @@ func TestDrops(t *testing.T) {
 	}
 	mustSync(t, c.Engine, c.local(2, policy.Ingress, policy.Program{Rest: policy.List{Else: deny("none")}}))
 	for _, to := range []netip.Addr{pod4(2), pod6(2)} {
-		from := pod4(1)
+		from, size := pod4(1), uint64(29)
 		if to.Is6() {
-			from = pod6(1)
+			from, size = pod6(1), 49
 		}
 		c.pods[1].AskUDP(t, netip.AddrPortFrom(from, 4000).String(), netip.AddrPortFrom(to, 7).String(), "x", time.Millisecond)
-		want := netpol.Drop{Why: "ingress NetworkPolicy default/none", Src: from, Dst: to, Protocol: unix.IPPROTO_UDP, SrcPort: 4000, DstPort: 7}
+		want := netpol.Drop{Why: "ingress NetworkPolicy default/none", Src: from, Dst: to, Protocol: unix.IPPROTO_UDP, SrcPort: 4000, DstPort: 7, Bytes: size}
 		select {
 		case got := <-drops:
 			if got != want {

@@ -100,6 +100,11 @@ func (e *Events) Wait(b []byte, take func(datagram []byte, err error)) error {
 // Drain does with the datagrams that have come already what Wait does, and does not wait. What a transaction caused has come when the
 // transaction is answered.
 func (e *Events) Drain(b []byte, take func(datagram []byte, err error)) error {
+	return e.DrainWhile(b, take, func() bool { return true })
+}
+
+// DrainWhile is Drain that stops when goOn is false after a datagram.
+func (e *Events) DrainWhile(b []byte, take func(datagram []byte, err error), goOn func() bool) error {
 	raw, err := e.file.SyscallConn()
 	if err != nil {
 		return err
@@ -110,6 +115,7 @@ func (e *Events) Drain(b []byte, take func(datagram []byte, err error)) error {
 		defer e.mu.Unlock()
 		for more := true; more && broken == nil; {
 			more, broken = handle(int(fd), b, take)
+			more = more && goOn()
 		}
 	})
 	return errors.Join(err, broken)

@@ -1,0 +1,109 @@
+package netlinkx_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+)
+
+// The kernel tells of connections that begin and end, whatever NAT does to them, and counts what passes.
+func TestFlowEvents(t *testing.T) {
+	client, node, pod := router(t)
+	if err := node.Conn.CountFlows(sysctl.DefaultRoot); err != nil {
+		t.Fatal(err)
+	}
+	events, err := node.Conn.FlowEvents(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { events.Close() })
+	for _, at := range []string{"10.65.0.2:53", "[fd00:65::2]:53"} {
+		pod.EchoUDP(t, at)
+	}
+	for _, to := range []string{"10.96.0.1:53", "[fd00:96::1]:53"} {
+		if _, err := client.AskUDP(t, "", to, "hello", 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := func(f netlinkx.TrackedFlow) string { return fmt.Sprintf("%s -> %s:%d", f.Client, f.Server, f.Port) }
+	// The answer is ten bytes longer.
+	answered := func(f netlinkx.TrackedFlow) netlinkx.Count {
+		return netlinkx.Count{Packets: f.Received.Packets, Bytes: f.Received.Bytes - 10}
+	}
+	wanted := map[string]netlinkx.Count{"192.0.2.2 -> 10.65.0.2:53": {Packets: 1, Bytes: 33}, "fd00:2::2 -> fd00:65::2:53": {Packets: 1, Bytes: 53}}
+	ids := map[string]uint32{}
+	if err := node.Conn.Flows(func(f netlinkx.TrackedFlow) {
+		if want, ok := wanted[name(f)]; ok && f.Sent == want && answered(f) == want && f.SourcePort != 0 {
+			ids[name(f)] = f.ID
+		} else if ok {
+			t.Errorf("%s: %+v", name(f), f)
+		}
+	}); err != nil || len(ids) != len(wanted) {
+		t.Fatalf("%v: %v are listed", err, ids)
+	}
+	if _, err := node.Conn.DeleteFlows([]netip.Addr{netip.MustParseAddr("10.65.0.2"), netip.MustParseAddr("fd00:65::2")}); err != nil {
+		t.Fatal(err)
+	}
+	// Reading one event at a time leaves the others for the next time.
+	seen := map[string]int{}
+	for len(seen) < 2*len(wanted) {
+		handed := 0
+		lost, err := events.Read(func(e netlinkx.FlowEvent) bool {
+			handed++
+			want, ok := wanted[name(e.TrackedFlow)]
+			if !ok {
+				return false
+			}
+			if e.ID != ids[name(e.TrackedFlow)] || e.Ended && (e.Sent != want || answered(e.TrackedFlow) != want) {
+				t.Errorf("%+v", e)
+			}
+			seen[fmt.Sprint(name(e.TrackedFlow), e.Ended)]++
+			return false
+		})
+		if lost || err != nil || handed != 1 {
+			t.Fatalf("lost %v, %v, %d at once", lost, err, handed)
+		}
+	}
+	for what, n := range seen {
+		if n != 1 {
+			t.Errorf("%s: %d times", what, n)
+		}
+	}
+}
+
+// What the kernel has no room for is told as lost, and Close ends a Read that waits.
+func TestFlowEventsAreLost(t *testing.T) {
+	_, node, pod := router(t)
+	events, err := node.Conn.FlowEvents(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 30 {
+		_, _ = pod.AskUDP(t, "", fmt.Sprintf("192.0.2.2:%d", 1000+i), "x", 0)
+	}
+	lost := false
+	for !lost {
+		if lost, err = events.Read(func(netlinkx.FlowEvent) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := events.Read(func(netlinkx.FlowEvent) bool { return true }); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	events.Close()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("Read goes on")
+	}
+}
