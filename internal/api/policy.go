@@ -11,7 +11,7 @@ type NetworkPolicy struct {
 
 // NetworkPolicySpec says which pods the policy selects and what it allows to them.
 type NetworkPolicySpec struct {
-	PodSelector LabelSelector              `json:"podSelector"`
+	PodSelector LabelSelector              `json:"podSelector,omitempty"`
 	Ingress     []NetworkPolicyIngressRule `json:"ingress,omitempty"`
 	Egress      []NetworkPolicyEgressRule  `json:"egress,omitempty"`
 	// PolicyTypes are the directions that the policy counts for; empty: Ingress, and Egress if there is a rule for it.

@@ -102,15 +102,17 @@ func (t Tier) compare(other Tier) int {
 	return cmp.Or(cmp.Compare(t.Order, other.Order), cmp.Compare(t.Name, other.Name))
 }
 
-// precedes orders policies of the same Order. Releases of Calico before 3.32 store names of the default tier with a prefix.
+// precedes orders policies of the same Order.
 func (id ID) precedes(other ID) int {
-	name := func(id ID) string {
-		if id.Kind == KindNetworkPolicy || id.Kind == KindClusterNetworkPolicy {
-			return id.Name
-		}
-		return strings.TrimPrefix(id.Name, TierDefault.Name+".")
+	return cmp.Or(cmp.Compare(id.bare(), other.bare()), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Name, other.Name))
+}
+
+// bare is the name without the prefix with which releases of Calico before 3.32 store names of the default tier.
+func (id ID) bare() string {
+	if id.Kind == KindNetworkPolicy || id.Kind == KindClusterNetworkPolicy {
+		return id.Name
 	}
-	return cmp.Or(cmp.Compare(name(id), name(other)), cmp.Compare(id.Namespace, other.Namespace), cmp.Compare(id.Kind, other.Kind), cmp.Compare(id.Name, other.Name))
+	return strings.TrimPrefix(id.Name, TierDefault.Name+".")
 }
 
 // peersNames are the names of peers' ports in rules that count for local pods; true: of rules for pods of one namespace, so that it matters where a

@@ -103,8 +103,9 @@ type connection struct {
 // judge expects the policies in the order of evaluation.
 func judge(state State, subject *Pod, c connection) *Judgement {
 	j := &Judgement{Pod: subject.PodKey, Direction: c.direction, Rule: -1, Verdict: Verdict{Allow: true}}
-	var selecting []Policy
-	for _, p := range state.Policies {
+	var selecting []*Policy
+	for i := range state.Policies {
+		p := &state.Policies[i]
 		if !p.forPods() {
 			continue
 		}
@@ -118,21 +119,26 @@ func judge(state State, subject *Pod, c connection) *Judgement {
 			j.Selecting = append(j.Selecting, p.ID)
 		}
 	}
+	j.decide(state, subject, selecting, c)
+	return j
+}
+
+// decide expects the policies that select the pod, in the order of evaluation.
+func (j *Judgement) decide(state State, subject *Pod, selecting []*Policy, c connection) {
 	for len(selecting) > 0 {
 		n := 1
 		for n < len(selecting) && selecting[n].Tier == selecting[0].Tier {
 			n++
 		}
 		if j.tier(state, subject, selecting[:n], c) {
-			break
+			return
 		}
 		selecting = selecting[n:]
 	}
-	return j
 }
 
 // tier reports whether the policies of a tier decide.
-func (j *Judgement) tier(state State, subject *Pod, policies []Policy, c connection) bool {
+func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connection) bool {
 	for _, p := range policies {
 		for i, rule := range p.Rules[c.direction] {
 			if !rule.matches(state, subject, c) {

@@ -212,6 +212,8 @@ func (k PodKey) String() string { return k.Namespace + "/" + k.Name }
 // Pod is a pod with a network of its own that has not finished. It must not be changed.
 type Pod struct {
 	PodKey
+	// Prefix of the name is what pods of the same owner share: metadata.generateName. Empty: the name is the pod's own.
+	Prefix    string
 	UID       string
 	Labels    map[string]string
 	Account   string // the name of its service account
