@@ -29,6 +29,7 @@ type PolicyFeed struct {
 	namespaces      *objectStore[api.Namespace]
 	own             *objectStore[policyPod]
 	calico          calicoStores
+	staged          stagedStores
 
 	failures atomic.Bool // Err has changed
 	mu       sync.Mutex  // guards all below
@@ -63,6 +64,8 @@ type PolicyView struct {
 	Nodes map[string]policy.Node
 	// Calico has what only Calico's policies read.
 	Calico CalicoView
+	// Staged are empty unless WatchStaged was called.
+	Staged StagedView
 
 	// Listed: policies, namespaces and this node's pods have been listed at least once, as State.Interest requires.
 	Listed bool
@@ -102,7 +105,8 @@ const (
 	partGlobalNetworkSets
 	partHostEndpoints
 	partCalicoMore // services and service accounts
-	partMore       // the fields that refresh always sets
+	partStaged
+	partMore // the fields that refresh always sets
 
 	partsOfCalico = partCalicoPolicies | partCalicoGlobalPolicies | partTiers | partNetworkSets | partGlobalNetworkSets | partHostEndpoints
 	// partsOfCalicoPolicies may name services and service accounts.
@@ -165,8 +169,8 @@ func (f *PolicyFeed) note(what part) {
 func (f *PolicyFeed) noteLocked(what part) {
 	f.stale |= what
 	wait.Signal(f.changed)
-	f.calicoWatches.found = f.calicoWatches.found && what&partsOfCalicoPolicies == 0
-	if what&(partClusterPolicies|partsOfCalicoPolicies) != 0 {
+	f.calicoWatches.found = f.calicoWatches.found && what&(partsOfCalicoPolicies|partStaged) == 0
+	if what&(partClusterPolicies|partsOfCalicoPolicies|partStaged) != 0 {
 		wait.Signal(f.resync) // they may need nodes, services or service accounts
 	}
 }
@@ -255,7 +259,8 @@ func (f *PolicyFeed) refresh(v *PolicyView) {
 	if f.stale&(partsOfCalico|partCalicoMore) != 0 {
 		f.refreshCalico(&v.Calico)
 	}
-	v.Problems = slices.Concat(f.policies.problemsBy(key), f.clusterPolicies.problemsBy(key), f.namespaces.problemsBy(key), f.own.problemsBy(key), f.calico.problems())
+	f.refreshStaged(&v.Staged)
+	v.Problems = slices.Concat(f.policies.problemsBy(key), f.clusterPolicies.problemsBy(key), f.namespaces.problemsBy(key), f.own.problemsBy(key), f.calico.problems(), f.staged.problems())
 	v.Err = f.failure()
 	v.Listed = f.listed&partsOfInterest == partsOfInterest
 	v.NodesKnown = !f.wantNodes || f.nodes != nil && f.nodes.listed

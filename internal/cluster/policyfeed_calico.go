@@ -138,6 +138,7 @@ func (f *PolicyFeed) findNamed() {
 	w.found, w.needs = true, map[string]policyNeeds{}
 	findNeeds(w, before, f.calico.policies.each(), policy.FromCalicoNetworkPolicy)
 	findNeeds(w, before, f.calico.globalPolicies.each(), policy.FromCalicoGlobalNetworkPolicy)
+	f.staged.findNeeds(w, before)
 	services := map[string]bool{}
 	w.wantAccounts = false
 	for _, n := range w.needs {

@@ -62,7 +62,7 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 	found, reported := podAddresses(obj)
 	p.firm = reported && m.DeletionTimestamp == nil
 	p.pod = &policy.Pod{
-		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, UID: string(m.UID), Labels: sharedLabels(m.Labels),
+		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, Prefix: namePrefix(p.meta.Name, m.GenerateName), UID: string(m.UID), Labels: sharedLabels(m.Labels),
 		Account: shared(obj.Spec.ServiceAccountName), Addresses: found, Ports: namedPorts(obj),
 	}
 	// The kubelet passes the UID of the static pod, not of its mirror, to the plugin: the annotation's value is that UID.
@@ -79,6 +79,14 @@ func named(m *api.Meta) api.Meta {
 		kept.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: end}
 	}
 	return kept
+}
+
+// namePrefix is generateName in the memory of the name, which begins with it unless a user has written something else.
+func namePrefix(name, generateName string) string {
+	if !strings.HasPrefix(name, generateName) {
+		return ""
+	}
+	return name[:len(generateName)]
 }
 
 func sharedLabels(labels map[string]string) map[string]string {

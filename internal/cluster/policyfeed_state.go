@@ -12,6 +12,9 @@ import (
 type PolicyState struct {
 	policy.State
 	Tiers map[string]policy.Tier // Calico's
+	// Staged are policies that are tried out, NotTried the problems of those that are not, or in part.
+	Staged   []policy.Staged
+	NotTried map[policy.ID][]string
 	// Invalid are the problems of what counts as far as it can be read, LeftOut is why policies do not count at all, or as they were. Other
 	// objects are named as policies are.
 	Invalid, LeftOut map[policy.ID][]string
@@ -44,7 +47,7 @@ func (r *PolicyReader) State(v *PolicyView) PolicyState {
 		State: policy.State{
 			Node: v.Node, Pods: v.Pods, Namespaces: v.Namespaces, Nodes: v.Nodes, Services: v.Calico.Services, Accounts: v.Calico.Accounts,
 		},
-		Invalid: map[policy.ID][]string{}, LeftOut: map[policy.ID][]string{},
+		Invalid: map[policy.ID][]string{}, LeftOut: map[policy.ID][]string{}, NotTried: map[policy.ID][]string{},
 	}
 	before := *r
 	if !slices.Equal(before.tiers, v.Calico.Tiers) {
@@ -52,6 +55,7 @@ func (r *PolicyReader) State(v *PolicyView) PolicyState {
 	}
 	*r = PolicyReader{read: make(map[any]any, len(before.read)), good: make(map[version]policy.Policy, len(before.good)), tiers: v.Calico.Tiers}
 	r.policies(&before, v, &s)
+	readStaged(&v.Staged, &s)
 	for _, o := range v.Calico.NetworkSets {
 		s.Sets = append(s.Sets, readOnce(r, &before, &s, o, policy.FromCalicoNetworkSet))
 	}

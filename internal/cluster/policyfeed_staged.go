@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// StagedView is what is tried out, in no particular order.
+type StagedView struct {
+	NetworkPolicies           []*api.CalicoStagedNetworkPolicy
+	GlobalNetworkPolicies     []*api.CalicoStagedGlobalNetworkPolicy
+	KubernetesNetworkPolicies []*api.CalicoStagedKubernetesNetworkPolicy
+}
+
+// stagedStores are nil unless staged policies are watched.
+type stagedStores struct {
+	policies       *objectStore[api.CalicoStagedNetworkPolicy]
+	globalPolicies *objectStore[api.CalicoStagedGlobalNetworkPolicy]
+	kubernetes     *objectStore[api.CalicoStagedKubernetesNetworkPolicy]
+}
+
+// WatchStaged makes the feed watch staged policies, too. Nothing waits for them. It is to be called before Run.
+func (f *PolicyFeed) WatchStaged() error {
+	s := &f.staged
+	err := errors.Join(
+		addCalico(f, &s.policies, "StagedNetworkPolicy", partStaged),
+		addCalico(f, &s.globalPolicies, "StagedGlobalNetworkPolicy", partStaged),
+		addCalico(f, &s.kubernetes, "StagedKubernetesNetworkPolicy", partStaged),
+	)
+	for _, by := range f.followers {
+		by.failed = f.noteFailure
+	}
+	return err
+}
+
+func (s *stagedStores) watched() bool { return s.kubernetes != nil }
+
+func (s *stagedStores) problems() []state.Problem {
+	if !s.watched() {
+		return nil
+	}
+	return slices.Concat(s.policies.problemsBy(key), s.globalPolicies.problemsBy(key), s.kubernetes.problemsBy(key))
+}
+
+// findNeeds adds what Calico's kinds need.
+func (s *stagedStores) findNeeds(w *calicoWatches, before map[string]policyNeeds) {
+	if !s.watched() {
+		return
+	}
+	findNeeds(w, before, s.policies.each(), func(o *api.CalicoStagedNetworkPolicy, tiers map[string]policy.Tier) (policy.Policy, error) {
+		staged, _, err := policy.FromStagedNetworkPolicy(o, tiers)
+		return staged.Policy, err
+	})
+	findNeeds(w, before, s.globalPolicies.each(), func(o *api.CalicoStagedGlobalNetworkPolicy, tiers map[string]policy.Tier) (policy.Policy, error) {
+		staged, _, err := policy.FromStagedGlobalNetworkPolicy(o, tiers)
+		return staged.Policy, err
+	})
+}
+
+// refreshStaged rebuilds that part of the view. The caller holds the lock.
+func (f *PolicyFeed) refreshStaged(v *StagedView) {
+	if s := &f.staged; s.watched() && f.stale&partStaged != 0 {
+		*v = StagedView{s.policies.each(), s.globalPolicies.each(), s.kubernetes.each()}
+	}
+}
+
+// readStaged reads what is tried out. What cannot be read is not tried out, and named.
+func readStaged(v *StagedView, s *PolicyState) {
+	take := func(staged policy.Staged, tried bool, err error) {
+		if err != nil {
+			s.NotTried[staged.By] = []string{err.Error()}
+		}
+		if len(staged.Problems) > 0 {
+			s.NotTried[staged.By] = staged.Problems
+		}
+		if tried {
+			s.Staged = append(s.Staged, staged)
+		}
+	}
+	for _, o := range v.NetworkPolicies {
+		take(policy.FromStagedNetworkPolicy(o, s.Tiers))
+	}
+	for _, o := range v.GlobalNetworkPolicies {
+		take(policy.FromStagedGlobalNetworkPolicy(o, s.Tiers))
+	}
+	for _, o := range v.KubernetesNetworkPolicies {
+		take(policy.FromStagedKubernetesNetworkPolicy(o))
+	}
+}
