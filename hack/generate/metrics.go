@@ -62,7 +62,7 @@ func metricRow(n ast.Node) []string {
 		return nil
 	}
 	if row, ok := call.Fun.(*ast.Ident); ok && len(call.Args) >= 3 && literal(call.Args[0]) != "" {
-		if kind, ok := map[string]string{"gauge": "gauge", "gauges": "gauge", "peerGauge": "gauge", "counter": "counter"}[row.Name]; ok {
+		if kind, ok := map[string]string{"gauge": "gauge", "gauges": "gauge", "peerGauge": "gauge", "counter": "counter", "counters": "counter"}[row.Name]; ok {
 			return []string{literal(call.Args[0]), kind, labelList(call.Args[2]), literal(call.Args[1])}
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/agent/flows"
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
@@ -54,6 +55,7 @@ func everything(t *testing.T) *Status {
 	s.ShowPolicies(policies.New(policies.Options{Mode: config.PolicyAuto}), func(context.Context) (map[netpol.Denied]nft.Counter, error) {
 		return map[netpol.Denied]nft.Counter{{By: policy.ID{Kind: "NetworkPolicy", Namespace: "default", Name: "web"}}: {Packets: 5}}, nil
 	})
+	s.ShowFlows(recorded())
 	s.ShowTraffic(nil, func() bgp.Totals { return bgp.Totals{Received: 1, Sent: 2, Flawed: 3, Strangers: 4} })
 	s.SetNode(&desired.Snapshot{
 		Self: desired.Self{Addr: prefix("10.0.0.5/24")}, Pools: []desired.Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
@@ -65,6 +67,21 @@ func everything(t *testing.T) *Status {
 	s.SetJournal(1, 1, nil)
 	s.Passed(nil, time.Millisecond)
 	return s
+}
+
+// recorded has seen a packet denied, and a staged policy that would deny it, too.
+func recorded() *flows.Recorder {
+	pod := policy.PodKey{Namespace: "default", Name: "web"}
+	deny := policy.Policy{ID: policy.ID{Kind: policy.KindNetworkPolicy, Namespace: "default", Name: "web"}, Subject: policy.Pods{Namespace: "default"}, Applies: [2]bool{true, true}}
+	state := policy.State{
+		Local: map[string]policy.PodKey{"cali1": pod}, Pods: map[policy.PodKey]*policy.Pod{pod: {PodKey: pod, Addresses: []netip.Addr{addr("10.1.0.1")}}},
+		Namespaces: map[string]map[string]string{"default": nil}, Policies: []policy.Policy{deny},
+	}
+	pending, by := policy.WithStaged(state, []policy.Staged{{By: policy.ID{Kind: "StagedKubernetesNetworkPolicy", Namespace: "default", Name: "web"}, Policy: deny}})
+	r := flows.New(flows.Options{})
+	r.InForce(policy.Select(state), state.Pods, policy.Select(pending), by)
+	r.Denied(netpol.Drop{Why: "ingress NetworkPolicy default/web", Src: addr("10.1.0.2"), Dst: addr("10.1.0.1"), Protocol: policy.TCP, DstPort: 80})
+	return r
 }
 
 // registered lists the agent's own metrics as a scrape sees them.

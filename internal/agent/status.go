@@ -31,6 +31,7 @@ type Status struct {
 	traffic func() map[netip.Addr]bgp.Traffic // nil: nobody counts
 	// policies is nil if nothing is done about NetworkPolicies.
 	policies *policies.Worker
+	pages    map[string]http.HandlerFunc
 
 	mu         sync.Mutex // guards the rest
 	stuckAfter time.Duration
@@ -188,7 +189,7 @@ func (s *Status) Report() nodestatus.Report {
 // Handler serves /livez, /readyz, /metrics and /status.
 func (s *Status) Handler() http.Handler {
 	return serving.Program{
-		Alive: s.alive, Ready: s.ready, Metrics: s.metrics.registry, Status: func() any { return s.Report() },
+		Alive: s.alive, Ready: s.ready, Metrics: s.metrics.registry, Status: func() any { return s.Report() }, Local: s.pages,
 	}.Handler()
 }
 

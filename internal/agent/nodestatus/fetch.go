@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -25,32 +26,53 @@ var local = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // Fetch asks the agent that serves on address, host:port. The error says what to do if no agent answers there.
 func Fetch(ctx context.Context, address string) (*Report, error) {
+	r := &Report{}
+	if err := Ask(ctx, address, "/status", r); err != nil {
+		return nil, err
+	}
+	if r.Node == "" {
+		return nil, fmt.Errorf("%s answers GET /status with JSON that names no node: %s", dialable(address), stranger)
+	}
+	return r, nil
+}
+
+// Ask asks for a page with JSON.
+func Ask(ctx context.Context, address, page string, into any) error {
 	address = dialable(address)
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/status", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+page, nil)
 	if err != nil {
-		return nil, fmt.Errorf("address %q: %w: it must be host:port, such as 127.0.0.1:9099", address, err)
+		return fmt.Errorf("address %q: %w: it must be host:port, such as 127.0.0.1:9099", address, err)
 	}
 	response, err := local.Do(request)
 	if err != nil {
-		return nil, silent(address, err)
+		return silent(address, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers GET /status with %q: %s", address, response.Status, stranger)
+		return &RefusedError{address, request.URL.Path, response.StatusCode, response.Status}
 	}
-	r := &Report{}
-	err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(r)
+	err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(into)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, silent(address, err)
+		return silent(address, err)
 	case err != nil:
-		return nil, fmt.Errorf("%s answers GET /status with what is no status of an agent: %w: %s", address, err, stranger)
-	case r.Node == "":
-		return nil, fmt.Errorf("%s answers GET /status with JSON that names no node: %s", address, stranger)
+		return fmt.Errorf("%s answers GET %s with what is no %s of an agent: %w: %s", address, request.URL.Path, strings.TrimPrefix(request.URL.Path, "/"), err, stranger)
 	}
-	return r, nil
+	return nil
+}
+
+// RefusedError says that a server answered with another status than 200.
+type RefusedError struct {
+	address, path string
+	Code          int
+	status        string
+}
+
+// Error says what to do.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s answers GET %s with %q: %s", e.address, e.path, e.status, stranger)
 }
 
 // Felix of a calico-node serves its health on the same port by default.

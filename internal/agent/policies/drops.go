@@ -36,6 +36,9 @@ func (w *Worker) logDrops(ctx context.Context) {
 		}
 		var sample dropSample
 		for d := range drops {
+			if w.Flows != nil {
+				w.Flows.Denied(d)
+			}
 			if sample.takes(d.Why, time.Now()) {
 				text := "packet denied"
 				if d.Logged {

@@ -32,6 +32,8 @@ type Seen struct {
 	// Invalid and LeftOut have the problems of policies: of those that are in force as far as they can be read, and of those of which an
 	// earlier version is in force, or none.
 	Invalid, LeftOut map[policy.ID][]string
+	// NotTried has the problems of staged policies.
+	NotTried map[policy.ID][]string
 	// Unlisted are policies that deny more than they should until the API server has listed what they name.
 	Unlisted []policy.ID
 
@@ -125,6 +127,7 @@ func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 func (w *Worker) describe(s *Seen) {
 	s.Policed, s.Open, s.Programs, s.Members = 0, 0, 0, 0
 	s.Policies, s.Invalid, s.LeftOut, s.SameLink = len(w.model.Policies), w.model.Invalid, w.model.LeftOut, w.model.sameLink
+	s.NotTried = w.model.NotTried
 	if s.Unlisted = nil; w.synced && w.model.late(time.Now()) {
 		s.Unlisted = w.model.closed
 	}
@@ -177,7 +180,8 @@ func (s *Seen) Problems() (texts []string) {
 	for _, part := range []struct {
 		what string
 		of   map[policy.ID][]string
-	}{{"is in force as far as it can be read", s.Invalid}, {"cannot be read: its last version that could is in force, if there was one", s.LeftOut}} {
+	}{{"is in force as far as it can be read", s.Invalid}, {"cannot be read: its last version that could is in force, if there was one", s.LeftOut},
+		{"is tried out as far as it can be read", s.NotTried}} {
 		for _, id := range slices.SortedFunc(maps.Keys(part.of), func(a, b policy.ID) int { return strings.Compare(a.String(), b.String()) }) {
 			for _, problem := range part.of[id] {
 				texts = append(texts, fmt.Sprintf("%s %s: %s", id, part.what, problem))

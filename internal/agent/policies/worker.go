@@ -67,8 +67,19 @@ type Options struct {
 	Log       *slog.Logger
 	// Drops tells of denied packets; nil: none are logged.
 	Drops DropsOf
+	// Flows records connections; nil: nobody does.
+	Flows Flows
 	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: nobody is told.
 	Decided func(stayOut bool)
+}
+
+// Flows is told what is in force, and which packets are denied; flows.Recorder has the real one.
+type Flows interface {
+	Run(ctx context.Context) error
+	InForce(selection *policy.Selection, pods map[policy.PodKey]*policy.Pod, pending *policy.Selection, stagedBy map[policy.ID]policy.ID)
+	Replace(pods map[policy.PodKey]*policy.Pod)
+	NotInForce()
+	Denied(d netpol.Drop)
 }
 
 // Worker keeps the policies of a node in force. What it tells is safe for concurrent use.
@@ -100,13 +111,14 @@ type Worker struct {
 	probeDue   time.Time // when it is asked again, if it has not
 	probing    wait.Backoff
 	lasted     time.Duration
-	synced     bool      // a Ruleset of this process is in the kernel
-	removed    bool      // there is nothing of ours in the kernel, as somebody else enforces
-	whole      time.Time // when the model was complete first, while nothing is synced
-	inPlace    bool      // as Placed has told
-	lacks      error     // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
-	refused    error     // why programs are not in force, whose pods are closed
-	forbids    bool      // since the last sweep was wished for something may have been forbidden
+	synced     bool              // a Ruleset of this process is in the kernel
+	removed    bool              // there is nothing of ours in the kernel, as somebody else enforces
+	whole      time.Time         // when the model was complete first, while nothing is synced
+	inPlace    bool              // as Placed has told
+	lacks      error             // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
+	refused    error             // why programs are not in force, whose pods are closed
+	shown      *policy.Selection // what Flows was told last
+	forbids    bool              // since the last sweep was wished for something may have been forbidden
 
 	feedEvents, routeEvents, addressEvents, tableEvents <-chan struct{} // nil: not subscribed
 }
@@ -116,6 +128,7 @@ type compiled struct {
 	rules     *policy.Compiled
 	selection *policy.Selection
 	routed    routed
+	tried
 }
 
 // todo is what a pass has to do besides looking whether to enforce.
@@ -138,6 +151,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		g.Go(func() error { return w.Feed.Run(ctx) })
 		g.Go(func() error { w.sweeps(ctx); return nil })
 		g.Go(func() error { w.logDrops(ctx); return nil })
+		if w.Flows != nil {
+			g.Go(func() error { return w.Flows.Run(ctx) })
+		}
 		w.feedEvents = w.Feed.Changed()
 	}
 	g.Go(func() error { w.loop(ctx); return nil })
@@ -224,6 +240,7 @@ func (w *Worker) stayOut(ctx context.Context) error {
 		return fmt.Errorf("remove the rules of policies: %w", err)
 	}
 	w.removed, w.synced, w.model, w.whole = true, false, model{}, time.Time{}
+	w.hideFlows()
 	w.done()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -285,6 +302,7 @@ func (w *Worker) update(pods []policy.PodKey) (touched []netip.Addr, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forbids = w.model.replace(pods, w.compiled.routed) || w.forbids
+	w.showPods(pods)
 	return w.compiled.rules.Update(w.model.State, pods)
 }
 
@@ -296,7 +314,8 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 	}
 	selection := policy.Select(w.model.State)
 	w.interest = selection.Interest()
-	w.Feed.Want(w.interest)
+	tried := w.try()
+	w.Feed.Want(tried.and(w.interest))
 	w.model.await(selection, w.interest, w.inForce, now)
 	w.expires = w.model.due(now)
 	rules := selection.Compile()
@@ -304,7 +323,7 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 		w.model.Invalid[id] = append(slices.Clip(w.model.Invalid[id]), policy.TooLargeText)
 	}
 	w.forbids = w.compiled.rules == nil || mayForbid(&w.compiled.rules.Ruleset, &rules.Ruleset) || w.forbids
-	w.compiled = compiled{rules, selection, routed}
+	w.compiled = compiled{rules, selection, routed, tried}
 	return nil
 }
 
@@ -329,6 +348,7 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	w.mu.Lock()
 	w.inForce = w.compiled
 	w.mu.Unlock()
+	w.showFlows()
 	w.note(func(s *Seen) {
 		s.Applied, s.Took, s.Stats, s.Applies = time.Now(), time.Since(begun), stats, s.Applies+1
 	})

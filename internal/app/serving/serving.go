@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -21,9 +22,11 @@ type Program struct {
 	Metrics      prometheus.Gatherer
 	// Status is shown as JSON.
 	Status func() any
+	// Local are more pages, by path, for clients on the same host.
+	Local map[string]http.HandlerFunc
 }
 
-// Handler serves /livez, /readyz, /metrics and /status.
+// Handler serves /livez, /readyz, /metrics, /status and what is Local.
 func (p Program) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", probe(p.Alive))
@@ -35,7 +38,23 @@ func (p Program) Handler() http.Handler {
 		enc.SetIndent("", "  ")
 		_ = enc.Encode(p.Status()) // a reader that went away is its own loss
 	}))
+	for path, page := range p.Local {
+		mux.HandleFunc("GET "+path, local(atMost(maxAtOnce, page)))
+	}
 	return mux
+}
+
+// local refuses clients of other hosts, and of pods.
+func local(page http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		from, err := netip.ParseAddrPort(r.RemoteAddr)
+		at, known := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		if err != nil || !from.Addr().Unmap().IsLoopback() && !(known && at.AddrPort().Addr().Unmap() == from.Addr().Unmap()) {
+			http.Error(w, "only for clients on this host: ask there", http.StatusForbidden)
+			return
+		}
+		page(w, r)
+	}
 }
 
 // Metrics serves /metrics alone: what scrapes them need not see the rest.

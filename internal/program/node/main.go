@@ -18,6 +18,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent"
 	"github.com/tortie-net/tortie/internal/agent/diagnose"
+	"github.com/tortie-net/tortie/internal/agent/flows"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/agent/policyview"
@@ -35,6 +36,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/program"
@@ -74,13 +76,16 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 		return command(ctx, flags.Args()[1:], settings, out)
 	case flags.Arg(0) == policyview.Command:
 		return policyview.Main(ctx, flags.Args()[1:], config.LoadPolicyView(env), out)
-	case !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
+	case flags.Arg(0) != flows.Command && !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
 		return fmt.Errorf("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
-			flags.Arg(0), strings.Join(append(nodestatus.Commands(), policyview.Command, diagnose.Command, cleanupCommand), ", "))
+			flags.Arg(0), strings.Join(append(nodestatus.Commands(), flows.Command, policyview.Command, diagnose.Command, cleanupCommand), ", "))
 	}
 	address, err := config.LoadHealthAddr(env)
 	if err != nil {
 		return err
+	}
+	if flags.Arg(0) == flows.Command {
+		return flows.Main(ctx, flags.Args()[1:], address, out)
 	}
 	return nodestatus.Run(ctx, flags.Args(), address, out)
 }
@@ -91,6 +96,7 @@ func usage(flags *flag.FlagSet) {
 	for _, name := range nodestatus.Commands() {
 		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
 	}
+	fmt.Fprintf(w, "  %-8s %s\n", flows.Command, flows.Help)
 	fmt.Fprintf(w, "  %-8s %s\n  %-8s %s\n  %-8s %s\n", policyview.Command, policyview.Help, diagnose.Command, diagnose.Help, cleanupCommand, cleanupHelp)
 	fmt.Fprintln(w)
 	flags.PrintDefaults()
@@ -119,6 +125,9 @@ func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, 
 	status.ShowEvents(recorder.Counts)
 	status.ShowGuard(packets.Counters)
 	status.ShowPolicies(p.worker, p.engine.Counters)
+	if p.flows != nil {
+		status.ShowFlows(p.flows)
+	}
 	status.ShowTraffic(speaker.Traffic, speaker.Totals)
 	if cfg.Metrics.PerPeer {
 		status.ShowPeers()
@@ -155,7 +164,11 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	if err != nil {
 		return agent.Deps{}, err
 	}
-	policy := newPolicies(cfg, feed, kernel, table, log)
+	recorded, err := newFlows(cfg, feed, kernel, log)
+	if err != nil {
+		return agent.Deps{}, err
+	}
+	policy := newPolicies(cfg, feed, kernel, table, recorded, log)
 	return agent.Deps{
 		Dataplane: agent.Dataplane{
 			Kernel: kernel,
@@ -173,16 +186,35 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 type policyParts struct {
 	worker *policies.Worker
 	engine *netpol.Engine
+	flows  *flows.Recorder // nil: no flow records
 }
 
-func newPolicies(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, table *nft.Table, log *slog.Logger) policyParts {
+// newFlows returns nil unless flows are to be recorded.
+func newFlows(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, log *slog.Logger) (*flows.Recorder, error) {
+	if !cfg.Flows.Enabled || !cfg.Policy.Enforces() {
+		return nil, nil
+	}
+	if err := feed.WatchStaged(); err != nil {
+		return nil, err
+	}
+	o := flows.Options{Node: cfg.Nodename, Interval: cfg.Flows.Interval(), Kernel: kernel, Sysctls: sysctl.Root(cfg.SysctlRoot), Log: log.With("part", "flows")}
+	if cfg.Flows.File != "" {
+		o.File = &flows.File{Path: cfg.Flows.File, Size: int64(cfg.Flows.FileSize) << 20, Old: cfg.Flows.OldFiles}
+	}
+	return flows.New(o), nil
+}
+
+func newPolicies(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, table *nft.Table, recorded *flows.Recorder, log *slog.Logger) policyParts {
 	engine := netpol.New(nil, podnet.DefaultVethPrefix)
-	worker := policies.New(policies.Options{
+	o := policies.Options{
 		Mode: cfg.Policy, KeepConnections: cfg.KeepConnections, FelixGoes: cfg.RemoveRules,
 		Feed: feed, Engine: engine, Kernel: kernel, Table: table, Log: log.With("part", "policy"),
 		Drops: func(ctx context.Context) (<-chan netpol.Drop, error) { return netpol.Drops(ctx, nil) },
-	})
-	return policyParts{worker, engine}
+	}
+	if recorded != nil {
+		o.Flows = recorded
+	}
+	return policyParts{policies.New(o), engine, recorded}
 }
 
 // serve runs the agent and its HTTP server until ctx ends or one of them fails.

@@ -1,0 +1,152 @@
+package flows
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// connection is one as the packet that opened it says.
+type connection struct {
+	client, server netip.Addr
+	packet         policy.Packet
+	expected       bool // a conntrack helper has let it pass
+}
+
+// subject is the end that has policies in the direction.
+func (c *connection) subject(d policy.Direction) netip.Addr {
+	if d == policy.Ingress {
+		return c.server
+	}
+	return c.client
+}
+
+// verdict is the kernel's.
+type verdict struct {
+	allow bool
+	by    string // who has denied, such as "ingress NetworkPolicy shop/web"
+}
+
+// question is what labels are remembered by.
+type question struct {
+	connection
+	policy.Direction
+	verdict
+}
+
+// label says what a connection counts for in a direction.
+func (r *Recorder) label(c *connection, d policy.Direction, v verdict) *label {
+	q := question{*c, d, v}
+	if !r.sources {
+		q.packet.SourcePort = 0
+	}
+	if known, ok := r.labels[q]; ok {
+		return known
+	}
+	l := r.judged(c, d, v)
+	if len(r.labels) >= mostLabels {
+		clear(r.labels)
+	}
+	r.labels[q] = l
+	return l
+}
+
+func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
+	peer := c.subject(1 - d)
+	_, link := r.judge.Pod(c.subject(d))
+	l := &label{Key: Key{Direction: d, Allow: v.allow, Source: r.end(c.client), Dest: r.end(c.server), Protocol: c.packet.Protocol}}
+	if hasPorts(c.packet.Protocol) {
+		l.Port = c.packet.Port
+	}
+	if c.expected || v.allow && d == policy.Ingress && r.own[peer] {
+		return l // no policy is asked
+	}
+	enforced, known := hit(r.judge, link, d, peer, c.packet)
+	if !known {
+		return l
+	}
+	r.stage(l, enforced, link, peer, c.packet)
+	switch {
+	case enforced.Allow == v.allow:
+		l.Enforced = enforced
+	case !v.allow:
+		l.Enforced = Hit{Policy: idOf(v.by), Rule: -1} // the policies are others by now
+	}
+	return l
+}
+
+// stage says who would decide with staged policies, if that changes anything.
+func (r *Recorder) stage(l *label, enforced Hit, link string, peer netip.Addr, packet policy.Packet) {
+	if r.pending == nil {
+		return
+	}
+	pending, known := hit(r.pending, link, l.Direction, peer, packet)
+	by, staged := r.stagedBy[pending.Policy]
+	if !known || pending == enforced && !staged {
+		return
+	}
+	if !staged {
+		by = r.stagedBy[enforced.Policy] // which it deletes
+	}
+	if staged {
+		pending.Policy = by
+	}
+	l.Staged, l.Pending, l.staged = true, pending, by
+}
+
+func hit(j *policy.Judge, link string, d policy.Direction, peer netip.Addr, packet policy.Packet) (h Hit, known bool) {
+	judged, known := j.Judge(link, d, peer, packet)
+	return Hit{judged.Tier, judged.Policy, judged.Rule, judged.Verdict.Allow}, known
+}
+
+// end names an address.
+func (r *Recorder) end(a netip.Addr) End {
+	if pod, _ := r.judge.Pod(a); pod != nil {
+		if pod.Prefix != "" {
+			return End{TypePod, pod.Namespace, pod.Prefix + "*"}
+		}
+		return End{TypePod, pod.Namespace, pod.Name}
+	}
+	if r.own[a] {
+		return End{Type: TypeHost, Name: r.Node}
+	}
+	if set, ok := r.judge.Set(a); ok {
+		return End{TypeSet, set.Namespace, set.Name}
+	}
+	if a.IsPrivate() || a.IsLinkLocalUnicast() || a.IsLoopback() {
+		return End{Type: TypeNetwork, Name: private}
+	}
+	return End{Type: TypeNetwork, Name: public}
+}
+
+func hasPorts(protocol uint8) bool {
+	switch protocol {
+	case 6, 17, 33, 132, 136:
+		return true
+	}
+	return false
+}
+
+// directionOf reads what a Drop says: "ingress NetworkPolicy shop/web".
+func directionOf(why string) (d policy.Direction, known bool) {
+	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		if strings.HasPrefix(why, d.String()+" ") {
+			return d, true
+		}
+	}
+	return 0, false
+}
+
+// idOf reads the policy of it. A reason such as "unknown link" is a kind alone.
+func idOf(why string) policy.ID {
+	_, text, _ := strings.Cut(why, " ")
+	kind, name, named := strings.Cut(text, " ")
+	if !named || !strings.HasSuffix(kind, "Policy") {
+		return policy.ID{Kind: text}
+	}
+	if namespace, inside, ok := strings.Cut(name, "/"); ok {
+		return policy.ID{Kind: kind, Namespace: namespace, Name: inside}
+	}
+	return policy.ID{Kind: kind, Name: name}
+}

@@ -1,0 +1,194 @@
+package flows
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// What an End may be: the words are Calico's.
+const (
+	TypePod     = "wep" // a pod
+	TypeHost    = "hep" // this node
+	TypeSet     = "ns"  // an address in a network set
+	TypeNetwork = "net" // another address: public or private
+)
+
+// Names of ends that are no object.
+const (
+	public  = "pub"
+	private = "pvt"
+	other   = "other" // too many: see table
+)
+
+// End is an end of a connection, as it is aggregated: pods of the same owner are one.
+type End struct{ Type, Namespace, Name string }
+
+// String is "shop/web-*", or a name without a namespace.
+func (e End) String() string {
+	if e.Namespace == "" {
+		return e.Name
+	}
+	return e.Namespace + "/" + e.Name
+}
+
+// Hit is who decides on a connection: no one, without a Tier.
+type Hit struct {
+	Tier   string
+	Policy policy.ID
+	Rule   int // -1: the end of the tier
+	Allow  bool
+}
+
+// Action is "allow" or "deny".
+func Action(allow bool) string {
+	if allow {
+		return "allow"
+	}
+	return "deny"
+}
+
+// texts are "tier|policy|action|rule", or nothing.
+func (h Hit) texts() []string {
+	if h.Policy == (policy.ID{}) {
+		return []string{}
+	}
+	return []string{fmt.Sprintf("%s|%s|%s|%d", h.Tier, h.Policy, Action(h.Allow), h.Rule)}
+}
+
+// Key is what the connections of a Record have in common.
+type Key struct {
+	// Direction is Egress if the source's policies are told of, Ingress if the destination's.
+	policy.Direction
+	Allow        bool
+	Source, Dest End
+	Protocol     uint8
+	Port         uint16
+	Enforced     Hit
+	// Pending is who would decide with all staged policies in force, if that is somebody else, or another verdict: then Staged is set.
+	Pending Hit
+	Staged  bool
+}
+
+// Counts are of connections in an interval. Of denied packets each sampled one is a connection.
+type Counts struct {
+	Flows, Started, Completed uint64
+	// Out is what the source has sent, In what it was sent.
+	Out, In netlinkx.Count
+}
+
+// Record is what is told of a Key in an interval: a line of the file. Its names are those of Calico's flow logs.
+type Record struct {
+	Start     int64      `json:"start_time"` // seconds
+	End       int64      `json:"end_time"`
+	Host      string     `json:"host"`
+	Reporter  string     `json:"reporter"` // src or dst
+	Action    string     `json:"action"`   // allow or deny
+	Source    RecordEnd  `json:"source"`
+	Dest      RecordEnd  `json:"dest"`
+	Protocol  string     `json:"proto"`
+	Port      uint16     `json:"dest_port,omitempty"`
+	Policies  RecordHits `json:"policies"`
+	Flows     uint64     `json:"num_flows"`
+	Started   uint64     `json:"num_flows_started"`
+	Completed uint64     `json:"num_flows_completed"`
+	OutPkts   uint64     `json:"packets_out"`
+	OutBytes  uint64     `json:"bytes_out"`
+	InPkts    uint64     `json:"packets_in"`
+	InBytes   uint64     `json:"bytes_in"`
+}
+
+// RecordEnd is an End in a Record.
+type RecordEnd struct {
+	Type      string `json:"type"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name_aggr"`
+}
+
+// RecordHits are who decides: each is "tier|policy|action|rule", where rule -1 is the end of the tier.
+type RecordHits struct {
+	Enforced []string `json:"enforced"`
+	// Pending is what staged policies would change: Action is the verdict then.
+	Action  string   `json:"pending_action,omitempty"`
+	Pending []string `json:"pending,omitempty"`
+}
+
+var protocolNames = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp", 136: "udplite"}
+
+func protocolName(number uint8) string {
+	if name := protocolNames[number]; name != "" {
+		return name
+	}
+	return fmt.Sprint(number)
+}
+
+// stored is what the ring keeps of a Record: strings are those of pods and policies.
+type stored struct {
+	start, end int64
+	Key
+	Counts
+}
+
+// size is about what it takes of memory.
+func (s *stored) size() int {
+	const fixed = 500
+	size := fixed
+	for _, e := range []End{s.Source, s.Dest} {
+		size += len(e.Namespace) + len(e.Name)
+	}
+	for _, h := range []Hit{s.Enforced, s.Pending} {
+		size += len(h.Tier) + len(h.Policy.Kind) + len(h.Policy.Namespace) + len(h.Policy.Name)
+	}
+	return size
+}
+
+func (s *stored) record(host string) Record {
+	r := Record{
+		Start: s.start, End: s.end, Host: host, Reporter: reporter(s.Direction), Action: Action(s.Allow), Protocol: protocolName(s.Protocol), Port: s.Port,
+		Source: RecordEnd(s.Source), Dest: RecordEnd(s.Dest), Policies: RecordHits{Enforced: s.Enforced.texts()},
+		Flows: s.Flows, Started: s.Started, Completed: s.Completed,
+		OutPkts: s.Out.Packets, OutBytes: s.Out.Bytes, InPkts: s.In.Packets, InBytes: s.In.Bytes,
+	}
+	if s.Staged {
+		r.Policies.Action, r.Policies.Pending = Action(s.Pending.Allow), s.Pending.texts()
+	}
+	return r
+}
+
+func reporter(d policy.Direction) string {
+	if d == policy.Egress {
+		return "src"
+	}
+	return "dst"
+}
+
+// endText is the end of a Record, for people.
+func (e RecordEnd) String() string {
+	return End(e).String()
+}
+
+// decider is who has decided, for people: of "default|NetworkPolicy shop/web|allow|0" it is "NetworkPolicy shop/web[0], tier default".
+func decider(hits []string) string {
+	var all []string
+	for _, hit := range hits {
+		parts := strings.Split(hit, "|")
+		if len(parts) != 4 {
+			all = append(all, hit)
+			continue
+		}
+		text := parts[1]
+		if parts[3] != "-1" {
+			text += "[" + parts[3] + "]"
+		}
+		if parts[0] != "" {
+			text += ", tier " + parts[0]
+		}
+		all = append(all, text)
+	}
+	if len(all) == 0 {
+		return "no policy"
+	}
+	return strings.Join(all, "; ")
+}

@@ -1,0 +1,46 @@
+package flows
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+)
+
+// Path is where records are served.
+const Path = "/flows"
+
+// mostServed is how many records an answer has at most.
+const mostServed = 1000
+
+// Answer is that to GET /flows?after=NUMBER: the records from a number on, by which the next question goes on.
+type Answer struct {
+	Next    uint64   `json:"next"`
+	Records []Record `json:"records"`
+}
+
+// Serve answers with records. To ask again and again is to follow them.
+func (r *Recorder) Serve(w http.ResponseWriter, q *http.Request) {
+	var after uint64
+	if text := q.URL.Query().Get("after"); text != "" {
+		number, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			http.Error(w, "after: must be the number next of an earlier answer", http.StatusBadRequest)
+			return
+		}
+		after = number
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(r.Answer(after)) // a reader that went away is its own loss
+}
+
+// Answer returns the records from a number on.
+func (r *Recorder) Answer(after uint64) Answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found, next := r.ring.after(after, mostServed)
+	a := Answer{Next: next, Records: make([]Record, len(found))}
+	for i := range found {
+		a.Records[i] = found[i].record(r.Node)
+	}
+	return a
+}

@@ -1,0 +1,116 @@
+package flows
+
+import (
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// table aggregates an interval's connections. It has room for most Keys; what comes then is added up by direction, verdict and protocol alone.
+type table struct {
+	most int
+	of   map[Key]*Counts
+}
+
+func newTable(most int) *table { return &table{most: most, of: map[Key]*Counts{}} }
+
+// counts are those of a Key.
+func (t *table) counts(k *Key) *Counts {
+	if c := t.of[*k]; c != nil {
+		return c
+	}
+	if len(t.of) < t.most {
+		c := &Counts{}
+		t.of[*k] = c
+		return c
+	}
+	rest := Key{Direction: k.Direction, Allow: k.Allow, Protocol: k.Protocol, Source: End{Type: TypeNetwork, Name: other}, Dest: End{Type: TypeNetwork, Name: other}}
+	c := t.of[rest]
+	if c == nil {
+		c = &Counts{}
+		t.of[rest] = c // at most 2 · 2 · 256 of these
+	}
+	return c
+}
+
+// crowded reports that a Key has no counts of its own.
+func (t *table) crowded(k *Key) bool { return len(t.of) >= t.most && t.of[*k] == nil }
+
+// take empties the table.
+func (t *table) take() map[Key]*Counts {
+	all := t.of
+	t.of = make(map[Key]*Counts, min(len(all), t.most))
+	return all
+}
+
+// ring keeps the newest records: at most most, and as many as take mostBytes.
+type ring struct {
+	most, mostBytes int
+	records         []stored
+	first           uint64 // number of the first one
+	bytes           int
+}
+
+func (r *ring) add(s stored) {
+	r.records = append(r.records, s)
+	r.bytes += s.size()
+	drop := 0
+	for len(r.records)-drop > r.most || r.bytes > r.mostBytes && drop < len(r.records) {
+		r.bytes -= r.records[drop].size()
+		r.records[drop] = stored{}
+		drop++
+	}
+	r.records, r.first = r.records[drop:], r.first+uint64(drop)
+}
+
+// after returns up to most records from a number on, and the number behind the last of them.
+func (r *ring) after(number uint64, most int) (found []stored, next uint64) {
+	end := r.first + uint64(len(r.records))
+	if number > end { // of an agent before this one
+		number = r.first
+	}
+	number = max(number, r.first)
+	found = r.records[number-r.first:]
+	found = found[:min(len(found), most)]
+	return found, number + uint64(len(found))
+}
+
+// live are connections that have begun, as they were counted last. What it has no room for is counted when it ends.
+type live struct {
+	most int
+	of   map[liveKey]*liveFlow
+}
+
+// liveKey tells connections apart: IDs are digests, and addresses of the kernel's memory in old ones.
+type liveKey struct {
+	id               uint32
+	sourcePort, port uint16
+}
+
+type liveFlow struct {
+	sides          [2]*label // by direction; nil: the end is no pod of this node
+	sent, received netlinkx.Count
+	interval       uint32 // in which it was counted last
+	listed         uint32 // the list that it was last in
+}
+
+func keyOf(f *netlinkx.TrackedFlow) liveKey { return liveKey{f.ID, f.SourcePort, f.Port} }
+
+// label is what is known of a connection when it begins, as one of its ends sees it.
+type label struct {
+	Key
+	// staged is the staged policy because of which another decides; without a Name there is none.
+	staged policy.ID
+}
+
+// grown is what has passed since before. A counter that begins anew has nothing before it.
+func grown(before, now netlinkx.Count) netlinkx.Count {
+	if now.Packets < before.Packets || now.Bytes < before.Bytes {
+		return now
+	}
+	return netlinkx.Count{Packets: now.Packets - before.Packets, Bytes: now.Bytes - before.Bytes}
+}
+
+func add(to *netlinkx.Count, more netlinkx.Count) {
+	to.Packets += more.Packets
+	to.Bytes += more.Bytes
+}

@@ -1,0 +1,58 @@
+package flows
+
+import (
+	"maps"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// Total names a counter of connections.
+type Total struct {
+	policy.Direction
+	Allow bool
+	// By is the policy that has decided, or with Staged the staged one; of more policies than there is room for it is Others.
+	By policy.ID
+	// Staged: Pending is the verdict that there would be with all staged policies in force.
+	Staged, Pending bool
+}
+
+// Others stands for policies that have no counters of their own.
+var Others = policy.ID{Kind: "others"}
+
+// Lost counts what is missing in records.
+type Lost struct {
+	// Overruns is how often the kernel had no room for events, Crowded counts connections that were only added up by direction and verdict, Unwritten
+	// records that could not be written to the file.
+	Overruns, Crowded, Unwritten uint64
+}
+
+// totals are counters since the start, at most mostTotals of them and a few for Others.
+type totals map[Total]uint64
+
+func (t totals) add(l *label) {
+	t.one(Total{Direction: l.Direction, Allow: l.Allow, By: l.Enforced.Policy})
+	if l.staged.Name != "" {
+		t.one(Total{Direction: l.Direction, Allow: l.Allow, By: l.staged, Staged: true, Pending: l.Pending.Allow})
+	}
+}
+
+func (t totals) one(by Total) {
+	if _, known := t[by]; !known && len(t) >= mostTotals {
+		by.By = Others
+	}
+	t[by]++
+}
+
+// Totals returns all counters.
+func (r *Recorder) Totals() map[Total]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.totals)
+}
+
+// Lost returns what is missing.
+func (r *Recorder) Lost() Lost {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lost
+}

@@ -1,0 +1,61 @@
+package policies
+
+import (
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// tried is what staged policies would do. It is for Flows alone.
+type tried struct {
+	pending  *policy.Selection // nil: there are none
+	stagedBy map[policy.ID]policy.ID
+}
+
+// try finds what staged policies would do.
+func (w *Worker) try() tried {
+	if w.Flows == nil || len(w.model.Staged) == 0 {
+		return tried{}
+	}
+	state, by := policy.WithStaged(w.model.State, w.model.Staged)
+	return tried{policy.Select(state), by}
+}
+
+// and adds the pods that staged policies name.
+func (t tried) and(i policy.Interest) policy.Interest {
+	if t.pending == nil {
+		return i
+	}
+	more := t.pending.Interest()
+	names := slices.Concat(i.Namespaces, more.Namespaces)
+	slices.Sort(names)
+	return policy.Interest{All: i.All || more.All, Namespaces: slices.Compact(names)}
+}
+
+// showFlows tells Flows what is in force.
+func (w *Worker) showFlows() {
+	if c := &w.compiled; w.Flows != nil && w.shown != c.selection {
+		w.Flows.InForce(c.selection, w.model.Pods, c.pending, c.stagedBy)
+		w.shown = c.selection
+	}
+}
+
+// showPods tells Flows of changed pods.
+func (w *Worker) showPods(keys []policy.PodKey) {
+	if w.Flows == nil {
+		return
+	}
+	changed := make(map[policy.PodKey]*policy.Pod, len(keys))
+	for _, key := range keys {
+		changed[key] = w.model.Pods[key]
+	}
+	w.Flows.Replace(changed)
+}
+
+// hideFlows tells Flows that another engine enforces.
+func (w *Worker) hideFlows() {
+	if w.Flows != nil {
+		w.Flows.NotInForce()
+		w.shown = nil
+	}
+}
