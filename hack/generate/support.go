@@ -26,7 +26,7 @@ var policyTypes = []reflect.Type{
 }
 
 const (
-	staged = "staged policies decide and count nothing; their other fields are those of the kinds that they are for"
+	staged = "Set, Delete, Learn or Ignore: the last two try nothing out. The other fields are those of the kind that it is for; without [flow records](policy.md#flow-records) none counts"
 )
 
 // supported has all fields by type: what the type is on the page, and each field.
@@ -93,9 +93,9 @@ var supported = map[string]struct {
 		"ports":         does("in Calico's policies"),
 	}},
 	"CalicoEndpointPort":                      {"ports[] of HostEndpoint", map[string]support{"name": does(""), "protocol": does(""), "port": does("")}},
-	"CalicoStagedNetworkPolicySpec":           {"StagedNetworkPolicy", map[string]support{"stagedAction": ignores(staged)}},
-	"CalicoStagedGlobalNetworkPolicySpec":     {"StagedGlobalNetworkPolicy", map[string]support{"stagedAction": ignores(staged)}},
-	"CalicoStagedKubernetesNetworkPolicySpec": {"StagedKubernetesNetworkPolicy", map[string]support{"stagedAction": ignores(staged)}},
+	"CalicoStagedNetworkPolicySpec":           {"StagedNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
+	"CalicoStagedGlobalNetworkPolicySpec":     {"StagedGlobalNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
+	"CalicoStagedKubernetesNetworkPolicySpec": {"StagedKubernetesNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
 }
 
 // policyFields is the table of all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one of supported that does

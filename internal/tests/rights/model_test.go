@@ -74,12 +74,12 @@ func TestReadsAreRBAC(t *testing.T) {
 		labtest.GrantAll(t, s.cfg, labtest.Manifest(t))
 	}()
 	for _, c := range []struct{ values, off string }{
-		{"bgp.enabled=true", "bgp.passwordSecrets migrateFromHostLocal"},
-		{"bgp.passwordSecrets={one},migrateFromHostLocal=true", ""},
-		{"bgp.passwordSecrets={one},policy.enabled=false", "migrateFromHostLocal policy.enabled"},
-		{"bgp.passwordSecrets={one},policy.enabled=false,migrateFromHostLocal=true", "policy.enabled"},
-		{"bgp.passwordSecrets={one},bgp.advertiseServices=false", "bgp.advertiseServices migrateFromHostLocal"},
-		{"bgp.passwordSecrets={one},bgp.enabled=false,ipPool.ipipMode=Never,ipPool.vxlanMode=Always", "bgp.advertiseServices migrateFromHostLocal"},
+		{"bgp.enabled=true", "bgp.passwordSecrets migrateFromHostLocal policy.flows.enabled"},
+		{"bgp.passwordSecrets={one},migrateFromHostLocal=true,policy.flows.enabled=true", ""},
+		{"bgp.passwordSecrets={one},policy.enabled=false", "migrateFromHostLocal policy.enabled policy.flows.enabled"},
+		{"bgp.passwordSecrets={one},policy.enabled=false,migrateFromHostLocal=true", "policy.enabled policy.flows.enabled"},
+		{"bgp.passwordSecrets={one},bgp.advertiseServices=false", "bgp.advertiseServices migrateFromHostLocal policy.flows.enabled"},
+		{"bgp.passwordSecrets={one},bgp.enabled=false,ipPool.ipipMode=Never,ipPool.vxlanMode=Always", "bgp.advertiseServices migrateFromHostLocal policy.flows.enabled"},
 	} {
 		labtest.GrantAll(t, s.cfg, labtest.Chart(t, "--set", c.values))
 		for _, namespace := range namespaces {

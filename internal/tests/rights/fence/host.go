@@ -38,6 +38,7 @@ var Containers = []Container{
 			{"/proc/sys/net", true, "the network's parameters; a container's own `/proc/sys` cannot be written"},
 			{"/var/lib/calico", true, "`nodename`, `mtu`, and in `tortie/journal` what plugins could not release. He stops pods of this node and has their addresses released; the fence " +
 				"refuses another node's name for the plugins, and others' addresses"},
+			{"/var/log/calico/flowlogs", true, "flow records, with the value `policy.flows.file`"},
 			{"/var/run/calico/tortie", true, "the plugins' facts: this node's pods get no address, or one that no other node knows; notes on refused tokens: the installer asks for another, after a pause"},
 			{"/etc/cni/net.d", false, "for `node diagnose`. He reads the plugins' token, which the fence keeps to this node"},
 		},

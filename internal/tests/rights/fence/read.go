@@ -38,6 +38,8 @@ var Reads = []Read{
 		Value: "policy.enabled", What: "the same in Calico's kinds"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: []string{"serviceaccounts", "endpointslices.discovery.k8s.io"}, Value: "policy.enabled",
 		What: "read while one of Calico's policies names any"},
+	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of(calico, "stagednetworkpolicies", "stagedglobalnetworkpolicies", "stagedkubernetesnetworkpolicies"),
+		Value: "policy.flows.enabled", What: "what is tried out, for flow records"},
 	{Account: Agent, Verbs: verbs("list"), Resources: of("", "pods"), Value: "migrateFromHostLocal", What: "owners of addresses that are taken over: all pods, whole"},
 	{Account: Plugins, Verbs: verbs("get"), Resources: of("", "pods", "namespaces", "nodes"), What: "any pod by its name, whole; annotations of pod and namespace choose its address"},
 	{Account: Plugins, Verbs: verbs("get", "list"), Resources: of(calico, "blockaffinities", "ipamblocks", "ipamhandles"), What: "as the agent"},
