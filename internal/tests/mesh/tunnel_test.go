@@ -22,8 +22,9 @@ import (
 // one. A suite of its own knows it by its name.
 func TestMeshOverIPIP(t *testing.T) {
 	withIPIP(t, func(t *testing.T) {
-		t.Run("restarts", overTunnel)
-		t.Run("pools", changeOverTunnel)
+		n := newTunnelled(t) // one for both: an emulated API server takes a minute to start
+		n.restart(t)
+		n.changePools(t)
 	})
 }
 
@@ -100,9 +101,8 @@ func (n *tunnelled) streams(t testing.TB) meshtest.Traffic {
 	return append(meshtest.StartTraffic(t, n.always[0], n.always[1]), meshtest.StartTraffic(t, n.cross[0], n.cross[2])...)
 }
 
-// overTunnel stops and restarts agents, and changes the device manually.
-func overTunnel(t *testing.T) {
-	n := newTunnelled(t)
+// restart stops and restarts agents, and changes the device manually.
+func (n *tunnelled) restart(t *testing.T) {
 	nodes := n.nodes
 	streams := func() meshtest.Traffic { return n.streams(t) }
 	done := func(what string) { n.done(t, what) }
@@ -138,9 +138,8 @@ func overTunnel(t *testing.T) {
 	done("tunl0 put right")
 }
 
-// changeOverTunnel changes pools from IPIP to VXLAN and back under traffic.
-func changeOverTunnel(t *testing.T) {
-	n := newTunnelled(t)
+// changePools changes pools from IPIP to VXLAN and back under traffic.
+func (n *tunnelled) changePools(t *testing.T) {
 	never, always, cross := api.EncapNever, api.EncapAlways, api.EncapCrossSubnet
 	for _, step := range []struct {
 		ipip, vxlan api.Encapsulation
