@@ -46,7 +46,7 @@ var supported = map[string]struct {
 	}},
 	"CalicoGlobalNetworkPolicySpec": {"GlobalNetworkPolicy", map[string]support{
 		"namespaceSelector": does(""),
-		"doNotTrack":        refuses("the policy counts for nothing: neither for pods, as to Felix, nor for host endpoints"),
+		"doNotTrack":        does("the policy counts for host endpoints alone; with preDNAT for nothing"),
 		"preDNAT":           does("the policy counts for host endpoints alone; its egress rules for nothing"),
 		"applyOnForward":    does("for host endpoints; pods have the policy with and without it"),
 	}},

@@ -29,7 +29,7 @@ func review(p *policy.Policy, s *policy.State) []remark {
 		return all // it is about no pods
 	}
 	hosts := slices.ContainsFunc(s.HostEndpoints, func(h policy.HostEndpoint) bool { return s.SelectsHost(p, &h) })
-	if p.PreDNAT || len(subjects) == 0 && hosts {
+	if p.HostsOnly() || len(subjects) == 0 && hosts {
 		return all // it is about host endpoints
 	}
 	if len(subjects) == 0 {

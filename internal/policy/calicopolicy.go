@@ -21,16 +21,16 @@ func FromCalicoNetworkPolicy(n *api.CalicoNetworkPolicy, tiers map[string]Tier) 
 	return r.done(p)
 }
 
-// FromCalicoGlobalNetworkPolicy is FromCalicoNetworkPolicy for a GlobalNetworkPolicy. One with preDNAT is for host endpoints alone,
-// and one with doNotTrack for nothing.
+// FromCalicoGlobalNetworkPolicy is FromCalicoNetworkPolicy for a GlobalNetworkPolicy. One with preDNAT or doNotTrack is for host
+// endpoints alone.
 func FromCalicoGlobalNetworkPolicy(g *api.CalicoGlobalNetworkPolicy, tiers map[string]Tier) (Policy, error) {
 	r := &calicoReader{}
 	p := r.policy(ID{Kind: KindCalicoGlobalNetworkPolicy, Name: g.Name}, &g.Spec.CalicoPolicySpec, tiers)
 	r.namespaces("spec.namespaceSelector", g.Spec.NamespaceSelector, &p.Subject)
-	p.Forward, p.PreDNAT = g.Spec.ApplyOnForward, g.Spec.PreDNAT
+	p.Forward, p.PreDNAT, p.NoTrack = g.Spec.ApplyOnForward, g.Spec.PreDNAT, g.Spec.DoNotTrack
 	switch {
-	case g.Spec.DoNotTrack:
-		r.problem("spec.doNotTrack", true, "is not enforced, so that the policy counts for nothing: use preDNAT or applyOnForward, or leave it out")
+	case g.Spec.DoNotTrack && g.Spec.PreDNAT:
+		r.problem("spec.doNotTrack", true, "excludes preDNAT, so that the policy counts for nothing: leave one of them out")
 		p.Applies, p.Rules = [2]bool{}, [2][]Rule{}
 	case g.Spec.PreDNAT:
 		if len(g.Spec.Egress) > 0 {

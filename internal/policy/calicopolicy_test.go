@@ -49,7 +49,8 @@ func TestCalicoPolicies(t *testing.T) {
 		{`{"types":["Ingress"],"applyOnForward":true}`, "default +Inf [true false] () 0 0", ""},
 		{`{"types":["Ingress"],"applyOnForward":true,"preDNAT":true,"ingress":[{"action":"Deny"}]}`, "default +Inf [true false] () 1 0", ""},
 		{`{"types":["Egress"],"applyOnForward":true,"preDNAT":true,"egress":[{"action":"Deny"}]}`, "default +Inf [false false] () 0 0", `spec.egress "1" preDNAT`},
-		{`{"types":["Ingress"],"applyOnForward":true,"doNotTrack":true,"ingress":[{"action":"Deny"}]}`, "default +Inf [false false] () 0 0", `spec.doNotTrack "true" leave`},
+		{`{"types":["Ingress"],"applyOnForward":true,"doNotTrack":true,"ingress":[{"action":"Deny"}]}`, "default +Inf [true false] () 1 0", ""},
+		{`{"types":["Ingress"],"applyOnForward":true,"doNotTrack":true,"preDNAT":true}`, "default +Inf [false false] () 0 0", `spec.doNotTrack "true" leave`},
 	} {
 		g := &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "p"}}
 		decode(t, c.spec, &g.Spec)

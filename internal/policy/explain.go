@@ -106,7 +106,7 @@ func judge(state State, subject *Pod, c connection) *Judgement {
 	var selecting []*Policy
 	for i := range state.Policies {
 		p := &state.Policies[i]
-		if !p.forPods() {
+		if p.HostsOnly() {
 			continue
 		}
 		yes := p.Subject.selects(state.directory(), subject, true)

@@ -22,6 +22,8 @@ const (
 	Forwarded
 	// Untranslated is for what comes in, before its destination is translated.
 	Untranslated
+	// Untracked is for what comes in and what programs of the node send, before connections are tracked.
+	Untracked
 	Stages
 )
 
@@ -108,18 +110,20 @@ type ofHost struct {
 	policies [Stages][2][]int
 }
 
-// forPods reports whether the policy may count for pods.
-func (p *Policy) forPods() bool { return !p.PreDNAT }
+// HostsOnly reports whether the policy counts for host endpoints alone.
+func (p *Policy) HostsOnly() bool { return p.PreDNAT || p.NoTrack }
 
 // forHost reports whether it counts for host endpoints at a stage, if it selects them.
 func (p *Policy) forHost(stage Stage) bool {
 	switch stage {
+	case Untracked:
+		return p.NoTrack
 	case Untranslated:
 		return p.PreDNAT
 	case Forwarded:
-		return p.Forward && !p.PreDNAT
+		return p.Forward && !p.HostsOnly()
 	}
-	return !p.PreDNAT
+	return !p.HostsOnly()
 }
 
 // SelectsHost reports whether a policy selects a host endpoint.
@@ -176,13 +180,14 @@ func (s *Selection) OfHosts() map[string][Stages][2][]ID {
 // ending is what becomes of packets that no rule decides on.
 type ending struct {
 	Verdict
-	passes bool // also those that a tier ends with
+	passes  bool // also those that a tier ends with
+	noTrack bool // what a rule allows is not tracked
 }
 
-// ending: profiles decide for a node's own programs alone, and before the translation nothing is denied by default.
+// ending: profiles decide for a node's own programs alone, and before connections are tracked, or translated, nothing is denied by default.
 func (h *HostEndpoint) ending(stage Stage) ending {
 	if stage != Terminal || h.Allows {
-		return ending{Verdict{Allow: true}, stage == Untranslated}
+		return ending{Verdict{Allow: true}, stage == Untranslated || stage == Untracked, stage == Untracked}
 	}
 	return ending{Verdict: Verdict{By: ID{Kind: KindHostEndpoint, Name: h.Name}}}
 }
@@ -221,7 +226,7 @@ func hostsOf(hosts map[string]ofHost, programs map[string][Stages][2]*Program, k
 }
 
 func (c *compiler) hostProgram(d Direction, policies []int, subject *Pod, end ending) *Program {
-	if !slices.ContainsFunc(policies, func(i int) bool {
+	if len(policies) == 0 || !end.noTrack && !slices.ContainsFunc(policies, func(i int) bool {
 		return slices.ContainsFunc(c.policies[i].Rules[d], func(r Rule) bool { return r.Own != nil })
 	}) {
 		return c.build(d, policies, subject, end)
@@ -229,10 +234,11 @@ func (c *compiler) hostProgram(d Direction, policies []int, subject *Pod, end en
 	return c.sequence(d, policies, subject, end)
 }
 
-// sequence is the program of rules of which some read the host endpoint's end. It has a segment for each rule.
+// sequence is the program of rules of which some read the host endpoint's end, or are for packets that are not tracked, where what a rule allows is not
+// what nothing forbids. It has a segment for each rule.
 func (c *compiler) sequence(d Direction, policies []int, subject *Pod, end ending) *Program {
 	b := &builder{compiler: c, spent: c.spendingOf(subject.Namespace)}
-	p, all := &Program{}, policies
+	p, all := &Program{Untracked: end.noTrack}, policies
 	for len(policies) > 0 {
 		n := c.sameTier(policies)
 		b.appendTier(p, d, policies[:n], subject, end)
@@ -258,7 +264,9 @@ func (b *builder) appendTier(p *Program, d Direction, policies []int, subject *P
 	for _, i := range policies {
 		for rule := range b.policies[i].Rules[d] {
 			if k := (ruleKey{i, d, rule}); b.affords(b.spent, k) {
-				p.Sequence = append(p.Sequence, b.segment(k, subject))
+				s := b.segment(k, subject)
+				s.Verdict.NoTrack = end.noTrack && s.Verdict.Allow
+				p.Sequence = append(p.Sequence, s)
 			}
 		}
 	}

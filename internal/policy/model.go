@@ -81,7 +81,8 @@ type Policy struct {
 	Order   float64
 	Subject Pods
 	// Forward: the policy counts for what host endpoints forward, too. PreDNAT: it counts for host endpoints alone, before destinations are translated.
-	Forward, PreDNAT bool
+	// NoTrack: likewise, before connections are tracked, and what it allows is not.
+	Forward, PreDNAT, NoTrack bool
 	// Applies says for which directions the policy counts at all; without rules it then allows nothing.
 	Applies [2]bool
 	Rules   [2][]Rule // by Direction

@@ -44,8 +44,9 @@ type Program struct {
 	Rest List
 	// Logs are asked, too, whatever the verdict.
 	Logs []Logging
-	// Sequence, if not empty, decides instead of all others.
-	Sequence []Segment
+	// Sequence, if not empty, decides instead of all others. Untracked: of packets no connection is known.
+	Sequence  []Segment
+	Untracked bool
 }
 
 // Segment is a rule that reads both ends of a connection of a host endpoint, which may have any address: the first that matches decides.
@@ -96,6 +97,8 @@ type Step struct {
 // Verdict lets a packet pass or drops it.
 type Verdict struct {
 	Allow bool
+	// NoTrack is set for what is allowed and not tracked.
+	NoTrack bool
 	// By is the policy that denied it; of several that isolate the pod the first. Not set for Allow.
 	By ID
 }

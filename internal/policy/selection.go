@@ -115,7 +115,7 @@ func (s *Selection) selected() map[string][2][]int {
 	tried := map[string]int{}
 	for i, p := range s.policies {
 		namespace := p.Subject.Namespace
-		if _, crowded := s.crowded[namespace]; crowded || !p.forPods() {
+		if _, crowded := s.crowded[namespace]; crowded || p.HostsOnly() {
 			continue
 		}
 		known := len(x.all)
@@ -162,6 +162,6 @@ func (s *Selection) undecided(pod *Pod, accounts bool) bool {
 		return false
 	}
 	return slices.ContainsFunc(s.policies, func(p Policy) bool {
-		return p.forPods() && p.Subject.selects(d, pod, true) != p.Subject.selects(d, pod, false)
+		return !p.HostsOnly() && p.Subject.selects(d, pod, true) != p.Subject.selects(d, pod, false)
 	})
 }

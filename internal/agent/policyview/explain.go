@@ -167,6 +167,7 @@ func (k *known) hostNotes(asked connection, compiled *policy.Compiled, own map[n
 	applies := map[string]bool{
 		"received": own[target] && !own[source] && !mine[source], "sent": own[source] && !own[target] && !mine[target],
 		"forwarded in": mine[target] && !mine[source] && !own[source], "forwarded out": mine[source] && !mine[target] && !own[target],
+		"untracked in": !own[source] && !mine[source], "untracked out": own[source] && !own[target] && !mine[target],
 		"before DNAT": !own[source] && (own[target] || mine[target] || mine[source]),
 	}
 	for _, link := range slices.Sorted(maps.Keys(compiled.Hosts)) {

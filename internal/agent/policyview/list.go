@@ -42,7 +42,7 @@ var hostPackets = []struct {
 }{
 	{"received", policy.Terminal, policy.Ingress}, {"sent", policy.Terminal, policy.Egress},
 	{"forwarded in", policy.Forwarded, policy.Ingress}, {"forwarded out", policy.Forwarded, policy.Egress},
-	{"before DNAT", policy.Untranslated, policy.Ingress},
+	{"before DNAT", policy.Untranslated, policy.Ingress}, {"untracked in", policy.Untracked, policy.Ingress}, {"untracked out", policy.Untracked, policy.Egress},
 }
 
 // ListedPod is a pod with a network of its own that has not finished.

@@ -25,6 +25,7 @@ type hostHook struct {
 	priority  int32
 	link      nft.Field
 	pods      bool // packets of pods' links are judged, too
+	known     nft.State
 }
 
 var hostHooks = []hostHook{
@@ -35,6 +36,8 @@ var hostHooks = []hostHook{
 	{name: "host-forward-in-", stage: policy.Forwarded, direction: policy.Ingress, hook: nft.Forward, priority: nft.PriorityFilter - 3, link: nft.InLink},
 	{name: "host-forward-out-", stage: policy.Forwarded, direction: policy.Egress, hook: nft.Forward, priority: nft.PriorityFilter - 2, link: nft.OutLink},
 	{name: "host-prerouting-", stage: policy.Untranslated, direction: policy.Ingress, hook: nft.Prerouting, priority: nft.PriorityMangle, link: nft.InLink, pods: true},
+	{name: "host-raw-in-", stage: policy.Untracked, direction: policy.Ingress, hook: nft.Prerouting, priority: nft.PriorityRaw, link: nft.InLink},
+	{name: "host-raw-out-", stage: policy.Untracked, direction: policy.Egress, hook: nft.Output, priority: nft.PriorityRaw, link: nft.OutLink},
 }
 
 const translatedChain = "host-translated-"
@@ -53,7 +56,12 @@ func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]erro
 		return
 	}
 	nodes := nodeSets(rs.HostRules.Nodes)
+	known := nft.Established | nft.Related
+	if untracks(rs) {
+		known |= nft.Untracked
+	}
 	for _, h := range hostHooks {
+		h.known = known
 		own := h.byLink(rs, e.linkPrefix, func(key programKey) nft.Verdict { return e.verdict(rs, w, key, refused, used) })
 		if len(own) == 0 {
 			continue
@@ -74,6 +82,16 @@ func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]erro
 		}
 		w.sets[hostNeighbours.Name] = hostNeighbours
 	}
+}
+
+// untracks reports that policies take packets out of connection tracking, whose verdict is final.
+func untracks(rs *policy.Ruleset) bool {
+	for _, host := range rs.Hosts {
+		if host.Programs[policy.Untracked] != [2]string{} {
+			return true
+		}
+	}
+	return false
 }
 
 // keep puts a chain into the image, and remembers it, as its name is needed to find it when it is empty.
@@ -106,14 +124,14 @@ func (h hostHook) byLink(rs *policy.Ruleset, linkPrefix string, verdict func(pro
 // before lets pass what no host endpoint governs.
 func (h hostHook) before(linkPrefix string) []nft.Rule {
 	accept := nft.Do(nft.Accept)
-	rules := []nft.Rule{
-		nft.NewRule("", (nft.Established | nft.Related).In(), accept),
-		nft.NewRule("", h.link.Is(nft.LinkKey(loopback)), accept),
+	rules := []nft.Rule{nft.NewRule("", h.link.Is(nft.LinkKey(loopback)), accept)}
+	if h.stage != policy.Untracked {
+		rules = append([]nft.Rule{nft.NewRule("", h.known.In(), accept)}, rules...)
 	}
 	if !h.pods {
 		rules = append(rules, nft.NewRule("", h.link.HasPrefix(linkPrefix), accept))
 	}
-	if h.hook == nft.Output {
+	if h.hook == nft.Output && h.stage == policy.Terminal {
 		rules = append(rules, nft.NewRule("", nft.Translated(), accept))
 	}
 	return rules
@@ -130,12 +148,17 @@ func (h hostHook) always(r policy.HostRules, nodes []nft.Set) []nft.Rule {
 		return nil
 	}
 	rules := []nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.In(hostNeighbours.Name, nft.ICMPType), nft.Do(nft.Accept))}
-	failsafes := r.Inbound
+	failsafes, answers := r.Inbound, r.Outbound
 	if h.direction == policy.Egress {
-		failsafes = r.Outbound
+		failsafes, answers = answers, failsafes
 	}
 	for _, f := range failsafes {
-		rules = append(rules, h.failsafe(f))
+		rules = append(rules, h.failsafe(f, nft.DestPort))
+	}
+	for _, f := range answers {
+		if h.stage == policy.Untracked { // where an answer is not known to be one
+			rules = append(rules, h.failsafe(f, nft.SrcPort))
+		}
 	}
 	for i, f := range families {
 		if len(nodes[i].Elements) == 0 {
@@ -159,8 +182,8 @@ func (h hostHook) peer(f nft.Family) nft.Field {
 	return f.Dest
 }
 
-func (h hostHook) failsafe(s policy.Failsafe) nft.Rule {
-	terms := []nft.Term{nft.L4Proto.Is(nft.ByteKey(s.Protocol)), nft.DestPort.Is(nft.PortKey(s.Port))}
+func (h hostHook) failsafe(s policy.Failsafe, port nft.Field) nft.Rule {
+	terms := []nft.Term{nft.L4Proto.Is(nft.ByteKey(s.Protocol)), port.Is(nft.PortKey(s.Port))}
 	if s.Net.IsValid() {
 		f := nft.FamilyOf(s.Net.Addr())
 		terms = append([]nft.Term{f.Is(), h.peer(f).Between(nft.AddrKey(s.Net.Masked().Addr()), nft.AddrKey(lastOf(s.Net)))}, terms...)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -43,8 +44,10 @@ func hostSample() *policy.Ruleset {
 		{When: all, Then: policy.Deny, Verdict: hostDeny("first")},
 		{When: all, Then: policy.Allow, Verdict: allow},
 	}}
+	rs.Programs["raw"] = policy.Program{Untracked: true, Sequence: []policy.Segment{{When: web, Then: policy.Allow, Verdict: policy.Verdict{Allow: true, NoTrack: true}},
+		{When: all, Then: policy.Allow, Verdict: allow}}}
 	rs.Hosts = map[string]policy.Host{
-		"*":    {Name: "all", Programs: [policy.Stages][2]string{{"web", "host"}, {"web", "out"}, {"web", ""}}},
+		"*":    {Name: "all", Programs: [policy.Stages][2]string{{"web", "host"}, {"web", "out"}, {"web", ""}, {"raw", ""}}},
 		"eth1": {Name: "one", Programs: [policy.Stages][2]string{{"", "web"}, {"host", ""}}},
 	}
 	rs.HostRules = policy.HostRules{
@@ -330,4 +333,43 @@ func TestStages(t *testing.T) {
 		{When: everything, Then: policy.Deny, Verdict: hostDeny("p")},
 		{When: everything, Then: policy.Allow, Verdict: allow},
 	}}), all)
+}
+
+// What is allowed before connections are tracked passes a host endpoint that denies all else, both ways, and is not tracked; what is denied there does
+// not end what failsafe ports are for.
+func TestUntracked(t *testing.T) {
+	h := newHost(t)
+	for _, port := range []uint16{22, 80, 81} {
+		listen(t, h.node, netip.AddrPortFrom(nodeAddr, port))
+	}
+	listen(t, h.outside, netip.AddrPortFrom(outsideAddr, 6443))
+	notTracked := policy.Verdict{Allow: true, NoTrack: true}
+	answers := policy.Program{Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Sources: []policy.PortRange{{First: 80, Last: 80, List: policy.List{Else: allow}}}}}}
+	everything := policy.Program{Rest: policy.List{Else: allow}}
+	sequence := func(when policy.Program, v policy.Verdict, then policy.Action) policy.Program {
+		return policy.Program{Untracked: true, Sequence: []policy.Segment{{When: when, Then: then, Verdict: v}, {When: everything, Then: policy.Allow, Verdict: allow}}}
+	}
+	closed := policy.Program{Rest: policy.List{Else: hostDeny("closed")}}
+	rs := &policy.Ruleset{
+		Programs: map[string]policy.Program{"closed": closed, "in": sequence(tcp("", 80), notTracked, policy.Allow), "out": sequence(answers, notTracked, policy.Allow),
+			"deny": sequence(everything, hostDeny("raw"), policy.Deny)},
+		Hosts: map[string]policy.Host{"*": {Name: "all", Programs: [policy.Stages][2]string{{"closed", "closed"}, {}, {}, {"in", "out"}}}},
+	}
+	mustSync(t, h.Engine, rs)
+	reaches(t, true, h.outside, nodeAddr, 80)
+	reaches(t, false, h.outside, nodeAddr, 81)
+	tracked := map[uint16]bool{}
+	_, err := h.node.Conn.DeleteFlowsIf(func(f netlinkx.Flow) bool { tracked[f.Port] = true; return false })
+	errtest.Must(t, err)
+	if tracked[80] {
+		t.Errorf("tracked are %v", tracked)
+	}
+	steady(t, h.node, h.Engine, rs)
+
+	rs.Hosts = map[string]policy.Host{"*": {Name: "all", Programs: [policy.Stages][2]string{{"", ""}, {}, {}, {"deny", "deny"}}}}
+	rs.HostRules = policy.HostRules{Inbound: policy.DefaultInbound(), Outbound: policy.DefaultOutbound()}
+	mustSync(t, h.Engine, rs)
+	reaches(t, true, h.outside, nodeAddr, 22)
+	reaches(t, true, h.node, outsideAddr, 6443)
+	reaches(t, false, h.outside, nodeAddr, 80)
 }

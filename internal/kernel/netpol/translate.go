@@ -98,7 +98,10 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 		return nil, fmt.Errorf("program %s is not in the ruleset", key.key)
 	}
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
-	rules := []nft.Rule{nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop))}
+	var rules []nft.Rule
+	if !from.Untracked {
+		rules = append(rules, nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop)))
+	}
 	if !key.host { // whose connections may be older than connection tracking, and are not ended
 		rules = append(rules, joins(invalidState))
 	}
@@ -376,6 +379,8 @@ func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
 		return *b.match
 	case b.match != nil:
 		return nft.Return
+	case v.NoTrack:
+		return b.chain("notrack-", []nft.Rule{nft.NewRule("", nft.NoTrack(), nft.Do(nft.Accept))}, uses{}, u)
 	case v.Allow:
 		return nft.Accept
 	}

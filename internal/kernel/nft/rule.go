@@ -232,6 +232,7 @@ const (
 	Invalid     State = 1 << 0
 	Established State = 1 << 1
 	Related     State = 1 << 2
+	Untracked   State = 1 << 6
 )
 
 // In matches packets in one of these states.

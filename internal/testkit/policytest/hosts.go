@@ -19,7 +19,8 @@ func (c *Cluster) HostEndpoint() (first *api.CalicoHostEndpoint) {
 
 // JudgeHost says what becomes of a packet at an interface of a host endpoint: "if no policy applies to a host endpoint, its profiles decide; without
 // any, traffic is dropped". That holds for what ends or begins at the node. What it forwards is subject to policies with applyOnForward alone, and
-// allowed if there is none; what comes in before DNAT to those with preDNAT alone, where no tier denies by itself.
+// allowed if there is none; what comes in before DNAT to those with preDNAT alone, where no tier denies by itself; so it
+// is with doNotTrack before connections are tracked, and what a rule allows there is not tracked.
 func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingress bool, p Packet) Decision {
 	thing := hostThing(h)
 	s := side{ingress: ingress, peer: p.To, things: c.things(), host: &thing, Packet: p}
@@ -32,7 +33,7 @@ func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingre
 			continue
 		}
 		a := c.calicoPolicy("CalicoGlobalNetworkPolicy", p.Meta, &p.Spec.CalicoPolicySpec, s)
-		a.tier.pass = a.tier.pass || stage == policy.Untranslated
+		a.tier.pass = a.tier.pass || stage == policy.Untranslated || stage == policy.Untracked
 		all = append(all, a)
 	}
 	allow := stage != policy.Terminal || slices.Equal(h.Spec.Profiles, []string{"projectcalico-default-allow"})
@@ -44,8 +45,10 @@ func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingre
 
 func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingress bool) bool {
 	switch {
-	case spec.DoNotTrack || !coversDirection(spec.Types, ingress):
+	case spec.DoNotTrack && spec.PreDNAT || !coversDirection(spec.Types, ingress):
 		return false
+	case spec.DoNotTrack:
+		return stage == policy.Untracked
 	case spec.PreDNAT:
 		return stage == policy.Untranslated && ingress
 	}
@@ -75,7 +78,7 @@ func (g Generator) HostCluster() *Cluster {
 	for i := range c.CalicoGlobalNetworkPolicies {
 		spec := &c.CalicoGlobalNetworkPolicies[i].Spec
 		if spec.ApplyOnForward = g.chance(60); spec.ApplyOnForward {
-			spec.PreDNAT = g.chance(40)
+			spec.PreDNAT, spec.DoNotTrack = g.chance(30), g.chance(25)
 		}
 		if g.chance(60) {
 			spec.Selector, spec.NamespaceSelector, spec.ServiceAccountSelector = "", "", ""

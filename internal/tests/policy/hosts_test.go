@@ -69,7 +69,7 @@ func (v view) wrongHost(stage policy.Stage, d policy.Direction, p policytest.Pac
 	if id == (policy.ID{}) && !want.Allow {
 		id = policy.ID{Kind: policy.KindHostEndpoint, Name: h.Name}
 	}
-	if got.Allow != want.Allow || !got.Allow && got.By != id {
+	if untracked := stage == policy.Untracked && want.Allow && want.Kind != ""; got.NoTrack != untracked || got.Allow != want.Allow || !got.Allow && got.By != id {
 		return fmt.Sprintf("%s of host endpoint %s, stage %d: %+v, the reference says %+v", d, h.Name, stage, got, want)
 	}
 	return ""
@@ -166,6 +166,11 @@ func (n *node) tryHost(t *testing.T, c *policytest.Cluster, packets []policytest
 func hostAllows(c *policytest.Cluster, p policytest.Packet) bool {
 	h, from, to := c.HostEndpoint(), c.Place(p.From), c.Place(p.To)
 	judge := func(stage policy.Stage, ingress bool) bool { return c.JudgeHost(h, stage, ingress, p).Allow }
+	if from == policytest.Uplink || from == "" && to == policytest.Uplink {
+		if d := c.JudgeHost(h, policy.Untracked, from != "", p); !d.Allow || d.Kind != "" {
+			return d.Allow // what a rule allows is final
+		}
+	}
 	if from != "" && !judge(policy.Untranslated, true) {
 		return false
 	}
