@@ -170,12 +170,7 @@ type CalicoICMP struct {
 // CalicoEntityRule is one end of a connection. All of what it says must hold.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.services) || has(self.services.name) && size(self.services.name) > 0",message="services needs the name of a Service: set name",fieldPath=".services"
-// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.selector) || size(self.selector) == 0",message="services excludes selector: give one of the two",fieldPath=".services"
-// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.notSelector) || size(self.notSelector) == 0",message="services excludes notSelector: give one of the two",fieldPath=".services"
-// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.namespaceSelector) || size(self.namespaceSelector) == 0",message="services excludes namespaceSelector: give one of the two",fieldPath=".services"
-// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.nets) || size(self.nets) == 0",message="services excludes nets: give one of the two",fieldPath=".services"
-// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.notNets) || size(self.notNets) == 0",message="services excludes notNets: give one of the two",fieldPath=".services"
-// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.serviceAccounts)",message="services excludes serviceAccounts: give one of the two",fieldPath=".services"
+// +kubebuilder:validation:XValidation:rule="!has(self.services) || !has(self.serviceAccounts) && (!has(self.selector) || size(self.selector) == 0) && (!has(self.notSelector) || size(self.notSelector) == 0) && (!has(self.namespaceSelector) || size(self.namespaceSelector) == 0) && (!has(self.nets) || size(self.nets) == 0) && (!has(self.notNets) || size(self.notNets) == 0)",message="services excludes selector, notSelector, namespaceSelector, nets, notNets and serviceAccounts: give services or these",fieldPath=".services"
 type CalicoEntityRule struct {
 	// Nets are CIDRs, of which one must contain the address.
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+(/[0-9]{1,3})?$`
