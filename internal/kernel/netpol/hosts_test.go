@@ -324,10 +324,12 @@ func TestStages(t *testing.T) {
 	check("forwarded in", base("*", policy.Forwarded, policy.Ingress, tcp("p", 81)), "in out off translated service podservice")
 	check("forwarded out", base("eth0", policy.Forwarded, policy.Egress, tcp("p", 81)), "in out through translated service podservice")
 	check("before translation", base("*", policy.Untranslated, policy.Ingress, tcp("p", 80)), "in out through off service podservice")
-	check("own end", base("*", policy.Forwarded, policy.Ingress, policy.Program{Sequence: []policy.Segment{
+	toPods := policy.Program{Sequence: []policy.Segment{
 		{Own: &own, When: policy.Program{Ports: tcp("p", 80).Ports, Rest: policy.List{}}, Then: policy.Deny, Verdict: hostDeny("p")},
 		{When: everything, Then: policy.Allow, Verdict: allow},
-	}}), "in out off translated service podservice")
+	}}
+	check("own end", base("*", policy.Forwarded, policy.Ingress, toPods), "in out off translated service podservice")
+	check("another own end", base("*", policy.Terminal, policy.Ingress, toPods), all)
 	check("a pass", base("*", policy.Terminal, policy.Ingress, policy.Program{Sequence: []policy.Segment{
 		{When: tcp("p", 80), Then: policy.Pass, Next: 2},
 		{When: everything, Then: policy.Deny, Verdict: hostDeny("p")},
