@@ -39,13 +39,13 @@ type goBenchmark struct{ pkg, name, figures string }
 // goBenchTime is the limit for one package. The controllers' benchmark collects 30,000 addresses, which takes minutes.
 const goBenchTime = "30m"
 
-// runOtherBenchmarks runs the Go benchmarks of all packages but that of another part.
+// runOtherBenchmarks runs the Go benchmarks of all packages but those of another part.
 func (r *results) runOtherBenchmarks(ctx context.Context, root string, size sizes) error {
 	packages, err := benchmarked(root)
 	if err != nil {
 		return fmt.Errorf("find benchmarks: %w", err)
 	}
-	packages = slices.DeleteFunc(packages, func(path string) bool { return path == "./"+netpolPackage })
+	packages = slices.DeleteFunc(packages, func(path string) bool { return path == "./"+netpolPackage || path == "./"+flowsPackage })
 	found, err := runGoBenchmarks(ctx, root, size, packages)
 	r.goBench = append(r.goBench, found...)
 	return err

@@ -11,6 +11,7 @@ import (
 // Limits of network policy: internal/kernel/netpol has the benchmarks of packets and of the kernel, internal/tests/mesh those of many agents.
 const (
 	netpolPackage  = "internal/kernel/netpol"
+	flowsPackage   = "internal/agent/flows"
 	maxTenPolicies = 1.2  // times one policy, the first packet
 	maxThousand    = 2    // times one policy, the first packet
 	maxCrowded     = 1.1  // times a cluster without others, the first packet: what differs less is the same
@@ -20,6 +21,8 @@ const (
 	maxPolicyADD   = 100  // µs
 	maxPodCPU      = 2    // ms of the agent
 	maxPolicyRSS   = 100e6
+	maxFlows       = 1.03 // times without flow records: CPU of a byte
+	maxFlowsMB     = 20
 	maxAllowed     = 100 // ms until a change is in force, median
 	maxAllowedLate = 500 // ms, 99th percentile
 )
@@ -36,7 +39,7 @@ type policyFigures struct {
 
 // runPolicyLoad runs what needs no API server of the bench's own.
 func (r *results) runPolicyLoad(ctx context.Context, root, dir string, size sizes) error {
-	found, err := runGoBenchmarks(ctx, root, size, []string{"./" + netpolPackage})
+	found, err := runGoBenchmarks(ctx, root, size, []string{"./" + netpolPackage, "./" + flowsPackage})
 	if err != nil {
 		return err
 	}
@@ -62,6 +65,9 @@ func (r *results) judgePolicy() []verdict {
 			}
 		}
 	}
+	if n, ok := r.reported("Traffic/bulk", "x-CPU"); ok {
+		all = append(all, atMost("a byte with flow records, CPU", n, maxFlows, "without"))
+	}
 	for _, limit := range []struct {
 		benchmark, unit, what, shown string
 		most, scale                  float64
@@ -72,6 +78,7 @@ func (r *results) judgePolicy() []verdict {
 		{"FromEmpty/sparse", "CPU-ms", "1,000 policies for 100 pods from nothing, CPU", "ms", maxFromEmpty, 1},
 		{"FromEmpty/dense", "CPU-ms", "1,000 policies on each of 100 pods from nothing, CPU", "ms", maxFromEmpty, 1},
 		{"Plugin", "ns/op", "what ADD asks the kernel", "µs", maxPolicyADD, 1000},
+		{"Flood", "MB", "flow records while pods flood connections, memory", "MB", maxFlowsMB, 1},
 	} {
 		if n, ok := r.reported(limit.benchmark, limit.unit); ok {
 			all = append(all, bounded(limit.what, n/limit.scale, limit.most, limit.shown))

@@ -30,7 +30,7 @@ const (
 )
 
 const (
-	// eventPause is the least time between two reads of events, so that a connection does not wake the agent. A read takes as long as workTime at most,
+	// eventPause is the least time between two reads of events. A read takes as long as workTime at most,
 	// and is followed by nine times what it took: events take a tenth of a processor, and more are lost.
 	eventPause = 50 * time.Millisecond
 	workTime   = 10 * time.Millisecond

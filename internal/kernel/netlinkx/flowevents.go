@@ -67,7 +67,7 @@ const flowDatagram = 8 << 10
 func (c *Conn) FlowEvents(size int) (*FlowEvents, error) {
 	e := &FlowEvents{buffer: make([]byte, flowDatagram)}
 	err := c.ns.Do(func() (err error) {
-		e.socket, err = nlmsg.Listen(unix.NETLINK_NETFILTER, []int{groupConntrackNew, groupConntrackEnded}, nil, size)
+		e.socket, err = nlmsg.ListenUnwatched(unix.NETLINK_NETFILTER, []int{groupConntrackNew, groupConntrackEnded}, size)
 		return err
 	})
 	if err != nil {
@@ -76,11 +76,11 @@ func (c *Conn) FlowEvents(size int) (*FlowEvents, error) {
 	return e, nil
 }
 
-// Close closes the socket; a Read that waits returns.
+// Close closes the socket.
 func (e *FlowEvents) Close() error { return e.socket.Close() }
 
-// Read waits for an event, and hands it and those that have come already to take for as long as that is true. lost reports that the kernel had no
-// room for some. The error is that of a socket that was closed or is broken.
+// Read hands the events that have come to take for as long as that is true. It does not wait: an event wakes nobody, so that connections do not pay for
+// it. lost reports that the kernel had no room for some. The error is that of a socket that was closed or is broken.
 func (e *FlowEvents) Read(take func(FlowEvent) (more bool)) (lost bool, err error) {
 	more := true
 	hand := func(datagram []byte, err error) {
@@ -98,9 +98,7 @@ func (e *FlowEvents) Read(take func(FlowEvent) (more bool)) (lost bool, err erro
 			}
 		}
 	}
-	if err = e.socket.Wait(e.buffer, hand); err == nil && more {
-		err = e.socket.DrainWhile(e.buffer, hand, func() bool { return more })
-	}
+	err = e.socket.DrainWhile(e.buffer, hand, func() bool { return more })
 	return lost, err
 }
 

@@ -17,7 +17,16 @@ type Events struct {
 // Listen opens, in the network namespace of the calling thread, a socket that gets what is sent to groups and passes the filter, a
 // program of classic BPF; nil: all. buffer is how many bytes of it the kernel keeps; 0: its default.
 func Listen(protocol int, groups []int, filter []unix.SockFilter, buffer int) (*Events, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	return listen(unix.SOCK_NONBLOCK, protocol, groups, filter, buffer)
+}
+
+// ListenUnwatched is Listen for Drain alone: what comes wakes nobody, as the runtime's poller does not know the socket.
+func ListenUnwatched(protocol int, groups []int, buffer int) (*Events, error) {
+	return listen(0, protocol, groups, nil, buffer)
+}
+
+func listen(flags, protocol int, groups []int, filter []unix.SockFilter, buffer int) (*Events, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|flags, protocol)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,207 @@
+package flows_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/flows"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+)
+
+// site is a node between a client and a pod, whose connections it tracks as policies make it do.
+type site struct {
+	client, node, pod *netnstest.NS
+	selection         *policy.Selection
+	pods              map[policy.PodKey]*policy.Pod
+}
+
+const podAddr = "10.65.0.2"
+
+func newSite(t testing.TB) *site {
+	t.Helper()
+	s := &site{client: netnstest.New(t), node: netnstest.New(t), pod: netnstest.New(t)}
+	netnstest.Cable(t, s.client, "eth0", s.node, "out")
+	netnstest.Cable(t, s.pod, "eth0", s.node, "in")
+	s.client.Addr(t, "eth0", "192.0.2.2/24")
+	s.node.Addr(t, "out", "192.0.2.1/24")
+	s.node.Addr(t, "in", "10.65.0.1/24")
+	s.pod.Addr(t, "eth0", podAddr+"/24")
+	s.client.Route(t, "0.0.0.0/0", "192.0.2.1", "")
+	s.pod.Route(t, "0.0.0.0/0", "10.65.0.1", "")
+	s.set(t, sysctl.Key{"net", "ipv4", "ip_forward"}, "1")
+	for _, cmd := range []string{
+		"add table inet t", "add chain inet t f { type filter hook forward priority filter; }", "add rule inet t f ct state established accept",
+	} {
+		s.node.Run(t, "nft", cmd)
+	}
+	key := policy.PodKey{Namespace: "shop", Name: "web"}
+	s.pods = map[policy.PodKey]*policy.Pod{key: {PodKey: key, Addresses: []netip.Addr{netip.MustParseAddr(podAddr)}}}
+	s.selection = policy.Select(policy.State{Local: map[string]policy.PodKey{"cali1": key}, Pods: s.pods, Namespaces: map[string]map[string]string{"shop": nil}})
+	return s
+}
+
+func (s *site) set(t testing.TB, key sysctl.Key, value string) {
+	t.Helper()
+	s.node.Within(t, func() error { return sysctl.DefaultRoot.Set(key, value) })
+}
+
+var accounting = sysctl.Key{"net", "netfilter", "nf_conntrack_acct"}
+
+// record records until the returned function is called.
+func (s *site) record(t testing.TB) (r *flows.Recorder, stop func()) {
+	t.Helper()
+	r = flows.New(flows.Options{Node: "node", Interval: 15 * time.Second, Kernel: s.node.Conn, Log: slog.New(slog.DiscardHandler)})
+	r.InForce(s.selection, s.pods, nil, nil)
+	s.set(t, accounting, "1") // as the Recorder does, only in time for the first connection
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = r.Run(ctx) }()
+	time.Sleep(time.Second) // until the first list, which else comes once in 15 s, has been made
+	return r, func() {
+		cancel()
+		<-ended
+		s.set(t, accounting, "0")
+	}
+}
+
+// serve answers TCP at the pod: it takes in what is sent.
+func (s *site) serve(t testing.TB) (address string) {
+	t.Helper()
+	var l net.Listener
+	s.pod.Within(t, func() (err error) { l, err = net.Listen("tcp", podAddr+":7001"); return err })
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { defer c.Close(); _, _ = io.Copy(io.Discard, c) }()
+		}
+	}()
+	return l.Addr().String()
+}
+
+const round = 500 * time.Millisecond
+
+// processor is the time that this process has had of one, with its work in the kernel: what others of the machine do does not matter.
+func processor(t testing.TB) float64 {
+	t.Helper()
+	var u syscall.Rusage
+	errtest.Must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+// stream sends as much as it can, and returns bytes.
+func (s *site) stream(t testing.TB, address string) float64 {
+	t.Helper()
+	var c net.Conn
+	s.client.Within(t, func() (err error) { c, err = net.Dial("tcp", address); return err })
+	defer c.Close()
+	sent, begun := 0, time.Now()
+	for b := make([]byte, 64<<10); time.Since(begun) < round; {
+		n, err := c.Write(b)
+		errtest.Must(t, err)
+		sent += n
+	}
+	return float64(sent)
+}
+
+// dials opens connections one after the other, and returns how many.
+func (s *site) dials(t testing.TB, address string) float64 {
+	t.Helper()
+	n, begun := 0, time.Now()
+	s.client.Within(t, func() error {
+		for ; time.Since(begun) < round; n++ {
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				return err
+			}
+			_ = c.(*net.TCPConn).SetLinger(0) // no TIME_WAIT: ports do not run out
+			_ = c.Close()
+		}
+		return nil
+	})
+	return float64(n)
+}
+
+// What records cost connections, in turns with and without: one that carries as much as it can, and many that begin and end.
+func BenchmarkTraffic(b *testing.B) {
+	s := newSite(b)
+	address := s.serve(b)
+	for name, work := range map[string]func(testing.TB, string) float64{"bulk": s.stream, "connections": s.dials} {
+		measure := func() (done, each float64) {
+			before := processor(b)
+			done = work(b, address)
+			return done, (processor(b) - before) / done
+		}
+		b.Run(name, func(b *testing.B) {
+			var more, cost []float64
+			for b.Loop() {
+				for range 9 {
+					off, offEach := measure()
+					_, stop := s.record(b)
+					on, onEach := measure()
+					stop()
+					more, cost = append(more, on/off), append(cost, onEach/offEach)
+				}
+			}
+			slices.Sort(more)
+			slices.Sort(cost)
+			b.ReportMetric(more[len(more)/2], "x-throughput")
+			b.ReportMetric(cost[len(cost)/2], "x-CPU")
+		})
+	}
+}
+
+// What a flood of connections costs the agent: its memory, and its share of a processor.
+func BenchmarkFlood(b *testing.B) {
+	s := newSite(b)
+	var before runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for b.Loop() {
+		r, stop := s.record(b)
+		begun, used := time.Now(), processor(b)
+		sent := s.flood(b, 3*time.Second)
+		took := time.Since(begun).Seconds()
+		b.ReportMetric((processor(b)-used)/took, "processors-with-the-flood")
+		var after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(sent)/took, "connections/s")
+		b.ReportMetric(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc))/1e6, "MB")
+		b.ReportMetric(float64(r.Lost().Overruns), "overruns")
+		stop()
+	}
+}
+
+// flood sends datagrams to one port of the pod after the other: each is a connection.
+func (s *site) flood(t testing.TB, during time.Duration) (sent int) {
+	t.Helper()
+	s.client.Within(t, func() error {
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM, 0)
+		if err != nil {
+			return err
+		}
+		defer syscall.Close(fd)
+		to := syscall.SockaddrInet4{Addr: netip.MustParseAddr(podAddr).As4()}
+		for begun := time.Now(); time.Since(begun) < during; sent++ {
+			to.Port = 1 + sent%65535
+			_ = syscall.Sendto(fd, []byte("x"), 0, &to)
+		}
+		return nil
+	})
+	return sent
+}
