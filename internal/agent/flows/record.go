@@ -164,10 +164,8 @@ func reporter(d policy.Direction) string {
 	return "dst"
 }
 
-// endText is the end of a Record, for people.
-func (e RecordEnd) String() string {
-	return End(e).String()
-}
+// String is that of an End.
+func (e RecordEnd) String() string { return End(e).String() }
 
 // decider is who has decided, for people: of "default|NetworkPolicy shop/web|allow|0" it is "NetworkPolicy shop/web[0], tier default".
 func decider(hits []string) string {

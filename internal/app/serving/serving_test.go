@@ -72,3 +72,20 @@ func TestRun(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Pages for this host answer no other one.
+func TestLocalPages(t *testing.T) {
+	handler := Program{Local: map[string]http.HandlerFunc{"/own": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }}}.Handler()
+	for remote, want := range map[string]int{
+		"127.0.0.1:1": http.StatusNoContent, "[::1]:1": http.StatusNoContent, "192.0.2.1:1": http.StatusNoContent, "[::ffff:192.0.2.1]:1": http.StatusNoContent,
+		"192.0.2.2:1": http.StatusForbidden, "nonsense": http.StatusForbidden,
+	} {
+		at := context.WithValue(t.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.ParseIP("192.0.2.1"), Port: 9099})
+		q := httptest.NewRequest(http.MethodGet, "/own", nil).WithContext(at)
+		q.RemoteAddr = remote
+		w := httptest.NewRecorder()
+		if handler.ServeHTTP(w, q); w.Code != want {
+			t.Errorf("%s: %d", remote, w.Code)
+		}
+	}
+}

@@ -84,7 +84,7 @@ func TestPolicyOnARealNode(t *testing.T) {
 	out := m.node(t, "policy", "diff", "-f", file)
 	difftest.Contains(t, out, "NetworkPolicy shop/web: changed", "denied   shop/client (+1)  shop/web:80/TCP  ingress NetworkPolicy shop/web", "allowed  shop/far-other   ")
 
-	m.Start(t, "env", append(append(m.env[:len(m.env)-1:len(m.env)-1], "TORTIE_POLICY=on"), m.env[len(m.env)-1])...)
+	m.Start(t, "env", append(append(m.env[:len(m.env)-1:len(m.env)-1], "TORTIE_POLICY=on", "TORTIE_FLOWS=true"), m.env[len(m.env)-1])...)
 	eventually(t, func() error {
 		if out := m.try("policy"); strings.Count(out, "in force") != 4 {
 			return fmt.Errorf("not in force:\n%s", out)
@@ -97,6 +97,10 @@ func TestPolicyOnARealNode(t *testing.T) {
 		if x.Allowed != (want == "allowed") || x.Ingress == nil || x.Ingress.Policy != "NetworkPolicy shop/web" || x.Ingress.Kernel != "agrees" {
 			t.Errorf("%s: want %s: %+v %+v", to, want, x, x.Ingress)
 		}
+	}
+	// Without the right to read staged policies there are records, and policies are in force.
+	if out := m.node(t, "flows", "-o", "json", "shop"); out != "" {
+		t.Errorf("flows without a connection: %s", out)
 	}
 	t.Logf("node policy\n%s", m.node(t, "policy", "shop/web"))
 }
