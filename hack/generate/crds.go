@@ -150,7 +150,26 @@ func (g *generator) version(t api.Type, name string, info *markers.TypeInfo) (*a
 		root.Required = []string{"spec"}
 	}
 	version.Schema = &apiext.CustomResourceValidation{OpenAPIV3Schema: root}
-	return version, errors.Join(applyRules(root, info), untyped(root))
+	if err := errors.Join(applyRules(root, info), untyped(root)); err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(t.Kind, "Staged") {
+		unruled(root)
+	}
+	return version, nil
+}
+
+// unruled removes the rules of a schema. Each costs the API server 5 ms when it takes a definition and again when it first serves the kind, and
+// what staged policies say harms nobody: their problems are in the agents' status.
+func unruled(schema *apiext.JSONSchemaProps) {
+	schema.XValidations = nil
+	for name, property := range schema.Properties {
+		unruled(&property)
+		schema.Properties[name] = property
+	}
+	if schema.Items != nil {
+		unruled(schema.Items.Schema)
+	}
 }
 
 // applyRules adds the rules on a whole object, such as on its name.

@@ -166,6 +166,5 @@ var refused = []struct{ kind, spec, want string }{
 	{"HostEndpoint", "{node: n1, interfaceName: 'eth0 '}", `spec.interfaceName "eth0 "`},
 	{"HostEndpoint", "{node: n1, interfaceName: eth0, ports: [{name: a, protocol: TCP, port: 70000}]}", "spec.ports[0].port 70000 65535"},
 	{"StagedNetworkPolicy", "{stagedAction: Add}", `spec.stagedAction "Add" "Set" "Delete" "Learn" "Ignore"`},
-	{"StagedGlobalNetworkPolicy", "{doNotTrack: true}", "spec.applyOnForward true"},
 	{"StagedKubernetesNetworkPolicy", "{stagedAction: Add}", `spec.stagedAction "Add"`},
 }
