@@ -24,12 +24,14 @@ type Case struct {
 	// Allow and Deny are connections; Logs are those that a Log rule sees, Silent those that none sees.
 	Allow, Deny, Logs, Silent []string
 	*Cluster                  `json:"-"`
+	// Manifests are its objects.
+	Manifests []string `json:"-"`
 	// Policies is how many there are.
 	Policies int `json:"-"`
 }
 
-// outside are the names of addresses in cases.
-var outside = map[string]string{
+// Outside are the addresses in cases that have names.
+var Outside = map[string]string{
 	"internet": "198.51.100.10", "partner": "203.0.113.20", "corp": "192.168.10.5", "bastion": "192.168.10.9", "metadata": "169.254.169.254",
 	"node0": "172.16.0.1", "node1": "172.16.0.2",
 }
@@ -87,6 +89,7 @@ func readCases(text string) (cases []*Case, err error) {
 
 // add reads a manifest.
 func (c *Case) add(kind, document string) error {
+	c.Manifests = append(c.Manifests, document)
 	switch kind {
 	case "crd.projectcalico.org/v1 Tier":
 		return appendTo(&c.Tiers, document)
@@ -147,7 +150,7 @@ func (c *Case) party(name string) (netip.Addr, error) {
 	if i >= 0 {
 		return Addresses(&c.Pods[i])[0], nil
 	}
-	if address := outside[name]; address != "" {
+	if address := Outside[name]; address != "" {
 		name = address
 	}
 	return netip.ParseAddr(name)

@@ -1,0 +1,268 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/policytest"
+)
+
+// answerTime is how long an answer may take: nobody listens, so that a kernel answers, or a policy has dropped the packet.
+const answerTime = time.Second
+
+// pods4 is the range of pods' addresses, in none of the networks that cases name.
+const pods4 = "10.0.0.0/16"
+
+// elsewhere are what only cases have that need HostEndpoints, with which policies for all would cut the nodes off, or the API server's Service,
+// which has other addresses in a lab.
+var elsewhere = []string{"kubernetes-host", "notSelector: all()", "name: kubernetes"}
+
+// TestCorpus applies policies as tutorials teach them to a cluster, and opens the connections that they are said to allow and to deny, between
+// pods, nodes and addresses outside.
+func TestCorpus(t *testing.T) {
+	cases, err := policytest.Corpus()
+	errtest.Must(t, err)
+	w := newWorld(t, "-image", labtest.Image(), "-pod-cidr", pods4)
+	w.Release(t, "install", "dev", "--set", "ipPool.cidr="+pods4)
+	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
+	w.Kubectl(t, "apply", "--server-side", "-f", labtest.ClusterNetworkPolicyDefinition(t))
+	w.Kubectl(t, "rollout", "restart", "daemonset/tortie-node", "-n", "kube-system") // agents watch the kinds that are there when they start
+	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
+	p := w.parties(t, cases[0].Cluster)
+	tried, path := 0, filepath.Join(t.TempDir(), "case.yaml")
+	for _, c := range cases {
+		text := strings.Join(c.Manifests, "\n---\n")
+		if slices.ContainsFunc(elsewhere, func(word string) bool { return strings.Contains(text, word) }) {
+			continue
+		}
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
+		t.Run(c.Name, func(t *testing.T) {
+			w.Kubectl(t, "create", "-f", path)
+			defer w.Kubectl(t, "delete", "-f", path)
+			tried += p.hold(t, c)
+		})
+	}
+	if t.Logf("%d connections tried", tried); tried < 250 {
+		t.Errorf("%d connections were tried, want 250 at least", tried)
+	}
+	if t.Failed() {
+		w.explain(t)
+	}
+}
+
+// parties are what connections are between, by the names that cases have for them.
+type parties map[string]party
+
+type party struct {
+	*netnstest.NS
+	address netip.Addr
+}
+
+// hold waits until a case's connections are as it says, and returns how many there are.
+func (ps parties) hold(t *testing.T, c *policytest.Case) (tried int) {
+	t.Helper()
+	meshtest.Within(t, time.Minute, func() error {
+		var g errgroup.Group
+		tried = 0
+		for i, text := range slices.Concat(c.Allow, c.Deny) {
+			if ps.known(text) {
+				tried++
+				g.Go(func() error { return ps.expect(text, i < len(c.Allow)) })
+			}
+		}
+		return g.Wait()
+	})
+	return tried
+}
+
+// known reports whether a connection can be tried: of ICMP only echoes are answered.
+func (ps parties) known(text string) bool {
+	f := strings.Fields(text)
+	_, from := ps[f[0]]
+	_, to := ps[f[2]]
+	return from && to && (f[3] != "ICMP" || f[4] == "8/0")
+}
+
+func (ps parties) expect(text string, allowed bool) error {
+	f := strings.Fields(text)
+	from, to := ps[f[0]], ps[f[2]]
+	var answered bool
+	err := from.Do(func() (err error) {
+		answered, err = try(from.address, netip.MustParseAddrPort(net.JoinHostPort(to.address.String(), strings.Split(f[4], "/")[0])), strings.ToLower(f[3]))
+		return err
+	})
+	if err == nil && answered != allowed {
+		err = fmt.Errorf("%s: answered %v, want %v", text, answered, allowed)
+	}
+	return err
+}
+
+// try reports whether a packet is answered: also that nobody listens is an answer.
+func try(from netip.Addr, to netip.AddrPort, protocol string) (answered bool, err error) {
+	if protocol == "icmp" {
+		protocol = "ip4:icmp"
+	}
+	d := net.Dialer{Timeout: answerTime}
+	address := to.String()
+	switch protocol {
+	case "tcp":
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	case "udp":
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	default:
+		d.LocalAddr, address = &net.IPAddr{IP: from.AsSlice()}, to.Addr().String()
+	}
+	conn, err := d.DialContext(context.Background(), protocol, address)
+	if protocol == "tcp" {
+		return answer(err)
+	}
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(answerTime))
+	echo := []byte{8, 0, 0xf7, 0xfe, 0, 1, 0, 0} // with its checksum
+	if _, err := conn.Write(echo); err != nil {
+		return answer(err)
+	}
+	_, err = conn.Read(make([]byte, 1500))
+	return answer(err)
+}
+
+// answer tells from a call's error whether somebody answered.
+func answer(err error) (answered bool, _ error) {
+	switch timeout := net.Error(nil); {
+	case err == nil, errors.Is(err, syscall.ECONNREFUSED):
+		return true, nil
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EHOSTUNREACH):
+		return false, nil
+	}
+	return false, err
+}
+
+// parties creates the pods of the cases, on two nodes as they say, their service accounts and Services; the third node has the addresses outside.
+func (w *world) parties(t *testing.T, c *policytest.Cluster) parties {
+	t.Helper()
+	var accounts, pods []any
+	for _, n := range c.Namespaces {
+		accounts = append(accounts, &corev1.Namespace{TypeMeta: v1("Namespace"), ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}})
+	}
+	for _, a := range c.ServiceAccounts {
+		accounts = append(accounts, &corev1.ServiceAccount{TypeMeta: v1("ServiceAccount"), ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name, Labels: a.Labels}})
+	}
+	for i := range c.Pods {
+		pods = append(pods, idlePod(&c.Pods[i]))
+	}
+	w.define(t, accounts)
+	w.define(t, pods)
+	ps, addresses := parties{}, map[string]string{}
+	for i := range c.Pods {
+		p := &c.Pods[i]
+		w.Kubectl(t, "wait", "-n", p.Namespace, "pod/"+p.Name, "--for=condition=Ready", "--timeout="+patience.String())
+		made, err := w.client.CoreV1().Pods(p.Namespace).Get(t.Context(), p.Name, metav1.GetOptions{})
+		errtest.Must(t, err)
+		end := &netnstest.NS{Namespace: w.Pod(t, string(made.UID)).Namespace}
+		ps[p.Namespace+"/"+p.Labels["app"]] = party{end, netip.MustParseAddr(made.Status.PodIP)}
+		addresses[policytest.Addresses(p)[0].String()] = made.Status.PodIP
+	}
+	w.services(t, c, addresses)
+	for i, name := range []string{"node0", "node1"} {
+		ps[name] = party{w.Node(t, nodes[i]), netip.MustParseAddr(w.address(t, nodes[i]))}
+	}
+	far := w.address(t, nodes[2])
+	for name, address := range policytest.Outside {
+		if _, is := ps[name]; is {
+			continue
+		}
+		w.On(t, nodes[2], "ip addr add "+address+"/32 dev lo")
+		for _, n := range nodes[:2] {
+			w.On(t, n, fmt.Sprintf("ip route add %s via %s", address, far))
+		}
+		ps[name] = party{w.Node(t, nodes[2]), netip.MustParseAddr(address)}
+	}
+	for _, end := range ps { // answers that a port is closed are many
+		end.Within(t, func() error { return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "icmp_ratelimit"}, "0") })
+	}
+	return ps
+}
+
+func v1(kind string) metav1.TypeMeta { return metav1.TypeMeta{APIVersion: "v1", Kind: kind} }
+
+// on is the node of each node of the cases.
+var on = map[string]string{"node-0": nodes[0], "node-1": nodes[1]}
+
+// idlePod returns a pod that does nothing.
+func idlePod(p *api.Pod) *corev1.Pod {
+	var none int64
+	made := &corev1.Pod{TypeMeta: v1("Pod"), ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels}, Spec: corev1.PodSpec{
+		NodeName: on[p.Spec.NodeName], ServiceAccountName: p.Spec.ServiceAccountName, TerminationGracePeriodSeconds: &none,
+		Containers: []corev1.Container{{Name: "idle", Image: labtest.DebugImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "1d"}}},
+	}}
+	for _, c := range p.Spec.Containers {
+		for _, port := range c.Ports {
+			made.Spec.Containers[0].Ports = append(made.Spec.Containers[0].Ports, corev1.ContainerPort{Name: port.Name, ContainerPort: int32(port.ContainerPort), Protocol: corev1.Protocol(port.Protocol)})
+		}
+	}
+	return made
+}
+
+// services creates the Services of the cases, but Kubernetes' own, with the addresses that their pods have here.
+func (w *world) services(t *testing.T, c *policytest.Cluster, addresses map[string]string) {
+	t.Helper()
+	var objects []any
+	for _, s := range c.Services {
+		if s.Name == "kubernetes" {
+			continue
+		}
+		meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}
+		service := &corev1.Service{TypeMeta: v1("Service"), ObjectMeta: meta}
+		meta.Labels = map[string]string{discoveryv1.LabelServiceName: s.Name}
+		slice := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}, ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4}
+		for _, e := range s.Endpoints {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{addresses[e.Address]}})
+			for i, p := range e.Ports {
+				name, protocol, port := fmt.Sprint("p", i), corev1.Protocol(p.Protocol), int32(p.Port)
+				slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: &port})
+				service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: name, Protocol: protocol, Port: port})
+			}
+		}
+		objects = append(objects, service, slice)
+	}
+	w.define(t, objects)
+}
+
+// define creates objects, or changes those that are there.
+func (w *world) define(t *testing.T, objects []any) {
+	t.Helper()
+	var text strings.Builder
+	for _, o := range objects {
+		one, err := yaml.Marshal(o)
+		errtest.Must(t, err)
+		fmt.Fprintf(&text, "---\n%s", one)
+	}
+	path := filepath.Join(t.TempDir(), "objects.yaml")
+	errtest.Must(t, os.WriteFile(path, []byte(text.String()), 0o600))
+	w.Kubectl(t, "apply", "-f", path)
+}
