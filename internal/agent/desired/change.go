@@ -24,9 +24,8 @@ func wraps(e api.Encapsulation, sameSubnet bool) bool {
 const (
 	// followTime is for how long the old form is sent to nodes that do not say that they can receive the new one.
 	followTime = 30 * time.Second
-	// keepTime is for how long it is received: longer, as other nodes' time may begin later, after a pass or two that the API server did not
-	// answer.
-	keepTime = 5 * time.Minute
+	// keepTime is for how long it is received: longer, as other nodes' time may begin later, after a pass that the API server did not answer.
+	keepTime = 4 * followTime
 )
 
 // former is what a pool was before its encapsulation was changed.
