@@ -106,11 +106,14 @@ func (ps parties) known(text string) bool {
 }
 
 func (ps parties) expect(text string, allowed bool) error {
-	f := strings.Fields(text)
+	f := append(strings.Fields(text), "0") // the port of the source, if there is none
 	from, to := ps[f[0]], ps[f[2]]
+	at := func(p party, port string) netip.AddrPort {
+		return netip.MustParseAddrPort(net.JoinHostPort(p.address.String(), strings.Split(port, "/")[0]))
+	}
 	var answered bool
 	err := from.Do(func() (err error) {
-		answered, err = try(from.address, netip.MustParseAddrPort(net.JoinHostPort(to.address.String(), strings.Split(f[4], "/")[0])), strings.ToLower(f[3]))
+		answered, err = try(at(from, f[5]), at(to, f[4]), strings.ToLower(f[3]))
 		return err
 	})
 	if err == nil && answered != allowed {
@@ -120,7 +123,7 @@ func (ps parties) expect(text string, allowed bool) error {
 }
 
 // try reports whether a packet is answered: also that nobody listens is an answer.
-func try(from netip.Addr, to netip.AddrPort, protocol string) (answered bool, err error) {
+func try(from, to netip.AddrPort, protocol string) (answered bool, err error) {
 	if protocol == "icmp" {
 		protocol = "ip4:icmp"
 	}
@@ -128,11 +131,11 @@ func try(from netip.Addr, to netip.AddrPort, protocol string) (answered bool, er
 	address := to.String()
 	switch protocol {
 	case "tcp":
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		d.LocalAddr = net.TCPAddrFromAddrPort(from)
 	case "udp":
-		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		d.LocalAddr = net.UDPAddrFromAddrPort(from)
 	default:
-		d.LocalAddr, address = &net.IPAddr{IP: from.AsSlice()}, to.Addr().String()
+		d.LocalAddr, address = &net.IPAddr{IP: from.Addr().AsSlice()}, to.Addr().String()
 	}
 	conn, err := d.DialContext(context.Background(), protocol, address)
 	if protocol == "tcp" {
