@@ -228,7 +228,8 @@ func (p *passing) leave(t *testing.T, wires podnet.Config) error {
 	}))
 }
 
-// kill ends one agent after the other and starts it again.
+// kill ends one agent after the other and starts it again. None ends before it was ready: a busy machine would not let it do anything between two
+// ends, so that no pod was ever let through by all nodes.
 func (l *load) kill(ctx context.Context, t *testing.T) {
 	for i := 0; ; i++ {
 		select {
@@ -237,6 +238,10 @@ func (l *load) kill(ctx context.Context, t *testing.T) {
 		case <-time.After(killEvery):
 		}
 		n := l.nodes[i%len(l.nodes)]
+		if !soon(t, func() bool { return n.Probe("/readyz") == nil }) {
+			t.Errorf("%s: the agent is not ready", n.Name)
+			return
+		}
 		n.Signal(t, syscall.SIGKILL)
 		n.Start(t, []string{meshtest.Build, meshtest.AnotherBuild}[i/len(l.nodes)%2])
 	}
@@ -288,9 +293,9 @@ func (l *load) silent() func() bool {
 	}
 }
 
-// soon waits until something is true. An agent that is killed is back by then.
+// soon waits until something is true.
 func soon(t *testing.T, is func() bool) bool {
-	for end := time.Now().Add(15 * time.Second); t.Context().Err() == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(meshtest.Patience * meshtest.TimeScale); t.Context().Err() == nil && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if is() {
 			return true
 		}
