@@ -115,7 +115,7 @@ func (id ID) bare() string {
 	return strings.TrimPrefix(id.Name, TierDefault.Name+".")
 }
 
-// peersNames are the names of peers' ports in rules that count for local pods; true: of rules for pods of one namespace, so that it matters where a
+// peersNames are the names of peers' ports in rules that count for local pods or host endpoints; true: of rules for pods of one namespace, so that it matters where a
 // number is declared.
 func (c *compiler) peersNames(policies []int) map[string]bool {
 	names := map[string]bool{}

@@ -16,6 +16,12 @@ const (
 	SCTP uint8 = 132
 )
 
+// HasPorts reports whether a protocol's header begins with a source and a destination port.
+func HasPorts(protocol uint8) bool {
+	const dccp = 33
+	return protocol == TCP || protocol == UDP || protocol == SCTP || protocol == udpLite || protocol == dccp
+}
+
 var protocols = map[string]uint8{"": TCP, api.ProtocolTCP: TCP, api.ProtocolUDP: UDP, api.ProtocolSCTP: SCTP}
 
 const lastPort = 65535

@@ -34,7 +34,8 @@ func (s *Selection) Of(link string) (policies [2][]*Policy, ok bool) {
 	return policies, ok
 }
 
-// Counting are the policies that select a local pod, or a host endpoint of this node. They may be given other rules, which must not be in the place of the others in memory.
+// Counting are the policies that select a local pod, or a host endpoint of this node. They may be given other rules, which must not be in the place
+// of the others in memory.
 func (s *Selection) Counting() iter.Seq[*Policy] {
 	return func(yield func(*Policy) bool) {
 		for _, i := range s.counting() {

@@ -2,8 +2,8 @@ package flows
 
 import (
 	"net/netip"
-	"strings"
 
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -25,7 +25,7 @@ func (c *connection) subject(d policy.Direction) netip.Addr {
 // verdict is the kernel's.
 type verdict struct {
 	allow bool
-	by    string // who has denied, such as "ingress NetworkPolicy shop/web"
+	by    netpol.Denied
 }
 
 // question is what labels are remembered by.
@@ -56,7 +56,7 @@ func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
 	peer := c.subject(1 - d)
 	_, link := r.judge.Pod(c.subject(d))
 	l := &label{Key: Key{Direction: d, Allow: v.allow, Source: r.end(c.client), Dest: r.end(c.server), Protocol: c.packet.Protocol}}
-	if hasPorts(c.packet.Protocol) {
+	if policy.HasPorts(c.packet.Protocol) {
 		l.Port = c.packet.Port
 	}
 	if c.expected || v.allow && d == policy.Ingress && r.own[peer] {
@@ -71,7 +71,10 @@ func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
 	case enforced.Allow == v.allow:
 		l.Enforced = enforced
 	case !v.allow:
-		l.Enforced = Hit{Policy: idOf(v.by), Rule: -1} // the policies are others by now
+		l.Enforced = Hit{Policy: v.by.By, Rule: -1} // the policies are others by now
+		if v.by.Reason != "" {
+			l.Enforced.Policy.Kind = v.by.Reason
+		}
 	}
 	return l
 }
@@ -118,35 +121,4 @@ func (r *Recorder) end(a netip.Addr) End {
 		return End{Type: TypeNetwork, Name: private}
 	}
 	return End{Type: TypeNetwork, Name: public}
-}
-
-func hasPorts(protocol uint8) bool {
-	switch protocol {
-	case 6, 17, 33, 132, 136:
-		return true
-	}
-	return false
-}
-
-// directionOf reads what a Drop says: "ingress NetworkPolicy shop/web".
-func directionOf(why string) (d policy.Direction, known bool) {
-	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-		if strings.HasPrefix(why, d.String()+" ") {
-			return d, true
-		}
-	}
-	return 0, false
-}
-
-// idOf reads the policy of it. A reason such as "unknown link" is a kind alone.
-func idOf(why string) policy.ID {
-	_, text, _ := strings.Cut(why, " ")
-	kind, name, named := strings.Cut(text, " ")
-	if !named || !strings.HasSuffix(kind, "Policy") {
-		return policy.ID{Kind: text}
-	}
-	if namespace, inside, ok := strings.Cut(name, "/"); ok {
-		return policy.ID{Kind: kind, Namespace: namespace, Name: inside}
-	}
-	return policy.ID{Kind: kind, Name: name}
 }

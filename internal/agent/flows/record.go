@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -115,7 +117,9 @@ type RecordHits struct {
 	Pending []string `json:"pending,omitempty"`
 }
 
-var protocolNames = map[uint8]string{1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp", 136: "udplite"}
+var protocolNames = map[uint8]string{
+	unix.IPPROTO_ICMP: "icmp", unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_ICMPV6: "icmp6", unix.IPPROTO_SCTP: "sctp", unix.IPPROTO_UDPLITE: "udplite",
+}
 
 func protocolName(number uint8) string {
 	if name := protocolNames[number]; name != "" {

@@ -272,8 +272,8 @@ func (r *Recorder) count(f *liveFlow, now *netlinkx.TrackedFlow) {
 
 // Denied takes in a packet that policies have denied.
 func (r *Recorder) Denied(d netpol.Drop) {
-	direction, known := directionOf(d.Why)
-	if d.Logged || !known {
+	by, known := d.Denied()
+	if !known {
 		return
 	}
 	packet := policy.Packet{Protocol: d.Protocol, Port: d.DstPort, SourcePort: d.SrcPort}
@@ -286,10 +286,10 @@ func (r *Recorder) Denied(d netpol.Drop) {
 	if r.judge == nil {
 		return
 	}
-	if _, link := r.judge.Pod(c.subject(direction)); link == "" {
+	if _, link := r.judge.Pod(c.subject(by.Direction)); link == "" {
 		return // a host endpoint's
 	}
-	l := r.label(&c, direction, verdict{by: d.Why})
+	l := r.label(&c, by.Direction, verdict{by: by})
 	r.total(l)
 	counts := r.table.counts(&l.Key)
 	counts.Flows++

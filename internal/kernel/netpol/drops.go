@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
+	"github.com/tortie-net/tortie/internal/policy"
 )
 
 // LogGroup is the group of nfnetlink_log that packets are sent to which a policy has denied.
@@ -148,7 +149,7 @@ func (d *Drop) readPacket(b []byte) (ok bool) {
 	}
 	switch {
 	case len(b) < size+4:
-	case d.hasPorts():
+	case policy.HasPorts(d.Protocol):
 		d.SrcPort, d.DstPort = binary.BigEndian.Uint16(b[size:]), binary.BigEndian.Uint16(b[size+2:])
 	case d.Protocol == unix.IPPROTO_ICMP || d.Protocol == unix.IPPROTO_ICMPV6:
 		d.ICMP = binary.BigEndian.Uint16(b[size:])
@@ -156,6 +157,10 @@ func (d *Drop) readPacket(b []byte) (ok bool) {
 	return true
 }
 
-func (d *Drop) hasPorts() bool {
-	return d.Protocol == unix.IPPROTO_TCP || d.Protocol == unix.IPPROTO_UDP || d.Protocol == unix.IPPROTO_SCTP
+// Denied is what Why says of a packet that is not Logged. It is false of a text of somebody else.
+func (d *Drop) Denied() (by Denied, ok bool) {
+	if d.Logged {
+		return by, false
+	}
+	return parseDenied(d.Why)
 }

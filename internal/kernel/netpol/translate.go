@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -135,7 +136,7 @@ func (b *builder) lists(from policy.Program, u *uses) (rules []nft.Rule) {
 func (b *builder) byPort(protocol uint8, ranges []policy.PortRange, u *uses) (rules []nft.Rule) {
 	is := nft.L4Proto.Is(nft.ByteKey(protocol))
 	switch {
-	case hasPorts(protocol):
+	case policy.HasPorts(protocol):
 		return []nft.Rule{nft.NewRule("", is, nft.Map(b.ports(protocol, ranges, u), nft.DestPort))}
 	case protocol == unix.IPPROTO_ICMP || protocol == unix.IPPROTO_ICMPV6:
 		for _, r := range ranges {
@@ -146,15 +147,6 @@ func (b *builder) byPort(protocol uint8, ranges []policy.PortRange, u *uses) (ru
 		rules = append(rules, nft.NewRule("", is, nft.Do(b.list(protocol, ranges[0].List, u))))
 	}
 	return rules
-}
-
-// hasPorts reports whether a protocol's header begins with the ports.
-func hasPorts(protocol uint8) bool {
-	switch protocol {
-	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_UDPLITE, unix.IPPROTO_DCCP:
-		return true
-	}
-	return false
 }
 
 // logs lead to chains, which come back, that log what Log rules match.
@@ -302,7 +294,7 @@ func (b *builder) ports(protocol uint8, ranges []policy.PortRange, u *uses) stri
 func (b *builder) list(protocol uint8, l policy.List, u *uses) nft.Verdict {
 	var inner uses
 	var rules []nft.Rule
-	if len(l.Sources) > 0 && hasPorts(protocol) {
+	if len(l.Sources) > 0 && policy.HasPorts(protocol) {
 		sources := nft.Map(b.ports(protocol, l.Sources, &inner), nft.SrcPort)
 		rules = append(rules, nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(protocol)), sources))
 	} else if len(l.Sources) > 0 && l.Sources[0].First == 0 {
@@ -406,6 +398,31 @@ func (d Denied) String() string {
 		text = d.Direction.String() + " " + d.By.String()
 	}
 	return short(text)
+}
+
+// parseDenied reads what String has written; of a name that was too long, as much as is there.
+func parseDenied(text string) (d Denied, ok bool) {
+	direction, by, found := strings.Cut(text, " ")
+	switch direction {
+	case policy.Ingress.String():
+	case policy.Egress.String():
+		d.Direction = policy.Egress
+	default:
+		return d, false
+	}
+	if !found {
+		return d, false
+	}
+	kind, name, named := strings.Cut(by, " ")
+	if !named || !strings.HasSuffix(kind, "Policy") {
+		d.Reason = by
+		return d, true
+	}
+	d.By.Kind, d.By.Name = kind, name
+	if namespace, inside, ok := strings.Cut(name, "/"); ok {
+		d.By.Namespace, d.By.Name = namespace, inside
+	}
+	return d, true
 }
 
 // logged begins the prefix of the log of what a Log rule matches, which that of a denial never does.

@@ -350,7 +350,7 @@ func (o *Owned) Commit(ctx context.Context, c *Change) error {
 const exchanges = 200
 
 // Exchange does in one transaction what a function makes of what it reads by Get. It is called again if others have changed nftables in between.
-func (o *Owned) Exchange(ctx context.Context, make func(*Change) error) error {
+func (o *Owned) Exchange(ctx context.Context, fill func(*Change) error) error {
 	for range exchanges {
 		s, err := o.dial(ctx)
 		if err != nil {
@@ -362,7 +362,7 @@ func (o *Owned) Exchange(ctx context.Context, make func(*Change) error) error {
 			return err
 		}
 		c := o.Change()
-		if err := make(c); err != nil || c.Empty() {
+		if err := fill(c); err != nil || c.Empty() {
 			return err
 		}
 		err = s.commit(generation, c.requests)

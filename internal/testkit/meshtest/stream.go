@@ -39,7 +39,7 @@ type Stream struct {
 	from     *Pod
 	src, dst netip.Addr
 	port     int // of the receiver
-	excused  int // gaps, see MayLose
+	excused  int // gaps, see PastBIRD
 	conn     *net.UDPConn
 	stop     atomic.Bool
 	began    time.Time
