@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"strings"
 	"time"
 )
 
@@ -58,7 +57,7 @@ func Ask(ctx context.Context, address, page string, into any) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return silent(address, err)
 	case err != nil:
-		return fmt.Errorf("%s answers GET %s with what is no %s of an agent: %w: %s", address, request.URL.Path, strings.TrimPrefix(request.URL.Path, "/"), err, stranger)
+		return fmt.Errorf("%s answers GET %s with something else than an agent does: %w: %s", address, request.URL.Path, err, stranger)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -35,12 +36,11 @@ const answerTime = time.Second
 // pods4 is the range of pods' addresses, in none of the networks that cases name.
 const pods4 = "10.0.0.0/16"
 
-// elsewhere are what only cases have that need HostEndpoints, with which policies for all would cut the nodes off, or the API server's Service,
-// which has other addresses in a lab.
-var elsewhere = []string{"kubernetes-host", "notSelector: all()", "name: kubernetes"}
+// ofHosts are what only cases have that need HostEndpoints. The others have none: policies for all would cut the nodes off.
+var ofHosts = []string{"kubernetes-host", "notSelector: all()"}
 
 // TestCorpus applies policies as tutorials teach them to a cluster, and opens the connections that they are said to allow and to deny, between
-// pods, nodes and addresses outside.
+// pods, nodes and addresses outside. In the end it cuts a node off.
 func TestCorpus(t *testing.T) {
 	cases, err := policytest.Corpus()
 	errtest.Must(t, err)
@@ -53,20 +53,25 @@ func TestCorpus(t *testing.T) {
 	p := w.parties(t, cases[0].Cluster)
 	tried, path := 0, filepath.Join(t.TempDir(), "case.yaml")
 	for _, c := range cases {
-		text := strings.Join(c.Manifests, "\n---\n")
-		if slices.ContainsFunc(elsewhere, func(word string) bool { return strings.Contains(text, word) }) {
-			continue
+		text, ends := strings.Join(c.Manifests, "\n---\n"), p
+		if slices.ContainsFunc(ofHosts, func(word string) bool { return strings.Contains(text, word) }) {
+			text += hostEndpoint(p, 0, "[projectcalico-default-allow]") + hostEndpoint(p, 1, "[projectcalico-default-allow]")
+		}
+		if strings.Contains(text, "name: kubernetes,") {
+			ends = maps.Clone(p)
+			ends["node0"] = p["api"]
 		}
 		errtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		t.Run(c.Name, func(t *testing.T) {
 			w.Kubectl(t, "create", "-f", path)
 			defer w.Kubectl(t, "delete", "-f", path)
-			tried += p.hold(t, c)
+			tried += ends.hold(t, c)
 		})
 	}
-	if t.Logf("%d connections tried", tried); tried < 230 {
-		t.Errorf("%d connections were tried, want 230 at least", tried)
+	if t.Logf("%d connections tried", tried); tried < 250 {
+		t.Errorf("%d connections were tried, want 250 at least", tried)
 	}
+	t.Run("host endpoint", func(t *testing.T) { w.cutOff(t, p) })
 	if t.Failed() {
 		w.explain(t)
 	}
@@ -78,6 +83,30 @@ type parties map[string]party
 type party struct {
 	*netnstest.NS
 	address netip.Addr
+}
+
+// hostEndpoint returns one for a node of the cases.
+func hostEndpoint(ps parties, node int, profiles string) string {
+	return fmt.Sprintf(`
+---
+apiVersion: crd.projectcalico.org/v1
+kind: HostEndpoint
+metadata: {name: %[1]s, labels: {kubernetes-host: ""}}
+spec: {node: %[1]s, interfaceName: "*", expectedIPs: [%[2]s], profiles: %[3]s}
+`, nodes[node], ps[fmt.Sprint("node", node)].address, profiles)
+}
+
+// cutOff gives a node a host endpoint that nothing is allowed for: SSH, BGP and the API server stay by their failsafe ports. Without these nothing is
+// left, so that the node does not come back.
+func (w *world) cutOff(t *testing.T, ps parties) {
+	path := filepath.Join(t.TempDir(), "host.yaml")
+	errtest.Must(t, os.WriteFile(path, []byte(hostEndpoint(ps, 1, "[]")), 0o600))
+	w.Kubectl(t, "create", "-f", path)
+	failsafe := []string{"node0 -> node1 TCP 22", "node0 -> node1 TCP 179", "node1 -> node0 TCP 179", "node1 -> api TCP 6443"}
+	other := []string{"node0 -> node1 TCP 23", "node1 -> node0 TCP 23", "node1 -> api TCP 22", "node0 -> node1 ICMP 8/0"}
+	ps.hold(t, &policytest.Case{Allow: failsafe, Deny: other})
+	w.Kubectl(t, "patch", "felixconfiguration", "default", "--type=merge", "-p", `{"spec":{"failsafeInboundHostPorts":[],"failsafeOutboundHostPorts":[]}}`)
+	ps.hold(t, &policytest.Case{Deny: slices.Concat(failsafe, other)})
 }
 
 // hold waits until a case's connections are as it says, and returns how many there are.
@@ -194,6 +223,9 @@ func (w *world) parties(t *testing.T, c *policytest.Cluster) parties {
 	for i, name := range []string{"node0", "node1"} {
 		ps[name] = party{w.Node(t, nodes[i]), netip.MustParseAddr(w.address(t, nodes[i]))}
 	}
+	server, err := w.client.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	errtest.Must(t, err)
+	ps["api"] = party{nil, netip.MustParseAddr(server.Endpoints[0].Addresses[0])}
 	far := w.address(t, nodes[2])
 	for name, address := range policytest.Outside {
 		if _, is := ps[name]; is {
@@ -206,6 +238,9 @@ func (w *world) parties(t *testing.T, c *policytest.Cluster) parties {
 		ps[name] = party{w.Node(t, nodes[2]), netip.MustParseAddr(address)}
 	}
 	for _, end := range ps { // answers that a port is closed are many
+		if end.NS == nil {
+			continue
+		}
 		end.Within(t, func() error { return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "icmp_ratelimit"}, "0") })
 	}
 	return ps
