@@ -98,6 +98,58 @@ var supported = map[string]struct {
 	"CalicoStagedKubernetesNetworkPolicySpec": {"StagedKubernetesNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
 }
 
+// felixFields are those of FelixConfiguration that matter to policies, in the order of the page. Those that are ignored are no fields of api.FelixConfigurationSpec.
+var felixFields = []struct {
+	field string
+	support
+}{
+	{"failsafeInboundHostPorts", does("see [host endpoints](#host-endpoints)")},
+	{"failsafeOutboundHostPorts", does("likewise")},
+	{"defaultEndpointToHostAction", does("likewise")},
+	{"nftablesFilterDenyAction", does("Reject: who sends what policies deny gets an ICMP error (port unreachable), but for what comes in with `preDNAT` and `doNotTrack`, and for translated packets of the node's programs; what no policy denies is dropped all the same")},
+	{"iptablesFilterDenyAction", does("counts if nftablesFilterDenyAction is absent")},
+	{"disableConntrackInvalidCheck", does("true: policies judge packets that belong to no connection, as with asymmetric routes. Established connections that a change forbids may then go on")},
+	{"logPrefix", does("`prefix` in the agent's log of what Log rules match; %t, %k, %n, %p as Felix")},
+	{"logActionRateLimit", does("of each Log rule; an agent logs 100 lines per second at most. Absent: a [sample](policy.md#what-to-see)")},
+	{"logActionRateLimitBurst", does("absent: 5")},
+	{"workloadSourceSpoofing", does("see [node](node.md#nat-packet-guard-sysctls)")},
+	{"allowVXLANPacketsFromWorkloads", does("likewise")},
+	{"allowIPIPPacketsFromWorkloads", does("likewise")},
+	{"nftablesFilterAllowAction", ignores("Accept and Return are the same: what is accepted here is still judged by tables of others")},
+	{"iptablesFilterAllowAction", ignores("likewise")},
+	{"nftablesMangleAllowAction", ignores("likewise")},
+	{"iptablesMangleAllowAction", ignores("likewise")},
+	{"interfacePrefix", ignores("links of pods are those that begin with `cali`, as the plugin calls them")},
+	{"interfaceExclude", ignores("name links in HostEndpoints' interfaceName; no packet comes by `kube-ipvs0`")},
+	{"serviceLoopPrevention", ignores("it is about routes of Services' ranges, not about policies")},
+	{"endpointStatusPathPrefix", ignores("the plugin asks the kernel whether a pod's policies are in force")},
+	{"nftablesMarkMask", ignores("no marks are used")},
+	{"iptablesMarkMask", ignores("likewise")},
+	{"nftablesRefreshInterval", ignores("foreign changes are undone on an event, and rules are compared every three minutes")},
+	{"nftablesMode", ignores("it is always nftables")},
+	{"nftablesFlowTableOffload", ignores("there is none")},
+	{"maxIpsetSize", ignores("sets grow as they have to")},
+	{"flowLogsFlushInterval", ignores("[flow records](policy.md#flow-records) have settings of their own, as have all `flowLogs...`")},
+	{"bpfEnabled", ignores("there is no eBPF, as for all `bpf...`, and `xdpEnabled`")},
+	{"prometheusMetricsPort", ignores("see [metrics](metrics.md)")},
+}
+
+// felixRows are of the same table. What is supported must be a field, and what is ignored none.
+func felixRows() (rows string, err error) {
+	exists := map[string]bool{}
+	for f := range reflect.TypeFor[api.FelixConfigurationSpec]().Fields() {
+		field, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		exists[field] = true
+	}
+	for _, f := range felixFields {
+		if read := f.does == does("").does; read != exists[f.field] {
+			return "", fmt.Errorf("hack/generate/support.go: FelixConfiguration's %s is said to be %s, and api.FelixConfigurationSpec has it: %t", f.field, f.does, exists[f.field])
+		}
+		rows += fmt.Sprintf("| FelixConfiguration | `%s` | %s | %s |\n", f.field, f.does, f.why)
+	}
+	return rows, nil
+}
+
 // policyFields is the table of all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one of supported that does
 // not exist any more.
 func policyFields() (string, error) {
@@ -116,7 +168,8 @@ func policyFields() (string, error) {
 	if len(w.missing) > 0 {
 		return "", fmt.Errorf("fields of Calico's policies: say in hack/generate/support.go what becomes of each: %s", strings.Join(w.missing, "; "))
 	}
-	return "| Of | Field | Tortie | |\n|---|---|---|---|\n" + w.rows, nil
+	felix, err := felixRows()
+	return "| Of | Field | Tortie | |\n|---|---|---|---|\n" + w.rows + felix, err
 }
 
 // fieldWalk goes through types, each once: first its fields, then those of the types in it.

@@ -57,6 +57,20 @@ type FelixConfigurationSpec struct {
 	// DefaultEndpointToHostAction is what becomes of connections from pods to their node that the pods' policies allow: Accept, the default, Return,
 	// which is the same here, or Drop.
 	DefaultEndpointToHostAction string `json:"defaultEndpointToHostAction,omitempty"`
+	// NftablesFilterDenyAction is what becomes of packets that policies deny: Drop, the default, or Reject, with an ICMP error.
+	NftablesFilterDenyAction string `json:"nftablesFilterDenyAction,omitempty"`
+	// IptablesFilterDenyAction counts if nftablesFilterDenyAction is absent.
+	IptablesFilterDenyAction string `json:"iptablesFilterDenyAction,omitempty"`
+	// DisableConntrackInvalidCheck lets policies judge packets that connection tracking takes for no part of a connection, and for none that opens one;
+	// the default is false: they are dropped.
+	DisableConntrackInvalidCheck *bool `json:"disableConntrackInvalidCheck,omitempty"`
+	// LogPrefix is in the agent's log of what Log rules match, with %t, %k, %n, %p for the policy's tier, kind, name, and name with its namespace; the
+	// default is calico-packet.
+	LogPrefix string `json:"logPrefix,omitempty"`
+	// LogActionRateLimit is how much each Log rule logs, such as 10/second or 100/hour. Without it lines are a sample.
+	LogActionRateLimit string `json:"logActionRateLimit,omitempty"`
+	// LogActionRateLimitBurst is how many of these packets are logged at once; the default is 5.
+	LogActionRateLimitBurst *int `json:"logActionRateLimitBurst,omitempty"`
 	// LogSeverityScreen is kept for Calico nodes that share the cluster.
 	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
 	// ReportingInterval is kept for Calico nodes that share the cluster.
@@ -87,6 +101,12 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 		FailsafeInboundHostPorts:       cmp.Or(s.FailsafeInboundHostPorts, base.FailsafeInboundHostPorts),
 		FailsafeOutboundHostPorts:      cmp.Or(s.FailsafeOutboundHostPorts, base.FailsafeOutboundHostPorts),
 		DefaultEndpointToHostAction:    cmp.Or(s.DefaultEndpointToHostAction, base.DefaultEndpointToHostAction),
+		NftablesFilterDenyAction:       cmp.Or(s.NftablesFilterDenyAction, base.NftablesFilterDenyAction),
+		IptablesFilterDenyAction:       cmp.Or(s.IptablesFilterDenyAction, base.IptablesFilterDenyAction),
+		DisableConntrackInvalidCheck:   cmp.Or(s.DisableConntrackInvalidCheck, base.DisableConntrackInvalidCheck),
+		LogPrefix:                      cmp.Or(s.LogPrefix, base.LogPrefix),
+		LogActionRateLimit:             cmp.Or(s.LogActionRateLimit, base.LogActionRateLimit),
+		LogActionRateLimitBurst:        cmp.Or(s.LogActionRateLimitBurst, base.LogActionRateLimitBurst),
 		LogSeverityScreen:              cmp.Or(s.LogSeverityScreen, base.LogSeverityScreen),
 		ReportingInterval:              cmp.Or(s.ReportingInterval, base.ReportingInterval),
 	}

@@ -71,6 +71,7 @@ func (s *Selection) Compile() *Compiled {
 		r.Endpoints[link] = e
 	}
 	r.Hosts, r.HostRules = hostsOf(s.hosts, hosts, key), state.Host
+	r.Manner = state.Manner
 	x := newIndex(c, names)
 	r.Members = x.fill(state)
 	return &Compiled{r, slices.Compact(slices.SortedFunc(maps.Values(c.tooLarge), ID.compare)), closed, x}

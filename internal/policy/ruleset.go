@@ -16,7 +16,21 @@ type Ruleset struct {
 	// Hosts are the host endpoints of this node by the name of their link. That of AllInterfaces has all that are no pod's and have none of their own.
 	Hosts     map[string]Host
 	HostRules HostRules // for Hosts, but for DropFromPods
+	Manner    *Manner   // nil: not known, so that it stays as it is
 }
+
+// Manner is how the kernel treats packets, whatever policies say.
+type Manner struct {
+	// Reject: who sends what policies deny is told so.
+	Reject bool
+	// Invalid: packets that connection tracking takes for no part of a connection, and for none that opens one, are judged by policies.
+	Invalid bool
+	// Logs bounds what each Log rule logs; zero: the kernel's part has a bound of its own.
+	Logs LogRate
+}
+
+// LogRate is so many packets in so many seconds, and how many of them at once.
+type LogRate struct{ Packets, Seconds, Burst uint32 }
 
 // Host is a host endpoint of this node. The empty key of a program allows everything.
 type Host struct {

@@ -16,6 +16,16 @@ type Selection struct {
 	crowded  map[string]int      // by namespace: a policy with which there are too many subjects to try each pod of the namespace with
 }
 
+// Tier is the name of a policy's tier; empty: there is no such policy.
+func (s *Selection) Tier(id ID) string {
+	for i := range s.policies {
+		if s.policies[i].ID == id {
+			return s.policies[i].Tier.Name
+		}
+	}
+	return ""
+}
+
 // Select finds the policies of each local pod.
 func Select(state State) *Selection {
 	s := &Selection{state: state, policies: ordered(state.Policies), crowded: map[string]int{}}

@@ -36,6 +36,8 @@ type Felix struct {
 	// Inbound and Outbound are the failsafe ports; nil: the defaults.
 	Inbound, Outbound []policy.Failsafe
 	DropFromPods      bool // what they send to their node
+	Manner            policy.Manner
+	LogPrefix         string // of what Log rules match; empty: the default
 }
 
 // ParseFelix reads a spec. A field that can't be understood is named in the problems, and stays as it was before.
@@ -69,6 +71,7 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 		note("workloadSourceSpoofing", spec.WorkloadSourceSpoofing, "Disabled or Any")
 	}
 	f.parseHosts(spec, note)
+	f.parseManner(spec, note)
 	f.AllowIPIP = spec.AllowIPIPPacketsFromWorkloads != nil && *spec.AllowIPIPPacketsFromWorkloads
 	f.AllowVXLAN = spec.AllowVXLANPacketsFromWorkloads != nil && *spec.AllowVXLANPacketsFromWorkloads
 	return f, problems
@@ -93,6 +96,46 @@ func (f *Felix) parseHosts(spec api.FelixConfigurationSpec, note func(field, val
 	default:
 		note("defaultEndpointToHostAction", spec.DefaultEndpointToHostAction, "Accept, Return or Drop")
 	}
+}
+
+// parseManner reads how packets are treated, and what is logged of them.
+func (f *Felix) parseManner(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
+	field, action := "nftablesFilterDenyAction", spec.NftablesFilterDenyAction
+	if action == "" {
+		field, action = "iptablesFilterDenyAction", spec.IptablesFilterDenyAction
+	}
+	if !choice(strings.ToLower(action), "drop", "reject", &f.Manner.Reject) {
+		note(field, action, "Drop or Reject")
+	}
+	f.Manner.Invalid = spec.DisableConntrackInvalidCheck != nil && *spec.DisableConntrackInvalidCheck
+	f.LogPrefix = spec.LogPrefix
+	if rate, ok := logRate(spec.LogActionRateLimit); !ok {
+		note("logActionRateLimit", spec.LogActionRateLimit, "a number from 1 and a unit second, minute, hour or day, such as 10/second")
+	} else if burst, ok := logBurst(spec.LogActionRateLimitBurst); !ok {
+		note("logActionRateLimitBurst", fmt.Sprint(*spec.LogActionRateLimitBurst), "a number from 0 to 65535")
+	} else if f.Manner.Logs = rate; rate.Packets != 0 {
+		f.Manner.Logs.Burst = burst
+	}
+}
+
+// logRate is zero for an empty text.
+func logRate(text string) (rate policy.LogRate, ok bool) {
+	if text == "" {
+		return rate, true
+	}
+	number, unit, _ := strings.Cut(text, "/")
+	n, err := strconv.ParseUint(number, 10, 32)
+	seconds := map[string]uint32{"second": 1, "minute": 60, "hour": 3600, "day": 86400}[unit]
+	return policy.LogRate{Packets: uint32(n), Seconds: seconds}, err == nil && n > 0 && seconds > 0
+}
+
+// logBurst is Calico's default for nil, and for 0, which the kernel takes for that, too.
+func logBurst(n *int) (burst uint32, ok bool) {
+	const standard, most = 5, 1<<16 - 1
+	if n == nil || *n == 0 {
+		return standard, true
+	}
+	return uint32(*n), *n > 0 && *n <= most
 }
 
 // readFailsafes returns nil for the defaults, and what it cannot read.

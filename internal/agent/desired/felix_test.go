@@ -28,11 +28,13 @@ func TestParseFelix(t *testing.T) {
 		FeatureDetectOverride: "Other=false, checksumOffloadBroken=true", AllowIPIPPacketsFromWorkloads: ptr(true), AllowVXLANPacketsFromWorkloads: ptr(true),
 		WorkloadSourceSpoofing: "Any", FailsafeInboundHostPorts: ptr(api.FailsafePorts{{Protocol: "tcp", Port: 22}, {Protocol: "UDP", Port: 68, Net: "10.1.2.3/8"}, {Protocol: "TCP", Port: 7, Net: "fd00::1"}}),
 		FailsafeOutboundHostPorts: &api.FailsafePorts{}, DefaultEndpointToHostAction: "DROP",
+		NftablesFilterDenyAction: "REJECT", IptablesFilterDenyAction: "Drop", DisableConntrackInvalidCheck: ptr(true), LogPrefix: "%t", LogActionRateLimit: "10/minute", LogActionRateLimitBurst: ptr(7),
 	}
 	parsed := Felix{
 		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
 		NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
 		OtherSources: true, Outbound: []policy.Failsafe{}, DropFromPods: true,
+		Manner: policy.Manner{Reject: true, Invalid: true, Logs: policy.LogRate{Packets: 10, Seconds: 60, Burst: 7}}, LogPrefix: "%t",
 		Inbound: []policy.Failsafe{{Protocol: policy.TCP, Port: 22}, {Protocol: policy.UDP, Port: 68, Net: netip.MustParsePrefix("10.0.0.0/8")},
 			{Protocol: policy.TCP, Port: 7, Net: netip.MustParsePrefix("fd00::1/128")}},
 	}
@@ -46,7 +48,10 @@ func TestParseFelix(t *testing.T) {
 		"derived MTUs":     {api.FelixConfigurationSpec{VXLANMTU: ptr(0), VXLANMTUV6: ptr(0), FeatureDetectOverride: "ChecksumOffloadBroken=false"}, parsed, Felix{Checksums: checksumsByDevice}},
 		"defaults": {api.FelixConfigurationSpec{NATOutgoingExclusions: "IPPoolsOnly", IPForwarding: "Enabled", AllowIPIPPacketsFromWorkloads: ptr(false)},
 			parsed, Felix{}},
-		"one port": {api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("7"))}, Felix{}, Felix{NATPorts: nft.Ports{First: 7, Last: 7}}},
+		"rejected by iptables": {api.FelixConfigurationSpec{IptablesFilterDenyAction: "Reject"}, Felix{}, Felix{Manner: policy.Manner{Reject: true}}},
+		"a rate alone":         {api.FelixConfigurationSpec{LogActionRateLimit: "2/day"}, parsed, Felix{Manner: policy.Manner{Logs: policy.LogRate{Packets: 2, Seconds: 86400, Burst: 5}}}},
+		"a burst alone":        {api.FelixConfigurationSpec{LogActionRateLimitBurst: ptr(0)}, parsed, Felix{}},
+		"one port":             {api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("7"))}, Felix{}, Felix{NATPorts: nft.Ports{First: 7, Last: 7}}},
 	} {
 		got, problems := ParseFelix(tt.spec, tt.before)
 		if !reflect.DeepEqual(got, tt.want) || len(problems) > 0 {
@@ -64,10 +69,16 @@ func TestParseFelix(t *testing.T) {
 		"vxlanMTUV6":                  {VXLANMTUV6: ptr(1279)},
 		"workloadSourceSpoofing":      {WorkloadSourceSpoofing: "Some"},
 		"defaultEndpointToHostAction": {DefaultEndpointToHostAction: "Reject"},
+		"nftablesFilterDenyAction":    {NftablesFilterDenyAction: "Accept"},
+		"iptablesFilterDenyAction":    {IptablesFilterDenyAction: "Return"},
+		"logActionRateLimit":          {LogActionRateLimit: "10/week"},
+		"logActionRateLimit 0/second": {LogActionRateLimit: "0/second"},
+		"logActionRateLimit 10":       {LogActionRateLimit: "10"},
+		"logActionRateLimitBurst -1":  {LogActionRateLimit: "10/second", LogActionRateLimitBurst: ptr(-1)},
 		"featureDetectOverride":       {FeatureDetectOverride: "ChecksumOffloadBroken=perhaps"},
 	} {
 		before := parsed
-		before.AllowIPIP, before.AllowVXLAN = false, false
+		before.AllowIPIP, before.AllowVXLAN, before.Manner.Invalid, before.LogPrefix = false, false, false, ""
 		got, problems := ParseFelix(spec, before)
 		if len(problems) != 1 || !errtest.Names(problems[0], "FelixConfiguration default spec."+field) {
 			t.Errorf("%s: problems %v, want one that names it", field, problems)

@@ -1,19 +1,26 @@
 package policies
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/policy"
 )
 
 const (
 	// sameDrop is how often a line is logged for one policy and direction, anyDrop for any.
 	sameDrop = 10 * time.Second
 	anyDrop  = time.Second
+	// mostLogs is how many lines there may be in a second of what Log rules match, if FelixConfiguration has a rate for each.
+	mostLogs = 100
+	// defaultLogPrefix is Calico's.
+	defaultLogPrefix = "calico-packet"
 	// mostDrops bounds the policies that are remembered.
 	mostDrops = 1000
 	// dropsRetry bounds the pauses before the kernel is asked again for denied packets.
@@ -35,19 +42,63 @@ func (w *Worker) logDrops(ctx context.Context) {
 			continue
 		}
 		var sample dropSample
+		var rated perSecond
 		for d := range drops {
 			if w.Flows != nil {
 				w.Flows.Denied(d)
 			}
-			if sample.takes(d.Why, time.Now()) {
-				text := "packet denied"
-				if d.Logged {
-					text = "packet matched a Log rule"
-				}
-				w.Log.Info(text, "by", d.Why, "from", endText(d.Src, d.SrcPort), "to", endText(d.Dst, d.DstPort), "protocol", d.Protocol)
+			now := time.Now()
+			told := []any{"by", d.Why, "from", endText(d.Src, d.SrcPort), "to", endText(d.Dst, d.DstPort), "protocol", d.Protocol}
+			switch all := d.Logged && w.logsAll(); {
+			case all && !rated.takes(now), !all && !sample.takes(d.Why, now):
+			case d.Logged:
+				w.Log.Info("packet matched a Log rule", append(told, "prefix", w.logPrefix(&d))...)
+			default:
+				w.Log.Info("packet denied", told...)
 			}
 		}
 	}
+}
+
+// logsAll reports that all is logged that the kernel tells of what Log rules match, as it has a rate for it.
+func (w *Worker) logsAll() bool {
+	m := w.mannerKnown()
+	return m != nil && m.Logs != policy.LogRate{}
+}
+
+// logPrefix is that of what a Log rule matches.
+func (w *Worker) logPrefix(d *netpol.Drop) string {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	id, tier := d.Policy(), ""
+	if s := w.inForce.selection; s != nil {
+		tier = s.Tier(id)
+	}
+	return expand(cmp.Or(w.prefix, defaultLogPrefix), cmp.Or(tier, "unknown"), id)
+}
+
+// expand puts a policy into FelixConfiguration's logPrefix.
+func expand(prefix, tier string, id policy.ID) string {
+	kind := map[string]string{policy.KindCalicoNetworkPolicy: "np", policy.KindCalicoGlobalNetworkPolicy: "gnp"}[id.Kind]
+	full := id.Name
+	if id.Namespace != "" {
+		full = id.Namespace + "/" + id.Name
+	}
+	return strings.NewReplacer("%t", tier, "%k", cmp.Or(kind, "unknown"), "%n", id.Name, "%p", full).Replace(prefix)
+}
+
+// perSecond bounds what is logged without a sample.
+type perSecond struct {
+	since time.Time
+	count int
+}
+
+func (s *perSecond) takes(now time.Time) bool {
+	if now.Sub(s.since) >= time.Second {
+		s.since, s.count = now, 0
+	}
+	s.count++
+	return s.count <= mostLogs
 }
 
 func endText(a netip.Addr, port uint16) string {

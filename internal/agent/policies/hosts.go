@@ -27,6 +27,27 @@ func (w *Worker) SetHostRules(r policy.HostRules) {
 	}
 }
 
+// SetManner says how packets are treated whatever policies say, and what the log of what Log rules match is told by. Until it is called packets are treated
+// as an earlier agent did. Nothing comes of a nil Worker.
+func (w *Worker) SetManner(m policy.Manner, logPrefix string) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	changed := w.manner == nil || *w.manner != m
+	w.manner, w.prefix = &m, logPrefix
+	w.mu.Unlock()
+	if changed {
+		wait.Signal(w.hostChanged)
+	}
+}
+
+func (w *Worker) mannerKnown() *policy.Manner {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.manner
+}
+
 // hostKnown reports whether SetHostRules was called, or does not matter.
 func (w *Worker) hostKnown() bool {
 	w.mu.RLock()
@@ -51,7 +72,7 @@ func (w *Worker) hostsMoved() (bool, error) {
 		return false, nil
 	}
 	now, before := w.hostRules(), w.model.Host
-	if now.DropFromPods != before.DropFromPods || w.model.HasHosts() && !reflect.DeepEqual(now, before) {
+	if !reflect.DeepEqual(w.mannerKnown(), w.model.Manner) || now.DropFromPods != before.DropFromPods || w.model.HasHosts() && !reflect.DeepEqual(now, before) {
 		return true, nil
 	}
 	links, err := w.interfaces()
@@ -60,7 +81,7 @@ func (w *Worker) hostsMoved() (bool, error) {
 
 // addHost completes the model with what the node itself says.
 func (w *Worker) addHost() (err error) {
-	w.model.Host = w.hostRules()
+	w.model.Host, w.model.Manner = w.hostRules(), w.mannerKnown()
 	w.model.Interfaces, err = w.interfaces()
 	return err
 }

@@ -1,10 +1,13 @@
 package policies_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -18,10 +21,9 @@ func (n *node) calico(t *testing.T, kind, plural, name, rest string) {
 	n.put(t, calicoPath+plural, name, fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":%q,"metadata":{"name":%q,"labels":{"host":%q}},%s}`, kind, name, n.name, rest))
 }
 
-// opens reports whether a connection of TCP opens.
-func opens(t *testing.T, from *netnstest.NS, to string) bool {
+// dial opens a connection of TCP, and closes it.
+func dial(t *testing.T, from *netnstest.NS, to string) (err error) {
 	t.Helper()
-	var err error
 	from.Within(t, func() error {
 		c, e := net.DialTimeout("tcp", to, 200*time.Millisecond)
 		if err = e; e == nil {
@@ -29,7 +31,13 @@ func opens(t *testing.T, from *netnstest.NS, to string) bool {
 		}
 		return nil
 	})
-	return err == nil
+	return err
+}
+
+// opens reports whether a connection of TCP opens.
+func opens(t *testing.T, from *netnstest.NS, to string) bool {
+	t.Helper()
+	return dial(t, from, to) == nil
 }
 
 // A HostEndpoint of this node is in force, with the failsafe ports that the agent is told; those of other nodes, and objects that
@@ -64,6 +72,8 @@ func TestHostEndpoint(t *testing.T) {
 	eventually(t, soon, "no interface has the address", state(true, true, true))
 	n.ns.Addr(t, "eth1", "172.30.0.7/24")
 	eventually(t, soon, "an interface with the address is governed", state(true, true, false))
+	w.SetManner(policy.Manner{Reject: true}, "")
+	eventually(t, soon, "denials are answered", func() bool { return errors.Is(dial(t, outside, "172.30.0.1:81"), unix.ECONNREFUSED) })
 	w.SetHostRules(policy.HostRules{Outbound: policy.DefaultOutbound()})
 	eventually(t, soon, "without failsafe ports", state(false, true, false))
 	n.remove(t, calicoPath+"globalnetworkpolicies", n.name)

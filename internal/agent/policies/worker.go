@@ -93,6 +93,8 @@ type Worker struct {
 	inForce compiled
 	seen    Seen
 	host    *policy.HostRules // nil: not known yet
+	manner  *policy.Manner    // likewise
+	prefix  string            // of the log of what Log rules match
 
 	// What follows is for the goroutine of Run.
 	compiled   compiled // what is to be in force

@@ -22,6 +22,12 @@ type RawFelix struct {
 	FailsafeInbound       string `env:"FELIX_FAILSAFEINBOUNDHOSTPORTS" default:"" help:"As failsafeInboundHostPorts, such as tcp:22,udp:10.0.0.0/8:68, or none."`
 	FailsafeOutbound      string `env:"FELIX_FAILSAFEOUTBOUNDHOSTPORTS" default:"" help:"As failsafeOutboundHostPorts, in the same form."`
 	EndpointToHost        string `env:"FELIX_DEFAULTENDPOINTTOHOSTACTION" default:"" help:"As defaultEndpointToHostAction: Accept, Return or Drop, in any case."`
+	NftablesDeny          string `env:"FELIX_NFTABLESFILTERDENYACTION" default:"" help:"As nftablesFilterDenyAction: Drop or Reject, in any case."`
+	IptablesDeny          string `env:"FELIX_IPTABLESFILTERDENYACTION" default:"" help:"As iptablesFilterDenyAction, which counts where nftablesFilterDenyAction is absent."`
+	InvalidToo            *bool  `env:"FELIX_DISABLECONNTRACKINVALIDCHECK" default:"" help:"As disableConntrackInvalidCheck."`
+	LogPrefix             string `env:"FELIX_LOGPREFIX" default:"" help:"As logPrefix."`
+	LogRate               string `env:"FELIX_LOGACTIONRATELIMIT" default:"" help:"As logActionRateLimit, such as 10/second."`
+	LogBurst              *int   `env:"FELIX_LOGACTIONRATELIMITBURST" default:"" help:"As logActionRateLimitBurst."`
 	SourceSpoofing        string `env:"FELIX_WORKLOADSOURCESPOOFING" default:"" is:"Disabled|Any" help:"As workloadSourceSpoofing: Any or Disabled."`
 }
 
@@ -35,6 +41,8 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	}
 	s.FailsafeInboundHostPorts, s.FailsafeOutboundHostPorts = failsafePorts(raw.FailsafeInbound), failsafePorts(raw.FailsafeOutbound)
 	s.DefaultEndpointToHostAction = raw.EndpointToHost
+	s.NftablesFilterDenyAction, s.IptablesFilterDenyAction, s.DisableConntrackInvalidCheck = raw.NftablesDeny, raw.IptablesDeny, raw.InvalidToo
+	s.LogPrefix, s.LogActionRateLimit, s.LogActionRateLimitBurst = raw.LogPrefix, raw.LogRate, raw.LogBurst
 	if _, err := netip.ParseAddr(raw.NATOutgoingAddress); raw.NATOutgoingAddress != "" && err != nil {
 		p.add("FELIX_NATOUTGOINGADDRESS", raw.NATOutgoingAddress, "must be an IP address of this node")
 	}

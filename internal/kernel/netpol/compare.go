@@ -1,6 +1,7 @@
 package netpol
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -32,6 +33,7 @@ func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Compa
 	if e.t == nil {
 		e.resize(sizeFor(most(counts(rs.Members))))
 	}
+	e.treat(rs, content)
 	want, _ := e.image(rs, map[programKey]error{})
 	c := &Comparison{have: e.adopt(content, want), want: want, links: [2]map[string]string{{}, {}}}
 	c.Table = c.have.table
@@ -51,7 +53,8 @@ func (c *Comparison) ofHosts(rs *policy.Ruleset, t *translator) map[string][poli
 		var texts [policy.Stages][2]string
 		for stage, both := range host.Programs {
 			for d, key := range both {
-				switch p := t.programs[programKey{policy.Direction(d), key, true}]; {
+				silent := programKey{policy.Direction(d), key, true, true}
+				switch p := cmp.Or(t.programs[programKey{policy.Direction(d), key, true, false}], t.programs[silent]); {
 				case !c.Table:
 					texts[stage][d] = "there is no table inet " + TableName
 				case key != "" && p == nil:

@@ -164,3 +164,10 @@ func (d *Drop) Denied() (by Denied, ok bool) {
 	}
 	return parseDenied(d.Why)
 }
+
+// Policy is whose Log rule a packet has matched; of a name that was too long, as much as is there.
+func (d *Drop) Policy() policy.ID {
+	text, _, _ := strings.Cut(d.Why, " rule ")
+	by, _ := parseDenied(text)
+	return by.By
+}

@@ -30,13 +30,15 @@ type Engine struct {
 	closes atomic.Bool // the last Ruleset was Closed
 	shut   atomic.Bool // since the last Sync began base chains were lost, and all links are shut
 
-	mu     sync.Mutex
-	t      *translator
-	mute   bool   // the kernel cannot log
-	size   uint32 // of the sets of members
-	have   *state // nil: not known
-	held   map[string]held
-	denied map[string]Denied // by chain
+	mu       sync.Mutex
+	t        *translator
+	mute     bool // the kernel cannot log
+	manner   policy.Manner
+	noReject bool   // the kernel cannot
+	size     uint32 // of the sets of members
+	have     *state // nil: not known
+	held     map[string]held
+	denied   map[string]Denied // by chain
 }
 
 // New returns the engine of a namespace; nil is that of the process. Names of pods' links begin with linkPrefix. It touches nothing yet.
@@ -184,12 +186,12 @@ func (s *state) setMembers(a netip.Addr, ids []policy.SetID) {
 func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) error {
 	refused := map[programKey]error{}
 	remade := false
-	var noLog error
+	var lesser []error // what the kernel cannot do
 	for range tries {
 		before := stats.Transactions
 		err := e.attempt(ctx, rs, refused, stats)
 		if err == nil {
-			return errors.Join(noLog, e.refusals(rs, refused))
+			return errors.Join(append(lesser, e.refusals(rs, refused))...)
 		}
 		if stats.Transactions != before {
 			e.have = nil
@@ -206,8 +208,13 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 			return err
 		}
 		if !e.mute && mute(r) {
-			noLog = fmt.Errorf("%w: %w", ErrNoLog, r)
+			lesser = append(lesser, fmt.Errorf("%w: %w", ErrNoLog, r))
 			e.silence()
+			continue
+		}
+		if e.manner.Reject && r.Expression == "reject" {
+			lesser = append(lesser, fmt.Errorf("%w, although FelixConfiguration asks for Reject: %w", ErrNoReject, r))
+			e.noReject = true
 			continue
 		}
 		if e.blame(rs, r, refused) {
@@ -243,6 +250,7 @@ func (e *Engine) attempt(ctx context.Context, rs *policy.Ruleset, refused map[pr
 	if n := most(counts(rs.Members)); e.t == nil || n > int(e.size) {
 		e.resize(sizeFor(n))
 	}
+	e.treat(rs, content)
 	want, used := e.image(rs, refused)
 	if content != nil {
 		e.have = e.adopt(content, want)
@@ -291,7 +299,7 @@ func (e *Engine) settle(want *image, used map[programKey]bool) {
 	maps.DeleteFunc(e.held, func(link string, h held) bool { return want.links[policy.Ingress][link].Comment != h.comment })
 }
 
-func (e *Engine) resize(size uint32) { e.size, e.t = size, newTranslator(size, e.mute) }
+func (e *Engine) resize(size uint32) { e.size, e.t = size, newTranslator(size, e.mute, e.manner) }
 
 // silence makes chains that log nothing from now on.
 func (e *Engine) silence() {
@@ -362,6 +370,9 @@ func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image
 		}
 	}
 	e.hosts(rs, w, refused, used)
+	if c := mannerChain(e.manner); c != nil {
+		e.keep(w, *c)
+	}
 	return w, used
 }
 
@@ -430,8 +441,10 @@ func (e *Engine) users(rs *policy.Ruleset) map[programKey][]string {
 	for link, host := range rs.Hosts {
 		for _, programs := range host.Programs {
 			for d, key := range programs {
-				k := programKey{policy.Direction(d), key, true}
-				links[k] = append(links[k], link)
+				for _, silent := range []bool{false, true} {
+					k := programKey{policy.Direction(d), key, true, silent}
+					links[k] = append(links[k], link)
+				}
 			}
 		}
 	}

@@ -62,7 +62,7 @@ func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]erro
 	}
 	for _, h := range hostHooks {
 		h.known = known
-		own := h.byLink(rs, e.linkPrefix, func(key programKey) nft.Verdict { return e.verdict(rs, w, key, refused, used) })
+		own := h.byLink(rs, e.linkPrefix, e.manner.Reject, func(key programKey) nft.Verdict { return e.verdict(rs, w, key, refused, used) })
 		if len(own) == 0 {
 			continue
 		}
@@ -98,14 +98,14 @@ func untracks(rs *policy.Ruleset) bool {
 func (e *Engine) keep(w *image, c nft.Chain) { w.chains[c.Name], e.t.chains[c.Name] = c, c }
 
 // byLink leads from links to programs. It is empty if all allow everything.
-func (h hostHook) byLink(rs *policy.Ruleset, linkPrefix string, verdict func(programKey) nft.Verdict) (rules []nft.Rule) {
+func (h hostHook) byLink(rs *policy.Ruleset, linkPrefix string, rejects bool, verdict func(programKey) nft.Verdict) (rules []nft.Rule) {
 	judges := false
 	to := func(link string) nft.Term {
 		key := rs.Hosts[link].Programs[h.stage][h.direction]
 		if judges = judges || key != ""; key == "" {
 			return nft.Do(nft.Accept)
 		}
-		return nft.Do(verdict(programKey{h.direction, key, true}))
+		return nft.Do(verdict(programKey{h.direction, key, true, rejects && !h.answers()}))
 	}
 	for _, link := range slices.Sorted(maps.Keys(rs.Hosts)) {
 		if link != policy.AllInterfaces && !strings.HasPrefix(link, linkPrefix) {
@@ -119,6 +119,11 @@ func (h hostHook) byLink(rs *policy.Ruleset, linkPrefix string, verdict func(pro
 		return nil
 	}
 	return rules
+}
+
+// answers reports that the kernel may reject packets in the hook.
+func (h hostHook) answers() bool {
+	return h.stage != policy.Untracked && (h.hook == nft.Input || h.hook == nft.Output || h.hook == nft.Forward)
 }
 
 // before lets pass what no host endpoint governs.

@@ -21,6 +21,8 @@ type programKey struct {
 	policy.Direction
 	key  string
 	host bool // of a host endpoint
+	// silent: nothing is rejected, as the program is for a hook that cannot.
+	silent bool
 }
 
 // program is what the kernel has of a program.
@@ -62,7 +64,8 @@ type Denied struct {
 // translator makes chains and sets of programs. It keeps what it has made: names are digests of content, so that it is right for every
 // Ruleset that has the same member sets.
 type translator struct {
-	mute     bool       // log nothing
+	mute     bool // log nothing
+	manner   policy.Manner
 	members  [2]nft.Set // by family: of IPv4, of IPv6
 	chains   map[string]nft.Chain
 	sets     map[string]nft.Set
@@ -73,8 +76,8 @@ type translator struct {
 
 var families = [2]nft.Family{nft.IPv4, nft.IPv6}
 
-func newTranslator(size uint32, mute bool) *translator {
-	t := &translator{mute: mute, chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, denied: map[string]Denied{},
+func newTranslator(size uint32, mute bool, manner policy.Manner) *translator {
+	t := &translator{mute: mute, manner: manner, chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, denied: map[string]Denied{},
 		programs: map[programKey]*program{}, within: map[string]uses{}}
 	for i, f := range families {
 		t.members[i] = nft.Set{Name: memberSet(i, size), Key: []nft.Type{nft.Mark, f.Addr}, Size: size}
@@ -98,12 +101,12 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 	if !ok {
 		return nil, fmt.Errorf("program %s is not in the ruleset", key.key)
 	}
-	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
+	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction, rejects: t.manner.Reject && !key.silent}
 	var rules []nft.Rule
-	if !from.Untracked {
+	if !from.Untracked && !t.manner.Invalid {
 		rules = append(rules, nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop)))
 	}
-	if !key.host { // whose connections may be older than connection tracking, and are not ended
+	if !key.host && !t.manner.Invalid { // whose connections may be older than connection tracking, and are not ended
 		rules = append(rules, joins(invalidState))
 	}
 	var u uses
@@ -172,7 +175,7 @@ func (b *builder) matching(prefix string, d policy.Direction, when policy.Progra
 
 // logging leads to a chain that logs and comes back.
 func (b *builder) logging(r policy.LogRule, u *uses) nft.Verdict {
-	return b.chain("logs-", []nft.Rule{nft.NewRule("", nft.Within(logsPerSecond), nft.Log(LogGroup, logText(b.Direction, r)))}, uses{}, u)
+	return b.chain("logs-", []nft.Rule{nft.NewRule("", nft.Within(b.logRate()), nft.Log(LogGroup, logText(b.Direction, r)))}, uses{}, u)
 }
 
 // sequence leads to a chain for the segments up to the first to which others pass, which leads to a chain for the next.
@@ -227,7 +230,11 @@ func (b *builder) segment(s policy.Segment, pass nft.Verdict, u *uses) []nft.Rul
 // open is the direction of a link that everything passes, while a program decides on the other.
 func (t *translator) open(rs *policy.Ruleset, key programKey) *program {
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
-	return b.finish(key, []nft.Rule{joins(key.Direction.String() + " " + invalidState), nft.NewRule("", nft.Do(nft.Accept))}, uses{})
+	rules := []nft.Rule{nft.NewRule("", nft.Do(nft.Accept))}
+	if !t.manner.Invalid {
+		rules = append([]nft.Rule{joins(key.Direction.String() + " " + invalidState)}, rules...)
+	}
+	return b.finish(key, rules, uses{})
 }
 
 // joins drops what conntrack would take for a new connection in the middle of one: an answer in one that was ended, as a policy forbids it
@@ -261,8 +268,9 @@ type builder struct {
 	*translator
 	*policy.Ruleset
 	policy.Direction
-	match *nft.Verdict // if set, what is allowed goes there, and all else comes back
-	err   error
+	rejects bool
+	match   *nft.Verdict // if set, what is allowed goes there, and all else comes back
+	err     error
 }
 
 // chain keeps a chain, named by its content, and says how to get there. By collects what is used.
@@ -361,10 +369,10 @@ func (b *builder) nets(family int, key string) string {
 	return s.Name
 }
 
-// logsPerSecond bounds what is logged of the packets that one policy denies in one direction.
-const logsPerSecond = 5
+// deniedRate bounds what is logged of the packets that one policy denies in one direction.
+var deniedRate = nft.Rate{Packets: 5, Seconds: 1, Burst: 5}
 
-// verdict leads to where denied packets are logged, counted and dropped.
+// verdict leads to where denied packets are logged, counted, and dropped or rejected.
 func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
 	switch {
 	case b.match != nil && v.Allow:
@@ -377,8 +385,11 @@ func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
 		return nft.Accept
 	}
 	denied := Denied{Direction: b.Direction, By: v.By}
-	text := denied.String()
-	rules := []nft.Rule{nft.NewRule("", nft.Within(logsPerSecond), nft.Log(LogGroup, text)), nft.NewRule(text, nft.Count(), nft.Do(nft.Drop))}
+	text, end := denied.String(), nft.Do(nft.Drop)
+	if b.rejects {
+		end = nft.Reject()
+	}
+	rules := []nft.Rule{nft.NewRule("", nft.Within(deniedRate), nft.Log(LogGroup, text)), nft.NewRule(text, nft.Count(), end)}
 	if b.mute {
 		rules = rules[1:]
 	}

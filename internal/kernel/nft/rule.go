@@ -256,19 +256,30 @@ func tracked(key, bits uint32) Term {
 // PriorityRaw.
 func NoTrack() Term { return Term{expression{name: "notrack"}} }
 
+// Rate is how many packets pass in so many seconds, and how many of them may do so at once.
+type Rate struct{ Packets, Seconds, Burst uint32 }
+
 // Over matches the packets that are more than so many in a second.
-func Over(perSecond uint32) Term { return limit(perSecond, unix.NFT_LIMIT_F_INV) }
+func Over(perSecond uint32) Term { return limit(Rate{perSecond, 1, perSecond}, unix.NFT_LIMIT_F_INV) }
 
-// Within matches so many packets in a second, and not the rest.
-func Within(perSecond uint32) Term { return limit(perSecond, 0) }
+// Within matches so many packets, and not the rest.
+func Within(r Rate) Term { return limit(r, 0) }
 
-func limit(perSecond, flags uint32) Term {
+func limit(r Rate, flags uint32) Term {
 	return Term{expr("limit", func(a *nlmsg.Attributes) {
-		a.Number64(unix.NFTA_LIMIT_RATE, uint64(perSecond))
-		a.Number64(unix.NFTA_LIMIT_UNIT, 1)
-		a.Number(unix.NFTA_LIMIT_BURST, perSecond)
+		a.Number64(unix.NFTA_LIMIT_RATE, uint64(r.Packets))
+		a.Number64(unix.NFTA_LIMIT_UNIT, uint64(r.Seconds))
+		a.Number(unix.NFTA_LIMIT_BURST, r.Burst)
 		a.Number(unix.NFTA_LIMIT_TYPE, unix.NFT_LIMIT_PKTS)
 		a.Number(unix.NFTA_LIMIT_FLAGS, flags)
+	})}
+}
+
+// Reject drops the packet, and tells its sender by an ICMP error that the port is not reachable. It is for the hooks input, forward and output.
+func Reject() Term {
+	return Term{expr("reject", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMPX_UNREACH)
+		a.Add(unix.NFTA_REJECT_ICMP_CODE, []byte{unix.NFT_REJECT_ICMPX_PORT_UNREACH})
 	})}
 }
 

@@ -1,0 +1,59 @@
+package policies
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// What Log rules match is a sample that begins as FelixConfiguration says; with a rate for each rule all is logged, up to a bound.
+func TestLogRules(t *testing.T) {
+	id := policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "audit"}
+	const several = 20
+	for name, tt := range map[string]struct {
+		manner policy.Manner
+		prefix string
+		lines  int
+		want   string
+	}{
+		"a sample":  {policy.Manner{}, "", 1, "prefix=calico-packet"},
+		"specifics": {policy.Manner{}, "a%k b%t c%n d%p %z", 1, `prefix="anp bsecurity caudit dshop/audit %z"`},
+		"a rate":    {policy.Manner{Logs: policy.LogRate{Packets: 50, Seconds: 1, Burst: 50}}, "", several, "prefix=calico-packet"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var text strings.Builder
+			w := New(Options{Log: slog.New(slog.NewTextHandler(&text, nil)), Drops: func(context.Context) (<-chan netpol.Drop, error) {
+				drops := make(chan netpol.Drop, several+1)
+				for port := range several {
+					drops <- netpol.Drop{Why: "ingress " + id.String() + " rule 0", Logged: true, DstPort: uint16(port)}
+				}
+				drops <- netpol.Drop{Why: "ingress " + id.String()}
+				close(drops)
+				cancel()
+				return drops, nil
+			}})
+			tier := policy.Tier{Name: "security", Order: 1}
+			w.inForce.selection = policy.Select(policy.State{Policies: []policy.Policy{{ID: id, Tier: tier}}})
+			w.SetManner(tt.manner, tt.prefix)
+			w.logDrops(ctx)
+			if n := strings.Count(text.String(), "Log rule"); n != tt.lines || strings.Count(text.String(), tt.want) != n {
+				t.Errorf("%d lines, want %d with %s:\n%s", n, tt.lines, tt.want, &text)
+			}
+		})
+	}
+	now, taken := time.Now(), 0
+	for s := (perSecond{}); s.takes(now) && taken <= mostLogs; taken++ {
+	}
+	if taken != mostLogs {
+		t.Errorf("%d lines in a second, want %d", taken, mostLogs)
+	}
+	if got := expand("%t %k %p", "x", policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "a"}); got != "x gnp a" {
+		t.Errorf("a policy of no namespace: %s", got)
+	}
+}

@@ -1,0 +1,69 @@
+package netpol
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// mannerPrefix begins the name of a chain to which nothing leads. The name says what the agent alone is told, so that `node policy`, and an agent that
+// has not been told yet, find it. With the defaults there is no such chain.
+const mannerPrefix = "manner-"
+
+// mannerChain is nil for the defaults. Its rule is there because chains without rules are found by known names only.
+func mannerChain(m policy.Manner) *nft.Chain {
+	if m == (policy.Manner{}) {
+		return nil
+	}
+	name := fmt.Sprintf("%s%t-%t-%d-%d-%d", mannerPrefix, m.Reject, m.Invalid, m.Logs.Packets, m.Logs.Seconds, m.Logs.Burst)
+	return &nft.Chain{Name: name, Rules: []nft.Rule{nft.NewRule("", nft.Do(nft.Return))}}
+}
+
+// mannerOf reads the name of the chain that a table has.
+func mannerOf(content *nft.Content) (m policy.Manner) {
+	for _, name := range content.Chains() {
+		text, ours := strings.CutPrefix(name, mannerPrefix)
+		text = strings.ReplaceAll(text, "-", " ")
+		if !ours {
+			continue
+		}
+		if _, err := fmt.Sscan(text, &m.Reject, &m.Invalid, &m.Logs.Packets, &m.Logs.Seconds, &m.Logs.Burst); err != nil {
+			return policy.Manner{}
+		}
+	}
+	return m
+}
+
+// ErrNoReject is in the error of the Sync that has found that the kernel cannot answer what policies deny: all is done but for that, and so it is
+// from then on.
+var ErrNoReject = errors.New("packets that policies deny are dropped without an answer")
+
+// treat takes in how packets are treated; content is what was read of the table, if it was.
+func (e *Engine) treat(rs *policy.Ruleset, content *nft.Content) {
+	now := e.manner
+	switch {
+	case rs.Manner != nil:
+		now = *rs.Manner
+	case content != nil:
+		now = mannerOf(content)
+	}
+	now.Reject = now.Reject && !e.noReject
+	if now == e.manner {
+		return
+	}
+	e.manner = now
+	if e.t != nil {
+		e.resize(e.size)
+	}
+}
+
+// logRate is that of a Log rule.
+func (t *translator) logRate() nft.Rate {
+	if t.manner.Logs == (policy.LogRate{}) {
+		return deniedRate
+	}
+	return nft.Rate(t.manner.Logs)
+}
