@@ -284,6 +284,9 @@ func (s *scene) schema(t *testing.T, resource string) (all []change) {
 			all = append(all, change{path: []string{part, name}, value: map[string]any{
 				"string": "thief", "integer": int64(77), "boolean": true, "array": []any{}, "object": map[string]any{},
 			}[kind]})
+			if kind == "boolean" {
+				all = append(all, change{path: []string{part, name}, value: false})
+			}
 		}
 	}
 	return all
@@ -504,7 +507,7 @@ func TestModelDeletes(t *testing.T) {
 	m.done(8, 20)
 }
 
-// TestModelClaims: affinities of all nodes, ranges, names, types and states.
+// TestModelClaims: affinities of all nodes, ranges, names, types and states; the last name is that of the node's affinity to another range.
 func TestModelClaims(t *testing.T) {
 	s := newScene(t)
 	m := newMatrix(t)
@@ -514,8 +517,8 @@ func TestModelClaims(t *testing.T) {
 	}
 	for _, node := range []string{s.thief, s.victim, s.thief + "-x", ""} {
 		for _, cidr := range ranges {
-			for _, named := range []string{s.thief, s.victim, s.thief + "-x"} {
-				name := named + "-" + strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr)
+			suffix := "-" + strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr)
+			for _, name := range []string{s.thief + suffix, s.victim + suffix, s.thief + "-x" + suffix, s.thief + "-10-97-0-64-26"} {
 				for _, kind := range []string{"", "host", "virtual"} {
 					for _, state := range []string{"pending", "confirmed", "x"} {
 						a := with(with(affinity(strings.TrimRight(name, "-"), node, cidr), "type", kind), "state", state)
