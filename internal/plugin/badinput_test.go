@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -298,41 +297,6 @@ func TestLostAnswerToThePodPatch(t *testing.T) {
 	w.proxy.setRule(nil)
 	s.del(t).ok(t)
 	s.wantAnnotations(t, "", s.container)
-	nothing()
-}
-
-// The runtime, or the kernel for want of memory, kills the plugin when the pod is wired already.
-func TestKilledDuringAdd(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	s := w.newPod(t, "web")
-	nothing := w.unchanged(t)
-	reached, killed := make(chan struct{}), make(chan struct{})
-	w.proxy.setRule(func(request string, rw http.ResponseWriter, r *http.Request, next http.Handler) {
-		if request == patchPod {
-			close(reached)
-			<-killed
-			panic(http.ErrAbortHandler)
-		}
-		next.ServeHTTP(rw, r)
-	})
-	c := s.call(t, "ADD")
-	cmd := exec.Command("/opt/cni/bin/calico")
-	cmd.Env, cmd.Stdin = c.env(), strings.NewReader(c.stdin)
-	w.host.On(t, cmd.Start)
-	select {
-	case <-reached:
-	case <-time.After(time.Minute):
-		t.Error("ADD does not get to the pod")
-	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Error(err)
-	}
-	_ = cmd.Wait() // says that it was killed
-	close(killed)
-	w.proxy.setRule(nil)
-	w.host.Link(t, s.hostVeth())
-	s.del(t).ok(t)
 	nothing()
 }
 

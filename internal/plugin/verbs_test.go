@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -600,51 +599,4 @@ func TestNoLogFile(t *testing.T) {
 	a := w.host.call(t, s.call(t, "ADD", set("log_file_path", "/proc/none/cni.log"), set("ipam_lock_file", "/proc/none/lock")))
 	address(t, a.result(t))
 	difftest.Contains(t, a.stderr, "log_file_path", "without the host's lock")
-}
-
-// TestParallelPods: a node that boots gets all its pods at once. What its agent knows is from before.
-func TestParallelPods(t *testing.T) {
-	t.Parallel()
-	for _, facts := range []bool{false, true} {
-		t.Run(fmt.Sprintf("facts %v", facts), func(t *testing.T) { testParallelPods(t, facts) })
-	}
-}
-
-func testParallelPods(t *testing.T, facts bool) {
-	const n = 30
-	w := newWorld(t)
-	if facts {
-		w.tellFacts(t, nil)
-	}
-	pods := make([]*sandbox, n)
-	for i := range pods {
-		pods[i] = w.newPod(t, fmt.Sprintf("web-%d", i))
-	}
-	nothing := w.unchanged(t)
-	added := make([]answer, n)
-	each := func(do func(i int)) {
-		var wg sync.WaitGroup
-		for i := range n {
-			wg.Go(func() { do(i) })
-		}
-		wg.Wait()
-	}
-	each(func(i int) { added[i] = pods[i].add(t) })
-	held := map[netip.Addr]*sandbox{}
-	for i, a := range added {
-		held[address(t, a.result(t))] = pods[i]
-	}
-	if len(held) != n {
-		t.Errorf("%d pods have %d addresses", n, len(held))
-	}
-	w.wantHeld(t, held)
-	if blocks := len(w.affinities(t)); blocks != 1 {
-		t.Errorf("%d pods use %d blocks of 64 addresses", n, blocks)
-	}
-
-	each(func(i int) { added[i] = pods[i].del(t) })
-	for _, a := range added {
-		a.ok(t)
-	}
-	nothing()
 }
