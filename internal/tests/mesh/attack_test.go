@@ -192,3 +192,24 @@ func TestStolenRanges(t *testing.T) {
 	claims("10.90.66.64/28")
 	meshtest.Eventually(t, func() error { return th.watcher.Has(t, "10.90.66.64/28 via 10.90.66.1") })
 }
+
+// reports waits until a node reports a problem that contains all parts.
+func reports(t *testing.T, n *meshtest.Node, parts ...string) {
+	t.Helper()
+	meshtest.Eventually(t, func() error {
+		r, err := n.Status()
+		if err != nil {
+			return err
+		}
+		for _, problem := range r.Problems {
+			missing := false
+			for _, part := range parts {
+				missing = missing || !strings.Contains(problem, part)
+			}
+			if !missing {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s reports %q, want a problem with %q", n.Name, r.Problems, parts)
+	})
+}

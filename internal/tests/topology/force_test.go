@@ -1,10 +1,14 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -104,6 +109,16 @@ func (f *force) now(t testing.TB) {
 	f.before, f.begun = uptimes(t, f.nodes...), time.Now()
 }
 
+// nowBut records the uptimes before a change that resets the sessions of one node with the others.
+func (f *force) nowBut(t testing.TB, one *meshtest.Node) {
+	t.Helper()
+	f.now(t)
+	for _, n := range f.nodes {
+		delete(f.before[n], one.Prefix.Addr().String())
+		delete(f.before[one], n.Prefix.Addr().String())
+	}
+}
+
 // holds waits until check succeeds, logs the time, and fails the test if a session with other peers than but was reset.
 func (f *force) holds(t testing.TB, what string, check func() error, but ...string) {
 	t.Helper()
@@ -187,9 +202,16 @@ func TestInForce(t *testing.T) {
 	noBlocks := func(*meshtest.Node) map[string]string { return nil }
 
 	f.now(t)
+	peer.Spec.Password = passwordRef("missing")
 	f.Create(t, peer)
-	f.holds(t, "a BGPPeer is created: all have the session", f.established(t))
-	f.holds(t, "a BGPPeer is created: the router knows all blocks", f.announced(t, f.allBlocks("")))
+	f.holds(t, "a BGPPeer is created whose password is not there: there is no session until then", f.complains(t, "there is no session until then", true))
+	if f.established(t)() == nil {
+		t.Error("there is a session without the password")
+	}
+	f.now(t)
+	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Password = nil })
+	f.holds(t, "a BGPPeer needs no password any more: all have the session", f.established(t))
+	f.holds(t, "a BGPPeer needs no password any more: the router knows all blocks", f.announced(t, f.allBlocks("")))
 
 	f.now(t)
 	f.Create(t, &api.BGPFilter{Meta: api.Meta{Name: "nothing"}, Spec: api.BGPFilterSpec{ExportV4: []api.BGPFilterRule{{Action: "Reject"}}}})
@@ -247,6 +269,8 @@ func TestInForce(t *testing.T) {
 	f.meshGoes(t, configuration)
 	f.roleChanges(t)
 	f.labelMoves(t, peer)
+	f.listenerMoves(t, configuration)
+	f.agentStartsWithoutFilter(t, peer)
 
 	f.now(t)
 	pool := &api.IPPool{Meta: api.Meta{Name: "pods"}}
@@ -273,11 +297,12 @@ func TestInForce(t *testing.T) {
 	}
 }
 
+func passwordRef(key string) *api.BGPPassword {
+	return &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "bgp-passwords", Key: key}}
+}
+
 // secretChanges sets a password, another one, and one that cannot be read.
 func (f *force) secretChanges(t *testing.T, peer *api.BGPPeer) {
-	ref := func(key string) *api.BGPPassword {
-		return &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "bgp-passwords", Key: key}}
-	}
 	at := func(password string) {
 		for _, n := range f.nodes {
 			f.tor.SetPassword(n.Prefix.Addr(), password)
@@ -293,19 +318,19 @@ func (f *force) secretChanges(t *testing.T, peer *api.BGPPeer) {
 	}
 	f.now(t)
 	at("one")
-	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Password = ref("tor") })
+	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Password = passwordRef("tor") })
 	f.holds(t, "a BGPPeer gets a password, and the router, too: sessions are new", renewed, torAddr)
 	f.now(t)
 	at("two")
 	f.secret(t, "two")
 	f.holds(t, "a Secret is changed, and the router, too: sessions are new", renewed, torAddr)
 	f.now(t)
-	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Password = ref("missing") })
+	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Password = passwordRef("missing") })
 	f.holds(t, "a BGPPeer names a key that is not there: it is named, and the last password stays", f.complains(t, "missing", true))
 	time.Sleep(time.Second)
 	f.before.untouched(t, "a key that is not there")
 	f.now(t)
-	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Password = ref("tor") })
+	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Password = passwordRef("tor") })
 	f.holds(t, "the key is there again", f.complains(t, "missing", false))
 }
 
@@ -355,13 +380,7 @@ func (f *force) roleChanges(t *testing.T) {
 			return nil
 		}
 	}
-	now := func() {
-		f.now(t)
-		for _, n := range f.nodes {
-			delete(f.before[n], last.Prefix.Addr().String())
-			delete(f.before[last], n.Prefix.Addr().String())
-		}
-	}
+	now := func() { f.nowBut(t, last) }
 	inner := &api.BGPPeer{Meta: api.Meta{Name: "inner"}, Spec: api.BGPPeerSpec{Node: last.Name, PeerSelector: "all()"}}
 	now()
 	f.Create(t, inner)
@@ -407,4 +426,75 @@ func (f *force) labelMoves(t *testing.T, peer *api.BGPPeer) {
 	f.holds(t, "a BGPPeer selects the same nodes in another way", f.established(t))
 	time.Sleep(time.Second)
 	f.before.untouched(t, "a BGPPeer selects the same nodes in another way, a second later")
+}
+
+// listenerMoves changes the port and the addresses at which a node listens.
+func (f *force) listenerMoves(t *testing.T, configuration *api.BGPConfiguration) {
+	last := f.nodes[len(f.nodes)-1]
+	addr := last.Prefix.Addr().String()
+	connected := func(port uint16) func() error {
+		return func() error {
+			for _, n := range f.nodes[:len(f.nodes)-1] {
+				if p := sessions(t, n)[addr]; p.Port != port || p.State != "Established" || !p.Since.After(f.begun) {
+					return fmt.Errorf("%s: the session with %s, port %d, is %s since %v: %s", n.Name, last.Name, p.Port, p.State, p.Since, p.LastError)
+				}
+			}
+			return nil
+		}
+	}
+	listens := func(at string) func() error {
+		return func() error {
+			if text := last.Run(t, "ss", "-Hltn"); !strings.Contains(text, " "+at+" ") {
+				return fmt.Errorf("%s does not listen at %s: %s", last.Name, at, text)
+			}
+			return nil
+		}
+	}
+	own := &api.BGPConfiguration{Meta: api.Meta{Name: "node." + last.Name}, Spec: api.BGPConfigurationSpec{ListenPort: 1790}}
+	f.nowBut(t, last)
+	f.Create(t, own)
+	f.holds(t, "a node's listenPort: the others connect there", connected(1790))
+	f.now(t)
+	change(t, f.world, configuration, func(c *api.BGPConfiguration) { c.Spec.BindMode = "None" })
+	f.holds(t, "bindMode None: a node listens at all addresses", listens("0.0.0.0:1790"))
+	f.now(t)
+	change(t, f.world, configuration, func(c *api.BGPConfiguration) { c.Spec.BindMode = "" })
+	f.holds(t, "no bindMode: a node listens at its own address", listens(addr+":1790"))
+	f.nowBut(t, last)
+	f.Remove(t, own)
+	f.holds(t, "no listenPort: the others connect to the usual one", connected(179))
+}
+
+// agentStartsWithoutFilter kills an agent while a BGPFilter is missing: the next one uses what the earlier one persisted.
+func (f *force) agentStartsWithoutFilter(t *testing.T, peer *api.BGPPeer) {
+	first := f.nodes[0]
+	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Filters = []string{"missing"} })
+	meshtest.Eventually(t, f.complains(t, "missing", true))
+	meshtest.Eventually(t, func() error {
+		text, err := os.ReadFile(filepath.Join(first.Dir, "run/tortie/world.json"))
+		if err == nil && !strings.Contains(string(text), `{"peer":{"metadata":{"name":"tor"`) {
+			err = errors.New("no persisted state of the peer")
+		}
+		return err
+	})
+	begun := time.Now()
+	first.Signal(t, syscall.SIGKILL)
+	first.Start(t, meshtest.Build)
+	meshtest.Eventually(t, func() error {
+		r, err := first.Status()
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(r.Peers, func(p nodestatus.Peer) bool { return p.Address == torAddr })
+		if i < 0 || r.Peers[i].State != "Established" || r.Peers[i].Since.Before(begun) {
+			return fmt.Errorf("no session with the router again: %+v", r.Peers)
+		}
+		return nil
+	})
+	meshtest.Eventually(t, f.complains(t, "missing", true))
+	change(t, f.world, peer, func(p *api.BGPPeer) { p.Spec.Filters = nil })
+	meshtest.Eventually(t, f.complains(t, "missing", false))
+	for i, n := range f.nodes {
+		peersWith(t, n, f.meshOf(i, torAddr, otherAddr)...)
+	}
 }
