@@ -110,6 +110,9 @@ func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 	if k.IPVS {
 		t.to.Warn(desired.NodeObject(t.node), "PolicyBypassed", policies.IPVSText)
 	}
+	if k.LockedOut {
+		t.to.Warn(desired.NodeObject(t.node), "PolicyLocksOut", policies.LockoutText)
+	}
 	err := errors.Join(k.Err, k.Refused)
 	if len(k.SameLink) > 0 {
 		err = errors.Join(err, errors.New(strings.Join(k.SameLink, "\n")))

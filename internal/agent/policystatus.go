@@ -65,6 +65,7 @@ func (m *metrics) addPolicies(w *policies.Worker) {
 		gauge("tortie_policy_policies", "Policies of the cluster that are in force.", of(func(k *policies.Seen) float64 { return number(k.Policies) })),
 		gauge("tortie_policy_left_out", "Policies that cannot be read: their last versions that could are in force, if there were any.", of(func(k *policies.Seen) float64 { return number(len(k.LeftOut)) })),
 		gauge("tortie_policy_invalid", "Policies with a part that cannot be read, which allows nothing.", of(func(k *policies.Seen) float64 { return number(len(k.Invalid)) })),
+		gauge("tortie_policy_locks_out", "1: policies of host endpoints deny this node the API server, to which TORTIE_POLICY_LOCKOUT_GUARD keeps the way open.", of(func(k *policies.Seen) float64 { return truth(k.LockedOut) })),
 		gauge("tortie_policy_programs", "Different lists of rules that the pods of this node have.", of(func(k *policies.Seen) float64 { return number(k.Programs) })),
 		gauge("tortie_policy_members", "Addresses of pods that these name.", of(func(k *policies.Seen) float64 { return number(k.Members) })),
 		gauge("tortie_policy_apply_seconds", "How long the last change or comparison of the kernel's rules took.", of(func(k *policies.Seen) float64 { return k.Took.Seconds() })),

@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -52,6 +55,45 @@ func Addresses(cfg *rest.Config) []netip.Addr {
 		found[i] = found[i].Unmap()
 	}
 	return found
+}
+
+// Endpoints are Addresses with the API server's port.
+func Endpoints(cfg *rest.Config) (all []netip.AddrPort) {
+	_, port := hostPort(cfg)
+	for _, a := range Addresses(cfg) {
+		all = append(all, netip.AddrPortFrom(a, port))
+	}
+	return all
+}
+
+// hostPort is where the API server is; port 0: the configuration does not say.
+func hostPort(cfg *rest.Config) (host string, port uint16) {
+	server, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return "", 0
+	}
+	number, err := strconv.ParseUint(cmp.Or(server.Port(), "443"), 10, 16)
+	if err != nil {
+		return "", 0
+	}
+	return server.Hostname(), uint16(number)
+}
+
+// Answers returns what opens a connection to the API server by a dialer, and closes it when the API server has proved its name.
+func Answers(cfg *rest.Config) func(context.Context, *net.Dialer) error {
+	return func(ctx context.Context, dialer *net.Dialer) error {
+		encryption, err := rest.TLSConfigFor(cfg)
+		if err != nil {
+			return fmt.Errorf("API server's certificates: %w", err)
+		}
+		host, port := hostPort(cfg)
+		by := tls.Dialer{NetDialer: dialer, Config: encryption}
+		c, err := by.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
 }
 
 // OpenStore returns the datastore at the same API server and as the same user.

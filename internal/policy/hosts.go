@@ -35,6 +35,8 @@ type HostRules struct {
 	Nodes     []netip.Addr
 	IPIP      bool
 	VXLANPort uint16 // 0: none
+	// Open: the node's own programs may connect to these, also where another address is put in their place, but for sockets that ask to be judged.
+	Open []netip.AddrPort
 	// DropFromPods: pods of the node open no connections to its programs, whatever their policies allow.
 	DropFromPods bool
 }

@@ -71,6 +71,9 @@ func (w *Worker) hostsMoved() (bool, error) {
 	if !w.todo.host && !w.todo.routes || w.compiled.rules == nil {
 		return false, nil
 	}
+	if w.closesWay() {
+		return true, nil
+	}
 	now, before := w.hostRules(), w.model.Host
 	if !reflect.DeepEqual(w.mannerKnown(), w.model.Manner) || now.DropFromPods != before.DropFromPods || w.model.HasHosts() && !reflect.DeepEqual(now, before) {
 		return true, nil

@@ -37,6 +37,8 @@ type Seen struct {
 	// Unlisted are policies that deny more than they should until the API server has listed what they name.
 	Unlisted []policy.ID
 
+	// LockedOut: policies of host endpoints deny this node the API server, to which the way is open therefore.
+	LockedOut bool
 	// SameLink names pods that are closed because they have the same link.
 	SameLink []string
 
@@ -131,6 +133,7 @@ func (w *Worker) describe(s *Seen) {
 	if s.Unlisted = nil; w.synced && w.model.late(time.Now()) {
 		s.Unlisted = w.model.closed
 	}
+	s.LockedOut = w.inForce.trial != nil && w.inForce.trial.lockedOut
 	if w.inForce.rules == nil {
 		return
 	}
@@ -173,6 +176,9 @@ func (s *Seen) Problems() (texts []string) {
 	if s.Lacks != nil {
 		texts = append(texts, strings.Split(s.Lacks.Error(), "\n")...)
 	}
+	if s.LockedOut {
+		texts = append(texts, LockoutText)
+	}
 	texts = append(texts, s.SameLink...)
 	if s.IPVS {
 		texts = append(texts, IPVSText)
@@ -193,6 +199,10 @@ func (s *Seen) Problems() (texts []string) {
 	}
 	return texts
 }
+
+// LockoutText says what the lockout guard has found.
+const LockoutText = "policies of host endpoints deny this node the API server, to which alone the way stays open: change these policies, or add its " +
+	"port to failsafeOutboundHostPorts"
 
 // IPVSText says what IPVS does to policies.
 const IPVSText = "kube-proxy uses IPVS (link kube-ipvs0): its packets to Services pass by the rules of policies, which hold for packets to pods' own " +

@@ -69,6 +69,8 @@ type Options struct {
 	Drops DropsOf
 	// Flows records connections; nil: nobody does.
 	Flows Flows
+	// APIServer keeps policies of host endpoints from locking the node out; nil: nothing does.
+	APIServer *APIServer
 	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: nobody is told.
 	Decided func(stayOut bool)
 }
@@ -87,6 +89,7 @@ type Worker struct {
 	Options
 	sweepWanted chan struct{}
 	hostChanged chan struct{}
+	onTrial     chan struct{}
 	placed      chan struct{}
 
 	mu      sync.RWMutex // guards what follows: Run alone writes it
@@ -131,6 +134,7 @@ type compiled struct {
 	selection *policy.Selection
 	routed    routed
 	tried
+	trial *trial // of host endpoints; nil: there are none, or nothing is guarded. mu guards what it points to
 }
 
 // todo is what a pass has to do besides looking whether to enforce.
@@ -140,7 +144,7 @@ var everything = todo{feed: true, routes: true, table: true, host: true}
 
 // New returns a Worker for Run.
 func New(o Options) *Worker {
-	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), hostChanged: make(chan struct{}, 1), placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause),
+	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), hostChanged: make(chan struct{}, 1), onTrial: make(chan struct{}, 1), placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause),
 		probing: wait.Backoff{First: firstProbe, Most: mostProbe}}
 	w.seen = Seen{Mode: o.Mode, Keeps: o.KeepConnections, Reason: reasonStarting}
 	return w
@@ -153,6 +157,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		g.Go(func() error { return w.Feed.Run(ctx) })
 		g.Go(func() error { w.sweeps(ctx); return nil })
 		g.Go(func() error { w.logDrops(ctx); return nil })
+		g.Go(func() error { w.tries(ctx); return nil })
 		if w.Flows != nil {
 			g.Go(func() error { return w.Flows.Run(ctx) })
 		}
@@ -325,7 +330,7 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 		w.model.Invalid[id] = append(slices.Clip(w.model.Invalid[id]), policy.TooLargeText)
 	}
 	w.forbids = w.compiled.rules == nil || mayForbid(&w.compiled.rules.Ruleset, &rules.Ruleset) || w.forbids
-	w.compiled = compiled{rules, selection, routed, tried}
+	w.compiled = compiled{rules, selection, routed, tried, w.guard(&rules.Ruleset)}
 	return nil
 }
 
@@ -348,6 +353,9 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	}
 	w.synced = true
 	w.mu.Lock()
+	if w.compiled.trial != w.inForce.trial {
+		wait.Signal(w.onTrial)
+	}
 	w.inForce = w.compiled
 	w.mu.Unlock()
 	w.showFlows()

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -165,6 +166,11 @@ func (h hostHook) always(r policy.HostRules, nodes []nft.Set) []nft.Rule {
 			rules = append(rules, h.failsafe(f, nft.SrcPort))
 		}
 	}
+	if h.stage == policy.Terminal && h.direction == policy.Egress {
+		for _, to := range r.Open {
+			rules = append(rules, open(to))
+		}
+	}
 	for i, f := range families {
 		if len(nodes[i].Elements) == 0 {
 			continue
@@ -194,6 +200,26 @@ func (h hostHook) failsafe(s policy.Failsafe, port nft.Field) nft.Rule {
 		terms = append([]nft.Term{f.Is(), h.peer(f).Between(nft.AddrKey(s.Net.Masked().Addr()), nft.AddrKey(lastOf(s.Net)))}, terms...)
 	}
 	return nft.NewRule("", append(terms, nft.Do(nft.Accept))...)
+}
+
+// judgedPriority is SO_PRIORITY of sockets that programs of host endpoints judge whatever HostRules.Open says. Unlike a mark it changes no route.
+const judgedPriority = 0x54500001
+
+// AskJudgement makes programs of host endpoints judge a socket whatever HostRules.Open says. It is a Control of net.Dialer.
+func AskJudgement(_, _ string, c syscall.RawConn) (err error) {
+	if refused := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, judgedPriority)
+	}); refused != nil {
+		return refused
+	}
+	return err
+}
+
+// open lets connections pass that were opened to an address and a port of TCP.
+func open(to netip.AddrPort) nft.Rule {
+	f := nft.FamilyOf(to.Addr())
+	return nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), f.Dialled.Is(nft.AddrKey(to.Addr())),
+		nft.DialledPort.Is(nft.PortKey(to.Port())), nft.Priority.IsNot(nft.WordKey(judgedPriority)), nft.Do(nft.Accept))
 }
 
 // lastOf is the last address of a network.

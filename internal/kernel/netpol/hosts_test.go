@@ -54,6 +54,7 @@ func hostSample() *policy.Ruleset {
 		Inbound:  []policy.Failsafe{{Protocol: unix.IPPROTO_TCP, Port: 22}, {Protocol: unix.IPPROTO_TCP, Port: 179, Net: netip.MustParsePrefix("10.0.0.0/8")}},
 		Outbound: []policy.Failsafe{{Protocol: unix.IPPROTO_UDP, Port: 53, Net: netip.MustParsePrefix("fd00::/65")}},
 		Nodes:    []netip.Addr{addr("10.0.0.1"), addr("10.0.0.2"), addr("fd00::2")}, IPIP: true, VXLANPort: 4789, DropFromPods: true,
+		Open: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:443"), netip.MustParseAddrPort("[fd00:96::1]:443")},
 	}
 	return rs
 }
@@ -163,8 +164,13 @@ func listen(t *testing.T, ns *netnstest.NS, at netip.AddrPort) {
 
 func dial(t *testing.T, from *netnstest.NS, to netip.AddrPort, wait time.Duration) (c net.Conn, err error) {
 	t.Helper()
+	return dialBy(t, &net.Dialer{Timeout: wait}, from, to)
+}
+
+func dialBy(t *testing.T, by *net.Dialer, from *netnstest.NS, to netip.AddrPort) (c net.Conn, err error) {
+	t.Helper()
 	from.Within(t, func() error {
-		c, err = net.DialTimeout("tcp", to.String(), wait)
+		c, err = by.Dial("tcp", to.String())
 		return nil
 	})
 	if err == nil {
@@ -254,6 +260,22 @@ func TestLockout(t *testing.T) {
 		{Direction: policy.Egress, Reason: "from pod to its node"}} {
 		if counters[d].Packets == 0 {
 			t.Errorf("nothing is counted for %v of %v", d, counters)
+		}
+	}
+
+	// What the way is open to is reached, by its own address and by that of a Service, but by sockets that ask to be judged.
+	h.node.Route(t, "203.0.113.0/24", outsideAddr.String(), "")
+	h.node.Run(t, "nft", "add table ip services; add chain ip services out { type nat hook output priority -100; }; "+
+		"add rule ip services out ip daddr 203.0.113.1 tcp dport 443 dnat to 192.0.2.2:6443; add rule ip services out ip daddr 203.0.113.1 tcp dport 444 dnat to 192.0.2.2:6443")
+	for _, to := range []string{"192.0.2.2:6443", "203.0.113.1:443"} {
+		at := netip.MustParseAddrPort(to)
+		rs.HostRules.Open = []netip.AddrPort{at}
+		mustSync(t, h.Engine, rs)
+		reaches(t, true, h.node, at.Addr(), at.Port())
+		reaches(t, false, h.node, outsideAddr, 6666)
+		reaches(t, false, h.node, addr("203.0.113.1"), 444)
+		if _, err := dialBy(t, &net.Dialer{Timeout: 300 * time.Millisecond, Control: netpol.AskJudgement}, h.node, at); err == nil {
+			t.Errorf("%s: a socket that asks to be judged is not", to)
 		}
 	}
 

@@ -81,7 +81,8 @@ func everything() *policy.Ruleset {
 	return &policy.Ruleset{
 		Hosts: map[string]policy.Host{"link1": host, policy.AllInterfaces: host},
 		HostRules: policy.HostRules{Inbound: policy.DefaultInbound(), Outbound: []policy.Failsafe{{Protocol: unix.IPPROTO_TCP, Port: 1, Net: netip.MustParsePrefix("192.0.2.0/24")}},
-			Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, IPIP: true, VXLANPort: 1, DropFromPods: true},
+			Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, IPIP: true, VXLANPort: 1, DropFromPods: true,
+			Open: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("[2001:db8::1]:1")}},
 		Closed: true, Endpoints: map[string]policy.Endpoint{"link": {UID: "uid", Programs: [2]string{"p", "p"}}, "open": {UID: "uid"}},
 		Programs: map[string]policy.Program{"p": program, "s": sequence, "u": untracked}, Nets: map[string][]policy.Range{"n": {one("192.0.2.0"), one("2001:db8::")}},
 		Members: map[netip.Addr][]policy.SetID{netip.MustParseAddr("192.0.2.9"): {1}, netip.MustParseAddr("2001:db8::9"): {1}},

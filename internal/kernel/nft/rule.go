@@ -93,6 +93,7 @@ var (
 	InIndex  = meta(unix.NFT_META_IIF, 4) // NoLink of what programs of the node send
 	InLink   = meta(unix.NFT_META_IIFNAME, 16)
 	OutLink  = meta(unix.NFT_META_OIFNAME, 16)
+	Priority = meta(unix.NFT_META_PRIORITY, 4) // of a socket: SO_PRIORITY
 	L4Proto  = meta(unix.NFT_META_L4PROTO, 1)
 	NFProto  = meta(unix.NFT_META_NFPROTO, 1)
 	SrcPort  = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2) // of TCP, UDP and SCTP: compare L4Proto first
@@ -102,6 +103,20 @@ var (
 	ICMPTypeCode = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)
 	tcpFlags     = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
 )
+
+// DialledPort is the port that a connection was opened to, before it was translated. What is not tracked has none.
+var DialledPort = original(unix.NFT_CT_PROTO_DST, 2)
+
+// original is a field of the packet that opened a connection.
+func original(key uint32, size int) Field {
+	return Field{size, func(register uint32) Term {
+		return Term{expr("ct", func(a *nlmsg.Attributes) {
+			a.Number(unix.NFTA_CT_KEY, key)
+			a.Number(unix.NFTA_CT_DREG, register)
+			a.Add(unix.NFTA_CT_DIRECTION, []byte{0})
+		})}
+	}}
+}
 
 // Quoted4 and Quoted6 are the addresses in the header of the packet that an error of ICMP is about. Compare L4Proto first.
 var (
@@ -124,14 +139,16 @@ type Family struct {
 	Addr Type
 	// Src and Dest are the fields of its header. A rule must have the family's Is before it compares them.
 	Src, Dest Field
+	// Dialled is the address that a connection was opened to, before it was translated.
+	Dialled Field
 
 	nfproto byte
 }
 
 // The families.
 var (
-	IPv4 = Family{IPv4Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 4), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4), unix.NFPROTO_IPV4}
-	IPv6 = Family{IPv6Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 16), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 24, 16), unix.NFPROTO_IPV6}
+	IPv4 = Family{IPv4Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 4), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4), original(unix.NFT_CT_DST_IP, 4), unix.NFPROTO_IPV4}
+	IPv6 = Family{IPv6Addr, payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 16), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 24, 16), original(unix.NFT_CT_DST_IP6, 16), unix.NFPROTO_IPV6}
 )
 
 // FamilyOf returns the family of an address.

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -169,6 +171,9 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 		return agent.Deps{}, err
 	}
 	policy := newPolicies(cfg, feed, kernel, table, recorded, log)
+	if cfg.LockoutGuard {
+		policy.worker.APIServer = guarded(cluster.Endpoints(rest), cluster.Answers(rest))
+	}
 	return agent.Deps{
 		Dataplane: agent.Dataplane{
 			Kernel: kernel,
@@ -202,6 +207,22 @@ func newFlows(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, 
 		o.File = &flows.File{Path: cfg.Flows.File, Size: int64(cfg.Flows.FileSize) << 20, Old: cfg.Flows.OldFiles}
 	}
 	return flows.New(o), nil
+}
+
+// askTime bounds one try to reach the API server.
+const askTime = 5 * time.Second
+
+// guarded is how the API server is reached, which policies of host endpoints are not to forbid.
+func guarded(addresses []netip.AddrPort, answers func(context.Context, *net.Dialer) error) *policies.APIServer {
+	return &policies.APIServer{Addresses: addresses, Patience: policies.LockoutPatience, Answers: func(ctx context.Context, judged bool) bool {
+		ctx, cancel := context.WithTimeout(ctx, askTime)
+		defer cancel()
+		var dialer net.Dialer
+		if judged {
+			dialer.Control = netpol.AskJudgement
+		}
+		return answers(ctx, &dialer) == nil
+	}}
 }
 
 func newPolicies(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, table *nft.Table, recorded *flows.Recorder, log *slog.Logger) policyParts {

@@ -1,0 +1,43 @@
+package policies
+
+import (
+	"testing"
+	"time"
+)
+
+func TestTrial(t *testing.T) {
+	type answer struct {
+		after        int // seconds
+		judged, open bool
+	}
+	for name, c := range map[string]struct {
+		answers []answer
+		want    string
+	}{
+		"answered at once":                    {[]answer{{0, true, false}}, "passed"},
+		"answered late":                       {[]answer{{0, false, true}, {59, true, false}}, "passed"},
+		"answered after it was locked out":    {[]answer{{0, false, true}, {60, false, true}, {90, true, false}}, "passed"},
+		"locked out":                          {[]answer{{0, false, true}, {30, false, true}, {60, false, true}}, "locked out"},
+		"not long enough":                     {[]answer{{0, false, true}, {59, false, true}}, "on trial"},
+		"the API server is away":              {[]answer{{0, false, false}, {60, false, false}, {600, false, false}}, "on trial"},
+		"it comes back, and one try fails":    {[]answer{{0, false, true}, {30, false, false}, {600, false, true}}, "on trial"},
+		"it comes back, and all fail":         {[]answer{{0, false, false}, {600, false, true}, {660, false, true}}, "locked out"},
+		"it goes away when it was locked out": {[]answer{{0, false, true}, {60, false, true}, {90, false, false}}, "locked out"},
+	} {
+		var tried trial
+		begun := time.Unix(1e9, 0)
+		for _, a := range c.answers {
+			tried = tried.after(begun.Add(time.Duration(a.after)*time.Second), a.judged, a.open, time.Minute)
+		}
+		got := "on trial"
+		if tried.passed {
+			got = "passed"
+		}
+		if tried.lockedOut {
+			got = "locked out"
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
