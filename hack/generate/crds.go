@@ -160,7 +160,7 @@ func (g *generator) version(t api.Type, name string, info *markers.TypeInfo) (*a
 }
 
 // unruled removes the rules of a schema. Each costs the API server 5 ms when it takes a definition and again when it first serves the kind, and
-// what staged policies say harms nobody: their problems are in the agents' status.
+// what staged policies say harms nobody: Events name their problems.
 func unruled(schema *apiext.JSONSchemaProps) {
 	schema.XValidations = nil
 	for name, property := range schema.Properties {

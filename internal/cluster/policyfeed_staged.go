@@ -70,7 +70,8 @@ func (f *PolicyFeed) refreshStaged(v *StagedView) {
 
 // readStaged reads what is tried out. What cannot be read is not tried out, and named.
 func readStaged(v *StagedView, s *PolicyState) {
-	take := func(staged policy.Staged, tried bool, err error) {
+	v.Each(s.Tiers, func(_ api.Resource, read ReadsStaged) {
+		staged, tried, err := read()
 		if err != nil {
 			s.NotTried[staged.By] = []string{err.Error()}
 		}
@@ -80,14 +81,33 @@ func readStaged(v *StagedView, s *PolicyState) {
 		if tried {
 			s.Staged = append(s.Staged, staged)
 		}
-	}
+	})
+}
+
+// ReadsStaged converts a staged policy; tried is false if there is nothing to try out.
+type ReadsStaged func() (s policy.Staged, tried bool, err error)
+
+// Each calls take with each object, and what reads it.
+func (v *StagedView) Each(tiers map[string]policy.Tier, take func(o api.Resource, read ReadsStaged)) {
 	for _, o := range v.NetworkPolicies {
-		take(policy.FromStagedNetworkPolicy(o, s.Tiers))
+		take(o, func() (policy.Staged, bool, error) { return policy.FromStagedNetworkPolicy(o, tiers) })
 	}
 	for _, o := range v.GlobalNetworkPolicies {
-		take(policy.FromStagedGlobalNetworkPolicy(o, s.Tiers))
+		take(o, func() (policy.Staged, bool, error) { return policy.FromStagedGlobalNetworkPolicy(o, tiers) })
 	}
 	for _, o := range v.KubernetesNetworkPolicies {
-		take(policy.FromStagedKubernetesNetworkPolicy(o))
+		take(o, func() (policy.Staged, bool, error) { return policy.FromStagedKubernetesNetworkPolicy(o) })
 	}
+}
+
+// Policies are the objects as if they were enforced. What is not tried out, or is a deletion, is read as a policy that counts for nothing.
+func (v *StagedView) Policies(tiers map[string]policy.Tier) (all []PolicyObject) {
+	v.Each(tiers, func(o api.Resource, read ReadsStaged) {
+		m := o.GetMeta()
+		all = append(all, PolicyObject{o, policyID(o.ResourceType(), m.Namespace, m.Name), func() (policy.Policy, error) {
+			s, _, err := read()
+			return s.Policy, err
+		}})
+	})
+	return all
 }

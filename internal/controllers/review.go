@@ -103,6 +103,9 @@ func interestOf(policies []policy.Policy) policy.Interest {
 	var i policy.Interest
 	for j := range policies {
 		p := &policies[j]
+		if p.Applies == [2]bool{} {
+			continue
+		}
 		i.All = i.All || p.Subject.Namespace == "" || namedPorts(p)[policy.Egress]
 		i.Namespaces = append(i.Namespaces, p.Subject.Namespace)
 	}

@@ -88,8 +88,9 @@ func TestReviewOfHostPolicies(t *testing.T) {
 
 // Pods are watched as far as the policies need them, which are few in a large cluster.
 func TestInterestOfAReview(t *testing.T) {
-	own := policy.Policy{Subject: policy.Pods{Namespace: "a"}}
-	other := policy.Policy{Subject: policy.Pods{Namespace: "b"}}
+	ingress := [2]bool{policy.Ingress: true}
+	own := policy.Policy{Applies: ingress, Subject: policy.Pods{Namespace: "a"}}
+	other := policy.Policy{Applies: ingress, Subject: policy.Pods{Namespace: "b"}}
 	port := own
 	port.Rules[policy.Ingress] = []policy.Rule{{Ports: []policy.Port{{Name: "http"}}}}
 	egress := own
@@ -103,7 +104,8 @@ func TestInterestOfAReview(t *testing.T) {
 		{[]policy.Policy{own, other, own}, false, []string{"a", "b"}},
 		{[]policy.Policy{port, other}, false, []string{"a", "b"}},
 		{[]policy.Policy{egress}, true, nil},
-		{[]policy.Policy{{}, own}, true, nil},
+		{[]policy.Policy{{Applies: ingress}, own}, true, nil},
+		{[]policy.Policy{{}, own}, false, []string{"a"}},
 	} {
 		if i := interestOf(c.of); i.All != c.all || !slices.Equal(i.Namespaces, c.in) {
 			t.Errorf("%+v: %+v", c, i)

@@ -82,7 +82,7 @@ func (r *reviews) look(ctx context.Context, now time.Time) {
 // editions returns the policies as they are. Calico's tiers change how a policy is to be read, but not what is said of it.
 func editions(view *cluster.PolicyView) (all []edition) {
 	tiers, _ := policy.FromCalicoTiers(view.Calico.Tiers)
-	for _, p := range view.Policies(tiers) {
+	for _, p := range append(view.Policies(tiers), view.Staged.Policies(tiers)...) {
 		m := p.GetMeta()
 		all = append(all, edition{m.UID + "/" + m.ResourceVersion, reference(p, m), p.Read})
 	}

@@ -149,7 +149,9 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 	if cfg.NoPolicy {
 		deps.Policies, err = cluster.NewPolicies(rest, log)
 	} else {
-		deps.PolicyFeed, err = cluster.NewPolicyFeed(rest, noNode, log)
+		if deps.PolicyFeed, err = cluster.NewPolicyFeed(rest, noNode, log); err == nil {
+			err = deps.PolicyFeed.WatchStaged()
+		}
 	}
 	if err != nil {
 		return controllers.Deps{}, err

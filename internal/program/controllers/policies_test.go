@@ -114,9 +114,14 @@ func TestPoliciesAreReviewed(t *testing.T) {
 	}}}
 	w.create(calico)
 	want[calico.UID] = []string{"PolicySelectsNoPod"}
+	staged := &api.CalicoStagedNetworkPolicy{Meta: api.Meta{Namespace: "default", Name: "staged"}, Spec: api.CalicoStagedNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
+		Types: []string{"Ingress"}, Ingress: []api.CalicoRule{{Action: "Allow", Source: api.CalicoEntityRule{Selector: "team =="}}},
+	}}}
+	w.create(staged)
+	want[staged.UID] = []string{"InvalidPolicy"}
 	w.start("one", "", "TORTIE_POLICY=auto")
 	eventually(t, func() error {
-		list, err := w.core.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=NetworkPolicy"})
+		list, err := w.core.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
