@@ -94,7 +94,7 @@ func (c *command) parse(name string, args []string, w io.Writer) (format string,
 	flags.StringVar(&c.settings.Nodename, "node", c.settings.Nodename, "`name` of this node; from NODENAME")
 	flags.StringVar(&c.settings.Kubeconfig, "kubeconfig", c.settings.Kubeconfig, "kubeconfig `file`; empty means the pod's own service account; from KUBECONFIG")
 	if strings.HasSuffix(name, "diff") {
-		flags.StringVar(&c.file, "f", "", "`file` with NetworkPolicies and ClusterNetworkPolicies; - is standard input")
+		flags.StringVar(&c.file, "f", "", "`file` with policies, also staged ones, which are judged as if they were enforced; - is standard input")
 		flags.BoolVar(&c.deletes, "delete", false, "the policies of the file are deleted, not written")
 	}
 	for {

@@ -52,6 +52,9 @@ type Flow struct {
 type change struct {
 	view     cluster.PolicyView // the file's objects
 	policies []policy.Policy    // what these say: see read
+	staged   []policy.Staged    // likewise
+	said     []string           // of staged policies that try nothing out
+	about    map[policy.ID]bool // policies that are written or deleted: see over
 	problems []string
 	deletes  bool
 }
@@ -64,7 +67,7 @@ func parsePolicies(name string, data []byte) (*change, error) {
 			return nil, fmt.Errorf("%s, document %d: %w", name, i+1, err)
 		}
 	}
-	if len(c.view.Policies(nil)) == 0 {
+	if len(c.view.Policies(nil))+len(c.view.Staged.Policies(nil)) == 0 {
 		return nil, fmt.Errorf("%s has no policy: it must have %s", name, kindsText)
 	}
 	return &c, nil
@@ -125,6 +128,12 @@ func (c *change) parse(data []byte) error {
 		return parse(data, &v.Calico.NetworkPolicies)
 	case calico + " GlobalNetworkPolicy":
 		return parse(data, &v.Calico.GlobalNetworkPolicies)
+	case calico + " StagedNetworkPolicy":
+		return parse(data, &v.Staged.NetworkPolicies)
+	case calico + " StagedGlobalNetworkPolicy":
+		return parse(data, &v.Staged.GlobalNetworkPolicies)
+	case calico + " StagedKubernetesNetworkPolicy":
+		return parse(data, &v.Staged.KubernetesNetworkPolicies)
 	}
 	return fmt.Errorf("apiVersion %q, kind %q: must be %s", m.APIVersion, m.Kind, kindsText)
 }
@@ -132,7 +141,8 @@ func (c *change) parse(data []byte) error {
 const (
 	// calicoClients is the apiVersion that Calico's own clients give to the same objects.
 	calicoClients = "projectcalico.org/v3"
-	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or crd.projectcalico.org/v1 NetworkPolicy or GlobalNetworkPolicy"
+	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or crd.projectcalico.org/v1 NetworkPolicy, " +
+		"GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy or StagedKubernetesNetworkPolicy"
 )
 
 // parse reads an object; one of a namespace is in default unless it says another.
@@ -165,13 +175,35 @@ func (c *change) read(tiers map[string]policy.Tier) error {
 		}
 		c.policies = append(c.policies, p)
 	}
-	return nil
+	return c.readStaged(tiers)
+}
+
+// readStaged converts staged policies, which are judged as if they were enforced.
+func (c *change) readStaged(tiers map[string]policy.Tier) (err error) {
+	c.view.Staged.Each(tiers, func(o api.Resource, read cluster.ReadsStaged) {
+		s, tried, wrong := read()
+		switch {
+		case wrong != nil:
+			err = cmp.Or(err, fmt.Errorf("%s: %w", s.By, wrong))
+		case c.deletes:
+			err = cmp.Or(err, fmt.Errorf("%s: -delete changes nothing, as the policy decides on nothing: name the policy that it is for, or give it stagedAction Delete", s.By))
+		case !tried:
+			c.said = append(c.said, s.By.String()+": nothing is tried out (stagedAction)")
+		default:
+			c.staged = append(c.staged, s)
+		}
+		for _, problem := range s.Problems {
+			c.problems = append(c.problems, fmt.Sprintf("%s: %s", s.By, problem))
+		}
+	})
+	return err
 }
 
 // over returns the state with the policies in the place of those of the same name, or added, or without these, and says which they are.
 func (c *change) over(s policy.State) (after policy.State, said []string) {
 	after = s
 	after.Policies = slices.Clone(s.Policies)
+	c.about = map[policy.ID]bool{}
 	for _, p := range c.policies {
 		at := slices.IndexFunc(after.Policies, func(o policy.Policy) bool { return o.ID == p.ID })
 		what := "changed"
@@ -186,8 +218,33 @@ func (c *change) over(s policy.State) (after policy.State, said []string) {
 			after.Policies[at] = p
 		}
 		said = append(said, p.ID.String()+": "+what)
+		c.about[p.ID] = true
 	}
-	return after, said
+	return c.overStaged(after, said)
+}
+
+func (c *change) overStaged(s policy.State, said []string) (policy.State, []string) {
+	after, by := policy.WithStaged(s, c.staged)
+	there := map[policy.ID]bool{} // staged policies for which there is one
+	for _, p := range s.Policies {
+		there[by[p.ID]] = true
+	}
+	for id := range by {
+		c.about[id] = true
+	}
+	for _, staged := range c.staged {
+		what := "enforced it would be new"
+		switch {
+		case staged.Delete && !there[staged.By]:
+			what = "the policy that it deletes is not there"
+		case staged.Delete:
+			what = "enforced it would delete " + staged.ID.String()
+		case there[staged.By]:
+			what = "enforced it would change " + staged.ID.String()
+		}
+		said = append(said, staged.By.String()+": "+what)
+	}
+	return after, append(said, c.said...)
 }
 
 // port is one that is compared.
@@ -221,7 +278,7 @@ func diff(before policy.State, c *change, declared map[policy.PodKey][]port) *Di
 		if ports := declared[p.PodKey]; len(ports) > 0 {
 			return ports
 		}
-		return named(c.policies)
+		return named(append(slices.Clip(c.policies), stagedOf(c.staged)...))
 	}
 	x.pods = addressed(before)
 	x.find(before, after, c)
@@ -233,6 +290,13 @@ func diff(before policy.State, c *change, declared map[policy.PodKey][]port) *Di
 		}
 	}
 	return &Difference{Policies: said, Problems: c.problems, TooLarge: x.tooLarge(), Pods: len(x.pods), Judged: x.judged, Flows: x.sorted()}
+}
+
+func stagedOf(all []policy.Staged) (policies []policy.Policy) {
+	for _, s := range all {
+		policies = append(policies, s.Policy)
+	}
+	return policies
 }
 
 // find compiles both states for all pods, as if they were on this node, and finds whom the change is about.
@@ -248,8 +312,7 @@ func (x *comparison) find(before, after policy.State, c *change) {
 		for _, p := range x.pods {
 			changed := func(s *policy.State) bool {
 				return slices.ContainsFunc(s.Policies, func(o policy.Policy) bool {
-					same := func(n policy.Policy) bool { return n.ID == o.ID }
-					return o.Applies[d] && slices.ContainsFunc(c.policies, same) && s.Selects(&o.Subject, p)
+					return o.Applies[d] && c.about[o.ID] && s.Selects(&o.Subject, p)
 				})
 			}
 			x.affected[d][p.PodKey] = changed(&before) || changed(&after) || x.closes(p, policy.Direction(d))
