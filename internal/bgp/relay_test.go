@@ -21,47 +21,6 @@ func withPassword(password string, peers []bgp.Peer) []bgp.Peer {
 	return peers
 }
 
-func TestPasswords(t *testing.T) {
-	t.Parallel()
-	nine, ten := pair(t)
-	nine.Originate("10.1.9.0/26", "fd01:9::/122")
-	nine.SetPeers(withPassword("sesame", dualStackMesh(nine.Host, ten.Host))...)
-	ten.SetPeers(withPassword("simsim", dualStackMesh(ten.Host, nine.Host))...)
-	for _, addr := range []netip.Addr{ten.V4, ten.V6} {
-		nine.WaitError(addr, "MD5 password wrong or missing on one side")
-	}
-	for _, addr := range []netip.Addr{nine.V4, nine.V6} {
-		ten.WaitError(addr, "for their MD5 signature: MD5 password wrong or missing on one side")
-	}
-
-	ten.SetPeers(withPassword("sesame", dualStackMesh(ten.Host, nine.Host))...)
-	nine.WaitEstablished(ten.V4, ten.V6)
-	ten.WaitLearned("10.1.9.0/26 fd01:9::/122")
-
-	// One side takes it away, for IPv4: that session ends, and can't come back; the other one stays.
-	since := ten.Peer(nine.V6).Since
-	peers := withPassword("sesame", dualStackMesh(nine.Host, ten.Host))
-	peers[0].Password = ""
-	nine.SetPeers(peers...)
-	nine.WaitError(ten.V4, "it expects an MD5 password")
-	if p := ten.Peer(nine.V4); p.State == bgp.Established {
-		t.Errorf("the session without a password: %+v", p)
-	}
-	if p := ten.Peer(nine.V6); p.State != bgp.Established || !p.Since.Equal(since) {
-		t.Errorf("the other session: %+v", p)
-	}
-	// The other side follows.
-	peers = withPassword("sesame", dualStackMesh(ten.Host, nine.Host))
-	peers[0].Password = ""
-	ten.SetPeers(peers...)
-	ten.WaitEstablished(nine.V4, nine.V6)
-	for _, s := range []*bgptest.Speaker{nine, ten} {
-		if log := s.Log(); strings.Contains(log, "sesame") || strings.Contains(log, "simsim") {
-			t.Errorf("the log of %s has the password", s.V4)
-		}
-	}
-}
-
 // A password is changed on one side first and on the other some time later; nobody loses a path over it.
 func TestPasswordIsChanged(t *testing.T) {
 	t.Parallel()

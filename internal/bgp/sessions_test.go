@@ -177,57 +177,6 @@ func TestLearnedPathsAreNotPassedOn(t *testing.T) {
 	difftest.Want(t, "snapshot", want, right.Snapshot()[:1])
 }
 
-func TestKilledSpeakerComesBack(t *testing.T) {
-	t.Parallel()
-	nine, ten := pair(t)
-	nine.Originate("10.1.9.0/26", "10.1.9.64/26")
-	nine.SetPeers(mesh(nine.Host, ten.Host)...)
-	ten.SetPeers(mesh(ten.Host, nine.Host)...)
-	ten.WaitLearned("10.1.9.0/26 10.1.9.64/26")
-
-	nine.End(syscall.SIGKILL)
-	bgptest.Eventually(t, func() error {
-		if p := ten.Peer(nine.V4); p.State == bgp.Established || !p.Restarting || p.LastError == "" {
-			return fmt.Errorf("session to the killed peer: %+v", p)
-		}
-		return nil
-	})
-	bgptest.Eventually(t, func() error {
-		paths := ten.Snapshot()
-		if len(paths) != 2 {
-			t.Fatalf("paths of the killed peer: %v", paths)
-		}
-		for _, p := range paths {
-			if !p.Stale {
-				return fmt.Errorf("path %s of the killed peer is not stale", p.Prefix)
-			}
-		}
-		return nil
-	})
-
-	again := nine.Host.Speaker()
-	again.Call(bgptest.Call{Method: "Start", Local: bgp.Local{
-		ASN: 64512, RouterID: nine.V4, Listen: []netip.Addr{nine.V6, nine.V4}, Restarting: true,
-	}})
-	again.Originate("10.1.9.0/26") // the second block was released meanwhile
-	peers := mesh(again.Host, ten.Host)
-	peers[0].RestartTime = 3 * time.Second
-	again.SetPeers(peers...)
-	bgptest.Eventually(t, func() error {
-		paths := ten.Snapshot()
-		if len(paths) == 0 || paths[0].Prefix != netip.MustParsePrefix("10.1.9.0/26") {
-			t.Fatalf("the path was lost on the way: %v", paths)
-		}
-		if paths[0].Stale || len(paths) != 1 {
-			return fmt.Errorf("paths not yet confirmed: %v", paths)
-		}
-		return nil
-	})
-	if p := again.Peer(ten.V4); p.State != bgp.Established || p.LastErrorAt.After(p.Since) {
-		t.Errorf("session after the restart: %+v", p)
-	}
-}
-
 func TestExitKeepsPathsCeaseDropsThem(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)

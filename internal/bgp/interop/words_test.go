@@ -194,39 +194,3 @@ func endOfRIB(addr netip.Addr) []byte {
 	}
 	return bgptest.Message(bgptest.Update, bgptest.UpdateBody(nil, []byte{0x80, 15, 3, 0, 2, 1}, nil)...)
 }
-
-// A peer that announces our own block, and prefers it more than we do, does not stop our announcement to the others.
-func TestOwnBlockOfAnother(t *testing.T) {
-	t.Parallel()
-	lan, node := node(t)
-	thief, honest := lan.Host(10), lan.Host(11)
-	honest.Daemon(bgptest.BIRD1, partner(11, node.Host))
-	node.SetPeers(append(peers(node.Host, honest), peers(node.Host, thief, func(p *bgp.Peer) { p.Passive = true })...)...)
-	waitKernels(t, honest, node.Host, ownBlocks...)
-	record := honest.Monitor()
-
-	session, _ := thief.Establish(node.V4, ourASN, 0)
-	mine := netip.MustParsePrefix(ownBlocks[0])
-	marker := netip.MustParsePrefix("10.77.0.0/26")
-	session.Send(bgptest.UpdateMessage(thief.V4, 4000, mine), bgptest.UpdateMessage(thief.V4, 100, marker))
-	bgptest.Eventually(t, func() error {
-		paths := node.LearnedFrom(thief.V4)
-		if len(paths) != 1 || paths[0].Prefix != marker {
-			return fmt.Errorf("learned %v, want %s alone", paths, marker)
-		}
-		return nil
-	})
-	// What it says afterwards still arrives, and so would a withdrawal from before.
-	node.Originate(append([]string{"10.78.0.0/26"}, ownBlocks...)...)
-	waitKernels(t, honest, node.Host, "10.78.0.0/26")
-	waitKernels(t, honest, node.Host, ownBlocks...)
-	if lost := record.Lost(ownBlocks[0]); len(lost) > 0 {
-		t.Errorf("%s was taken from an honest peer's kernel: %q", ownBlocks[0], lost)
-	}
-	// A peer that comes later gets it, too.
-	late := lan.Host(12)
-	late.Daemon(bgptest.BIRD2, partner(12, node.Host))
-	node.SetPeers(append(peers(node.Host, honest), append(peers(node.Host, late),
-		peers(node.Host, thief, func(p *bgp.Peer) { p.Passive = true })...)...)...)
-	waitKernels(t, late, node.Host, ownBlocks...)
-}
