@@ -60,33 +60,18 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	second[modulesPath], err = moduleList(o.root)
-	if err != nil {
-		return err
-	}
-	second["docs/fence.csv"], err = commaSeparated(fence.Rows())
-	if err != nil {
-		return err
-	}
-	second[findingsPath], err = findings()
-	if err != nil {
-		return err
-	}
-	second[metricsPath], err = metrics(o.root)
-	if err != nil {
-		return err
-	}
-	second[fieldsPath], err = fields()
-	if err != nil {
-		return err
-	}
-	second[manifestPath], err = manifest(o)
-	if err != nil {
-		return err
-	}
-	second[uninstallPath], err = uninstall(o)
-	if err != nil {
-		return err
+	for path, content := range map[string]func() ([]byte, error){
+		modulesPath:      func() ([]byte, error) { return moduleList(o.root) },
+		"docs/fence.csv": func() ([]byte, error) { return commaSeparated(fence.Rows()) },
+		findingsPath:     findings,
+		metricsPath:      func() ([]byte, error) { return metrics(o.root) },
+		fieldsPath:       fields,
+		manifestPath:     func() ([]byte, error) { return manifest(o) },
+		uninstallPath:    func() ([]byte, error) { return uninstall(o) },
+	} {
+		if second[path], err = content(); err != nil {
+			return err
+		}
 	}
 	overlays, err := kustomize(o)
 	if err != nil {

@@ -49,14 +49,22 @@ func TestCatalogueIsOfTheCode(t *testing.T) {
 					t.Errorf("%s, table %s: %q is there twice", File, table, text)
 				}
 				seen[text] = true
-				for _, part := range joint.Split(text, -1) {
-					if part = strings.Trim(part, ` :="`); len(part) >= shortest && !strings.Contains(all, part) {
-						t.Errorf("%s, table %s: %q of %q is neither in the code nor in the chart", File, table, part, text)
-					}
+				for _, part := range unknown(text, all) {
+					t.Errorf("%s, table %s: %q of %q is neither in the code nor in the chart", File, table, part, text)
 				}
 			}
 		}
 	}
+}
+
+// unknown returns the parts of a message's text that are not in any of the texts of code and chart.
+func unknown(text, all string) (parts []string) {
+	for _, part := range joint.Split(text, -1) {
+		if part = strings.Trim(part, ` :="`); len(part) >= shortest && !strings.Contains(all, part) {
+			parts = append(parts, part)
+		}
+	}
+	return parts
 }
 
 // TestCatalogueIsComplete: each Event, alert, refusal of a policy and error of the chart has an entry.

@@ -77,30 +77,32 @@ func (e *expiry) verify(read blockRead) {
 	}
 }
 
-// freeAll writes the blocks in parallel. After a conflict a block is read and checked again.
+// freeAll writes the blocks in parallel.
 func (e *expiry) freeAll(ctx context.Context, blocks []blockRead) error {
 	failed := make([]error, len(blocks))
 	var g errgroup.Group
 	g.SetLimit(maxParallel)
 	for i, read := range blocks {
-		g.Go(func() error {
-			first := true
-			failed[i] = e.client.retry(ctx, func() error {
-				if !first {
-					again, err := e.client.readBlocks(ctx, []netip.Prefix{read.cidr})
-					if err != nil {
-						return err
-					}
-					read = again[0]
-				}
-				first = false
-				return e.free(ctx, read)
-			})
-			return nil
-		})
+		g.Go(func() error { failed[i] = e.freeBlock(ctx, read); return nil })
 	}
 	_ = g.Wait() // failed has the errors
 	return errors.Join(failed...)
+}
+
+// freeBlock frees in one block. After a conflict the block is read and checked again.
+func (e *expiry) freeBlock(ctx context.Context, read blockRead) error {
+	first := true
+	return e.client.retry(ctx, func() error {
+		if first {
+			first = false
+			return e.free(ctx, read)
+		}
+		again, err := e.client.readBlocks(ctx, []netip.Prefix{read.cidr})
+		if err != nil {
+			return err
+		}
+		return e.free(ctx, again[0])
+	})
 }
 
 // free releases the holders' addresses in one block.
