@@ -27,7 +27,7 @@ type RawFelix struct {
 	InvalidToo            *bool  `env:"FELIX_DISABLECONNTRACKINVALIDCHECK" default:"" help:"As disableConntrackInvalidCheck."`
 	LogPrefix             string `env:"FELIX_LOGPREFIX" default:"" help:"As logPrefix."`
 	LogRate               string `env:"FELIX_LOGACTIONRATELIMIT" default:"" help:"As logActionRateLimit, such as 10/second."`
-	LogBurst              *int   `env:"FELIX_LOGACTIONRATELIMITBURST" default:"" help:"As logActionRateLimitBurst."`
+	LogBurst              *int   `env:"FELIX_LOGACTIONRATELIMITBURST" default:"" is:"0-65535" help:"As logActionRateLimitBurst."`
 	SourceSpoofing        string `env:"FELIX_WORKLOADSOURCESPOOFING" default:"" is:"Disabled|Any" help:"As workloadSourceSpoofing: Any or Disabled."`
 }
 
