@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -39,7 +40,7 @@ or an address; PORT is a number, or the name of a port of the pod TO; PROTOCOL i
 Service is judged by the pods behind it: name one of these.
 
 diff says which connections between existing pods would be allowed or denied if the policies of the file were created or changed, or with
--delete deleted.
+-delete deleted, and which open connections of this node and its pods would be denied.
 
 `
 
@@ -187,8 +188,33 @@ func (c *command) diff(ctx context.Context) (answer, error) {
 	if err := change.read(k.tiers); err != nil {
 		return nil, fmt.Errorf("-f %s: %w", c.file, err)
 	}
-	d := diff(k.State, change, ports)
-	return d, nil
+	kernel, err := netlinkx.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer kernel.Close()
+	open, err := c.openFlows(kernel)
+	if err == nil {
+		err = k.addInterfaces()
+	}
+	if err != nil {
+		d := diff(k.State, change, ports, nil)
+		d.Unseen = fmt.Sprintf("%v: this takes CAP_NET_ADMIN in the host's network", err)
+		return d, nil
+	}
+	return diff(k.State, change, ports, open), nil
+}
+
+func (c *command) openFlows(kernel *netlinkx.Conn) (*openFlows, error) {
+	cfg, err := cluster.Connect(c.settings.Kubeconfig, "tortie-node-policy")
+	if err != nil {
+		return nil, err
+	}
+	open, err := readFlows(kernel)
+	if err == nil {
+		open.api = cluster.Endpoints(cfg)
+	}
+	return open, err
 }
 
 func readFile(name string) ([]byte, error) {

@@ -28,6 +28,9 @@ type Difference struct {
 	Pods   int    `json:"pods"`
 	Judged int    `json:"judged"`
 	Flows  []Flow `json:"flows"`
+	// Sessions are open connections of this node and its pods that will be denied. Unseen says why they are not known.
+	Sessions []Session `json:"sessions,omitempty"`
+	Unseen   string    `json:"unseen,omitempty"`
 }
 
 // What a verdict becomes.
@@ -270,8 +273,8 @@ type flowKey struct {
 	port
 }
 
-// diff compares the states. declared are the ports that pods' containers declare.
-func diff(before policy.State, c *change, declared map[policy.PodKey][]port) *Difference {
+// diff compares the states. declared are the ports that pods' containers declare; open are the connections of this node, nil if they are not known.
+func diff(before policy.State, c *change, declared map[policy.PodKey][]port, open *openFlows) *Difference {
 	after, said := c.over(before)
 	x := comparison{flows: map[flowKey]*Flow{}, group: grouping(before, after)}
 	x.ports = func(p *policy.Pod) []port {
@@ -289,7 +292,11 @@ func diff(before policy.State, c *change, declared map[policy.PodKey][]port) *Di
 			}
 		}
 	}
-	return &Difference{Policies: said, Problems: c.problems, TooLarge: x.tooLarge(), Pods: len(x.pods), Judged: x.judged, Flows: x.sorted()}
+	d := &Difference{Policies: said, Problems: c.problems, TooLarge: x.tooLarge(), Pods: len(x.pods), Judged: x.judged, Flows: x.sorted()}
+	if open != nil {
+		d.Sessions = x.sessions(open, ends{open.own, localAddresses(&before)})
+	}
+	return d
 }
 
 func stagedOf(all []policy.Staged) (policies []policy.Policy) {
@@ -498,6 +505,7 @@ func (d *Difference) WriteText(w io.Writer) error {
 		}
 		b.WriteString("\n" + tabulate(rows))
 	}
+	d.writeSessions(&b)
 	if len(d.TooLarge) > 0 {
 		b.WriteString("\nToo large where one node has all of these pods, which is how they are judged:\n  " + strings.Join(d.TooLarge, "\n  ") + "\n")
 	}

@@ -158,34 +158,60 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 
 // hostNotes say which host endpoints of this node deny the connection, if it passes their interface.
 func (k *known) hostNotes(asked connection, compiled *policy.Compiled, own map[netip.Addr]bool, source, target netip.Addr) (notes []string) {
-	mine := map[netip.Addr]bool{}
-	for _, key := range k.Local {
-		for _, a := range k.Pods[key].Addresses {
-			mine[a] = true
-		}
-	}
-	applies := map[string]bool{
-		"received": own[target] && !own[source] && !mine[source], "sent": own[source] && !own[target] && !mine[target],
-		"forwarded in": mine[target] && !mine[source] && !own[source], "forwarded out": mine[source] && !mine[target] && !own[target],
-		"untracked in": !own[source] && !mine[source], "untracked out": own[source] && !own[target] && !mine[target],
-		"before DNAT": !own[source] && (own[target] || mine[target] || mine[source]),
-	}
+	e := ends{own, localAddresses(&k.State)}
 	for _, link := range slices.Sorted(maps.Keys(compiled.Hosts)) {
-		for _, p := range hostPackets {
-			at, peer, rest := target, source, ""
-			if p.Direction == policy.Egress {
-				at, peer = peer, at
-			}
-			if p.Stage != policy.Forwarded {
-				rest = "; failsafe ports pass all the same"
-			}
-			v := compiled.DecideHost(link, p.Stage, p.Direction, at, peer, policy.Packet{Protocol: asked.protocol, Port: asked.port})
-			if applies[p.text] && !v.Allow {
-				notes = append(notes, fmt.Sprintf("Host endpoint %s denies it at interface %s, where it is %s: %s%s", compiled.Hosts[link].Name, link, p.text, v.By, rest))
-			}
+		p, by, denied := e.deniedAt(compiled, link, source, target, policy.Packet{Protocol: asked.protocol, Port: asked.port})
+		if !denied {
+			continue
 		}
+		rest := ""
+		if p.Stage != policy.Forwarded {
+			rest = "; failsafe ports pass all the same"
+		}
+		notes = append(notes, fmt.Sprintf("Host endpoint %s denies it at interface %s, where it is %s: %s%s", compiled.Hosts[link].Name, link, p.text, by, rest))
 	}
 	return notes
+}
+
+// ends are the addresses of this node, and those of its pods.
+type ends struct{ own, pods map[netip.Addr]bool }
+
+// localAddresses are those of this node's pods.
+func localAddresses(s *policy.State) map[netip.Addr]bool {
+	local := map[netip.Addr]bool{}
+	for _, key := range s.Local {
+		for _, a := range s.Pods[key].Addresses {
+			local[a] = true
+		}
+	}
+	return local
+}
+
+// deniedAt says where a host endpoint denies a connection first, if that passes its interface.
+func (e ends) deniedAt(c *policy.Compiled, link string, source, target netip.Addr, packet policy.Packet) (at hostPacket, by policy.ID, denied bool) {
+	own, pods := e.own, e.pods
+	applies := map[string]bool{
+		"received": own[target] && !own[source] && !pods[source], "sent": own[source] && !own[target] && !pods[target],
+		"forwarded in": pods[target] && !pods[source] && !own[source], "forwarded out": pods[source] && !pods[target] && !own[target],
+		"untracked in": !own[source] && !pods[source], "untracked out": own[source] && !own[target] && !pods[target],
+		"before DNAT": !own[source] && (own[target] || pods[target] || pods[source]),
+	}
+	for _, p := range slices.Backward(hostPackets) {
+		ownEnd, peer := target, source
+		if p.Direction == policy.Egress {
+			ownEnd, peer = peer, ownEnd
+		}
+		if !applies[p.text] {
+			continue
+		}
+		switch v := c.DecideHost(link, p.Stage, p.Direction, ownEnd, peer, packet); {
+		case v.NoTrack:
+			return at, by, false
+		case !v.Allow:
+			return p, v.By, true
+		}
+	}
+	return at, by, false
 }
 
 // party returns an end, if it can be judged.

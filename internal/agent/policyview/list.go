@@ -34,12 +34,15 @@ type ListedHost struct {
 	Side
 }
 
-// hostPackets are the packets that have policies of their own, in the order of the list.
-var hostPackets = []struct {
+// hostPacket are packets that have policies of their own.
+type hostPacket struct {
 	text string
 	policy.Stage
 	policy.Direction
-}{
+}
+
+// hostPackets are in the order of the list, which is the reverse of that of the kernel.
+var hostPackets = []hostPacket{
 	{"received", policy.Terminal, policy.Ingress}, {"sent", policy.Terminal, policy.Egress},
 	{"forwarded in", policy.Forwarded, policy.Ingress}, {"forwarded out", policy.Forwarded, policy.Egress},
 	{"before DNAT", policy.Untranslated, policy.Ingress}, {"untracked in", policy.Untracked, policy.Ingress}, {"untracked out", policy.Untracked, policy.Egress},

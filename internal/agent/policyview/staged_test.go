@@ -34,7 +34,7 @@ func TestDiffOfStagedPolicies(t *testing.T) {
 	c, err := parsePolicies("file", []byte(stagedFile))
 	errtest.Must(t, err)
 	errtest.Must(t, c.read(nil))
-	d := diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}})
+	d := diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}}, nil)
 	said := []string{
 		"StagedNetworkPolicy shop/web: enforced it would change CalicoNetworkPolicy shop/web",
 		"StagedKubernetesNetworkPolicy shop/old: the policy that it deletes is not there",

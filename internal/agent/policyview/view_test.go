@@ -287,9 +287,9 @@ spec: {podSelector: {matchLabels: {app: client}}, policyTypes: [Egress], egress:
 	errtest.Must(t, err)
 	errtest.Must(t, c.read(nil))
 	declared := map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}, {tcp, 9090}}}
-	d := diff(k.State, c, declared)
+	d := diff(k.State, c, declared, nil)
 	golden(t, "diff", d)
-	if same := diff(k.State, &change{policies: k.Policies}, declared); len(same.Flows) > 0 {
+	if same := diff(k.State, &change{policies: k.Policies}, declared, nil); len(same.Flows) > 0 {
 		t.Errorf("the policies as they are change %+v", same.Flows)
 	}
 }
@@ -303,7 +303,7 @@ func TestDiffOfTooLargePolicies(t *testing.T) {
 	}
 	large := &change{policies: []policy.Policy{tooLarge(t, clients)}}
 	declared := map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}}
-	created := diff(k.State, large, declared)
+	created := diff(k.State, large, declared, nil)
 	golden(t, "diff-too-large", created)
 	for _, f := range created.Flows {
 		if f.Change != changeDenied || !strings.HasSuffix(f.By, " NetworkPolicy shop/large") {
@@ -311,11 +311,11 @@ func TestDiffOfTooLargePolicies(t *testing.T) {
 		}
 	}
 	k.Policies = append(k.Policies, large.policies...)
-	if same := diff(k.State, large, declared); len(same.Flows) > 0 || len(same.TooLarge) != 1 || !strings.Contains(same.TooLarge[0], "NetworkPolicy shop/large, as before: ") {
+	if same := diff(k.State, large, declared, nil); len(same.Flows) > 0 || len(same.TooLarge) != 1 || !strings.Contains(same.TooLarge[0], "NetworkPolicy shop/large, as before: ") {
 		t.Errorf("as before: %+v", same)
 	}
 	large.deletes = true
-	if gone := diff(k.State, large, declared); len(gone.Flows) != len(created.Flows) || len(gone.TooLarge) > 0 {
+	if gone := diff(k.State, large, declared, nil); len(gone.Flows) != len(created.Flows) || len(gone.TooLarge) > 0 {
 		t.Errorf("deleted: %+v", gone)
 	}
 }
@@ -341,7 +341,7 @@ spec: {namespaceSelector: has(lab), types: [Egress], egress: [{action: Allow}]}
 `))
 	errtest.Must(t, err)
 	errtest.Must(t, c.read(map[string]policy.Tier{"first": {Name: "first", Order: 1, End: policy.Deny}}))
-	d := diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}})
+	d := diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}}, nil)
 	want := []Flow{{Change: changeDenied, From: []string{"shop/client-1", "shop/client-2"}, To: []string{"shop/web-1"}, Protocol: "TCP", Port: 8080, By: "ingress CalicoNetworkPolicy shop/first.web"}}
 	if !reflect.DeepEqual(d.Flows, want) || len(d.Problems) > 0 {
 		t.Errorf("%+v, problems %v", d.Flows, d.Problems)
@@ -353,8 +353,8 @@ func TestDiffOfDeletion(t *testing.T) {
 	k := shop(t)
 	without := k.State
 	without.Policies = nil
-	created := diff(without, &change{policies: k.Policies}, nil)
-	deleted := diff(k.State, &change{policies: k.Policies, deletes: true}, nil)
+	created := diff(without, &change{policies: k.Policies}, nil, nil)
+	deleted := diff(k.State, &change{policies: k.Policies, deletes: true}, nil, nil)
 	for i := range created.Flows {
 		if created.Flows[i].Change == changeDenied {
 			created.Flows[i].Change = changeAllowed
@@ -363,7 +363,7 @@ func TestDiffOfDeletion(t *testing.T) {
 	if len(created.Flows) == 0 || !reflect.DeepEqual(deleted.Flows, created.Flows) {
 		t.Errorf("deleted: %+v\ncreated: %+v", deleted.Flows, created.Flows)
 	}
-	if again := diff(without, &change{policies: k.Policies, deletes: true}, nil); len(again.Flows) > 0 || !strings.HasSuffix(again.Policies[0], ": not there") {
+	if again := diff(without, &change{policies: k.Policies, deletes: true}, nil, nil); len(again.Flows) > 0 || !strings.HasSuffix(again.Policies[0], ": not there") {
 		t.Errorf("policies that are not there: %+v", again)
 	}
 }

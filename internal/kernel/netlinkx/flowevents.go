@@ -14,13 +14,17 @@ import (
 
 // More of linux/netfilter/nfnetlink_conntrack.h and nfnetlink_compat.h.
 const (
-	ctNew               = 0 // IPCTNL_MSG_CT_NEW
-	ctaCountersOrig     = 9
-	ctaCountersReply    = 10
-	ctaCountersPackets  = 1
-	ctaCountersBytes    = 2
-	groupConntrackNew   = 1 // NFNLGRP_CONNTRACK_NEW
-	groupConntrackEnded = 3 // NFNLGRP_CONNTRACK_DESTROY
+	ctNew                = 0 // IPCTNL_MSG_CT_NEW
+	ctaProtoInfo         = 4
+	ctaProtoInfoTCP      = 1
+	ctaProtoInfoTCPState = 1
+	tcpLastACK           = 6 // TCP_CONNTRACK_LAST_ACK; TIME_WAIT and CLOSE follow
+	ctaCountersOrig      = 9
+	ctaCountersReply     = 10
+	ctaCountersPackets   = 1
+	ctaCountersBytes     = 2
+	groupConntrackNew    = 1 // NFNLGRP_CONNTRACK_NEW
+	groupConntrackEnded  = 3 // NFNLGRP_CONNTRACK_DESTROY
 )
 
 // flowAccounting makes the kernel count packets and bytes of the connections that begin from then on, in the namespace of the calling thread.
@@ -35,6 +39,8 @@ type TrackedFlow struct {
 	Flow
 	ID             uint32
 	Sent, Received Count
+	// Closed: both ends have ended it, and the kernel remembers it for a while. Of TCP alone.
+	Closed bool
 }
 
 // FlowEvent says that a connection has begun, or ended.
@@ -118,8 +124,10 @@ func parseFlowEvent(m nlmsg.Message) (e FlowEvent, ok bool) {
 }
 
 func (f flow) tracked(attrs []byte) TrackedFlow {
+	state := nlmsg.Find(nlmsg.Find(nlmsg.Find(attrs, ctaProtoInfo), ctaProtoInfoTCP), ctaProtoInfoTCPState)
 	return TrackedFlow{
-		Flow: f.public(attrs), ID: nlmsg.Number(nlmsg.Find(attrs, ctaID)),
+		Closed: len(state) == 1 && state[0] >= tcpLastACK,
+		Flow:   f.public(attrs), ID: nlmsg.Number(nlmsg.Find(attrs, ctaID)),
 		Sent: countOf(nlmsg.Find(attrs, ctaCountersOrig)), Received: countOf(nlmsg.Find(attrs, ctaCountersReply)),
 	}
 }
