@@ -98,7 +98,8 @@ var supported = map[string]struct {
 	"CalicoStagedKubernetesNetworkPolicySpec": {"StagedKubernetesNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
 }
 
-// felixFields are those of FelixConfiguration that matter to policies, in the order of the page. Those that are ignored are no fields of api.FelixConfigurationSpec.
+// felixFields are those of FelixConfiguration that matter to policies, in the order of the page. Those that are ignored are no fields of
+// api.FelixConfigurationSpec.
 var felixFields = []struct {
 	field string
 	support
@@ -150,8 +151,8 @@ func felixRows() (rows string, err error) {
 	return rows, nil
 }
 
-// policyFields is the table of all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one of supported that does
-// not exist any more.
+// policyFields is the table of all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one of
+// supported that does not exist any more.
 func policyFields() (string, error) {
 	w := &fieldWalk{seen: map[string]bool{}, left: map[string]bool{}}
 	for name, s := range supported {

@@ -280,7 +280,7 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	a.setProblems("path", desired.Refusals(refused))
 	ways, left := judge.DesiredRoutes(accepted)
 	routes := desired.RoutesOf(ways)
-	a.FIB.Inherit(a.calico.Estate(time.Now(), s.PoolRanges()))
+	a.FIB.SetPredecessors(a.calico.Predecessors(time.Now(), s.PoolRanges()))
 	sync := a.FIB.Sync
 	if a.bgp.holding {
 		sync = a.FIB.Merge

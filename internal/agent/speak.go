@@ -310,7 +310,7 @@ func (a *Agent) addStaticRoutes(ctx context.Context, s *desired.Snapshot) {
 	if slices.EqualFunc(static, a.bgp.statics, routes.Route.Equal) {
 		return
 	}
-	a.FIB.Inherit(a.calico.Estate(time.Now(), s.PoolRanges()))
+	a.FIB.SetPredecessors(a.calico.Predecessors(time.Now(), s.PoolRanges()))
 	if _, err := a.FIB.Merge(ctx, static); err == nil { // else syncRoutes reports it
 		a.bgp.statics = static
 	}

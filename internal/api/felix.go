@@ -112,7 +112,8 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 	}
 }
 
-// FailsafePorts are ports of hosts. In JSON they may also be text, as Calico's environment has them; what is neither is one of an unreadable protocol.
+// FailsafePorts are ports of hosts. In JSON they may also be text, as Calico's environment has them; what is neither is one of an
+// unreadable protocol.
 type FailsafePorts []FailsafePort
 
 // FailsafePort is a port of a host, for peers in a network or for all.

@@ -51,7 +51,7 @@ func (h *histories) end(addr netip.Addr) {
 	delete(h.peers, addr)
 }
 
-// state notes whether a session is established and reports whether that is news. Sessions without a history are ignored:
+// state notes whether a session is established and reports whether that is a change. Sessions without a history are ignored:
 // GoBGP reports the end of a session after its removal.
 func (h *histories) state(addr netip.Addr, up bool) bool {
 	h.mu.Lock()
@@ -67,7 +67,7 @@ func (h *histories) state(addr netip.Addr, up bool) bool {
 	return true
 }
 
-// failed notes why a session is not established and reports whether that is news, and not the next one within moments.
+// failed notes why a session is not established and reports whether that is a change, and not the next one within moments.
 func (h *histories) failed(addr netip.Addr, reason string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -93,7 +93,7 @@ func (w *Watch) followSecret(ctx context.Context, name string) *secretWatch {
 	go func() {
 		select {
 		case <-ctx.Done():
-		case <-s.of.full: // that there is no Secret is news, too
+		case <-s.of.full: // the absence of the Secret is a result, too
 			w.clusterChanged()
 		}
 	}()

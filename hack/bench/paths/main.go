@@ -4,7 +4,8 @@
 // makes them, through vxlan.calico as package vxlan makes it and as ip and bridge do, through tunl0 as package encap makes it, alone and
 // with the agent's part of nftables, and through tunl0 as ip makes it. It prints one line, "paths " and JSON.
 //
-// It needs root, iperf3, ip, bridge and a kernel with VXLAN, and with IPIP unless told otherwise. Nodes are network namespaces, joined in pairs by a veth pair.
+// It needs root, iperf3, ip, bridge and a kernel with VXLAN, and with IPIP unless told otherwise. Nodes are network namespaces, joined in
+// pairs by a veth pair.
 package main
 
 import (

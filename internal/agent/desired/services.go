@@ -49,7 +49,7 @@ func (s *Snapshot) Excluded() bool { return s.Self.Labels[api.LabelExcludeNode] 
 // ServicesOn reports that addresses of services are announced.
 func (s *Snapshot) ServicesOn() bool { return s.served.On() }
 
-// Follow puts into a snapshot what is announced for services, and returns what is wrong with them. found is asked if there may be news.
+// Follow puts into a snapshot what is announced for services, and returns what is wrong with them. found is called if they may have changed.
 func (v *ServiceView) Follow(now time.Time, s *Snapshot, revision uint64, found func() state.Services) []error {
 	if !v.known || v.guard.on() || v.revision != revision || v.excluded != s.Excluded() || !v.config.Equal(s.served) {
 		v.update(now, s, found(), revision)

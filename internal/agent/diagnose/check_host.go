@@ -176,15 +176,15 @@ func (o *Observations) cniConfigs() []Finding {
 	return findings
 }
 
-// stranger is another network plugin, and what it leaves in a kernel.
-type stranger struct {
+// otherNetwork is another network plugin, and what it leaves in a kernel.
+type otherNetwork struct {
 	name     string
 	links    []string // beginnings of names
 	chains   []string // beginnings of names
 	protocol netlinkx.Protocol
 }
 
-var strangers = []stranger{
+var otherNetworks = []otherNetwork{
 	{"flannel", []string{"flannel.", "flannel-v6."}, []string{"FLANNEL-"}, 0},
 	{"Cilium", []string{"cilium_", "lxc"}, []string{"CILIUM_"}, 0},
 	{"kube-router", []string{"kube-bridge", "tun-"}, []string{"KUBE-ROUTER-"}, 0},
@@ -198,7 +198,7 @@ var strangers = []stranger{
 // otherNetworks looks for traces of other network plugins.
 func (o *Observations) otherNetworks() []Finding {
 	var findings []Finding
-	for _, s := range strangers {
+	for _, s := range otherNetworks {
 		var traces []string
 		for _, l := range o.Links {
 			if begins(l.Name, s.links) && !o.ownTunnel(l.Name) {

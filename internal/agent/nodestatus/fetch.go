@@ -30,7 +30,7 @@ func Fetch(ctx context.Context, address string) (*Report, error) {
 		return nil, err
 	}
 	if r.Node == "" {
-		return nil, fmt.Errorf("%s answers GET /status with JSON that names no node: %s", dialable(address), stranger)
+		return nil, fmt.Errorf("%s answers GET /status with JSON that names no node: %s", dialable(address), otherProgram)
 	}
 	return r, nil
 }
@@ -57,7 +57,7 @@ func Ask(ctx context.Context, address, page string, into any) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return silent(address, err)
 	case err != nil:
-		return fmt.Errorf("%s answers GET %s with something else than an agent does: %w: %s", address, request.URL.Path, err, stranger)
+		return fmt.Errorf("%s answers GET %s with something else than an agent does: %w: %s", address, request.URL.Path, err, otherProgram)
 	}
 	return nil
 }
@@ -71,11 +71,11 @@ type RefusedError struct {
 
 // Error says what to do.
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s answers GET %s with %q: %s", e.address, e.path, e.status, stranger)
+	return fmt.Sprintf("%s answers GET %s with %q: %s", e.address, e.path, e.status, otherProgram)
 }
 
 // Felix of a calico-node serves its health on the same port by default.
-const stranger = "another program has the port, such as Felix of a calico-node; name the agent's by FELIX_HEALTHHOST and FELIX_HEALTHPORT, or by -address"
+const otherProgram = "another program has the port, such as Felix of a calico-node; name the agent's by FELIX_HEALTHHOST and FELIX_HEALTHPORT, or by -address"
 
 // silent explains an error of the connection.
 func silent(address string, err error) error {

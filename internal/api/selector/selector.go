@@ -40,7 +40,8 @@ func (s Selector) Global() bool { return s.global }
 // Parse reads a selector. Empty text matches everything. An error names the text and where it went wrong.
 func Parse(text string) (Selector, error) { return parse(text, "") }
 
-// ParseScoped reads a selector of namespaces that also says what it means of things in none: all() matches what has the label, global() what does not.
+// ParseScoped reads a selector of namespaces that also says what it means of things in none: all() matches what has the label, global()
+// what does not.
 func ParseScoped(text, label string) (Selector, error) { return parse(text, label) }
 
 func parse(text, scope string) (Selector, error) {

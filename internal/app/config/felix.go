@@ -6,7 +6,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// RawFelix is the part of Calico's FELIX_ environment that overrides FelixConfigurations. Empty leaves a setting to the object node.NAME, and then to default.
+// RawFelix is the part of Calico's FELIX_ environment that overrides FelixConfigurations. Empty leaves a setting to the object node.NAME,
+// and then to default.
 type RawFelix struct {
 	NATOutgoingAddress    string `env:"FELIX_NATOUTGOINGADDRESS" default:"" help:"As natOutgoingAddress of FelixConfiguration (docs/node.md), which these FELIX_ variables override."`
 	NATPortRange          string `env:"FELIX_NATPORTRANGE" default:"" help:"As natPortRange, such as 32768:65535."`

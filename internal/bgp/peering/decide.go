@@ -130,7 +130,7 @@ func (out *Decision) take(d *decider) {
 			}
 		}
 	}
-	for _, s := range d.strangers(func(a netip.Addr) bool { return isNode[a] }) {
+	for _, s := range d.externalPeers(func(a netip.Addr) bool { return isNode[a] }) {
 		out.add(d, []found{s})
 	}
 	slices.SortFunc(out.Peers, func(a, b bgp.Peer) int { return a.Addr.Compare(b.Addr) })

@@ -192,9 +192,9 @@ func (d *decider) inMesh(other *Node) bool {
 	return a == nil || a.Reflectors[other.Name] || a.Role == Reflector && a.Clients[other.Name] || a.KeepMesh == nil || a.KeepMesh(other.Name)
 }
 
-// strangers finds the sessions of this node with peers that are no nodes, the one that counts first where there are several. isNode
+// externalPeers finds the sessions of this node with peers that are no nodes, the one that counts first where there are several. isNode
 // tells which addresses are nodes', this one's among them.
-func (d *decider) strangers(isNode func(netip.Addr) bool) []found {
+func (d *decider) externalPeers(isNode func(netip.Addr) bool) []found {
 	var sessions []found
 	for _, f := range d.own {
 		if !f.addr.IsValid() || isNode(f.addr) {

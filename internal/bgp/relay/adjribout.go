@@ -6,7 +6,8 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// adjRIBOut is a session's Adj-RIB-Out: what of the speaker behind's paths was announced to the peer. It belongs to the goroutine that reads from that speaker.
+// adjRIBOut is a session's Adj-RIB-Out: what of the speaker behind's paths was announced to the peer. It belongs to the goroutine that
+// reads from that speaker.
 type adjRIBOut struct {
 	advertised advertised
 	self       netip.Addr // our end of the connection

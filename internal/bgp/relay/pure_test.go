@@ -202,7 +202,7 @@ func TestLost(t *testing.T) {
 }
 
 func TestStrangers(t *testing.T) {
-	var s strangers
+	var s unknownSources
 	now := time.Unix(1000, 0)
 	told := []int{}
 	for range 1000 {

@@ -73,7 +73,7 @@ type Relay struct {
 	listeners []*listener
 	passwords map[netip.Addr]string
 	links     map[netip.Addr]*Link
-	strangers strangers
+	unknown   unknownSources
 
 	totals  counts
 	refused atomic.Uint64 // connections of strangers
@@ -284,7 +284,7 @@ func (r *Relay) welcome(conn *net.TCPConn) {
 	l := r.links[from]
 	since := 0
 	if l == nil {
-		since = r.strangers.seen(r.now())
+		since = r.unknown.seen(r.now())
 	}
 	r.mu.Unlock()
 	if since > 0 {
@@ -325,8 +325,8 @@ func addrOf(addr net.Addr) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap()
 }
 
-// strangers counts connections from addresses that are no peers, for a line of log now and then.
-type strangers struct {
+// unknownSources counts connections from addresses that are no peers, for a line of log now and then.
+type unknownSources struct {
 	count int
 	said  time.Time
 }
@@ -335,7 +335,7 @@ type strangers struct {
 const reportPause = time.Minute
 
 // seen counts one and returns how many are to be spoken of now.
-func (s *strangers) seen(now time.Time) int {
+func (s *unknownSources) seen(now time.Time) int {
 	s.count++
 	if now.Sub(s.said) < reportPause {
 		return 0

@@ -66,7 +66,7 @@ func appendAttribute(b []byte, kind attribute, value []byte) []byte {
 }
 
 // readAttributes reads all path attributes into n.
-func (s *Session) readAttributes(n *news, b []byte) *Notification {
+func (s *Session) readAttributes(n *parsedUpdate, b []byte) *Notification {
 	if !s.offer.FourOctets {
 		n.readWidened(b)
 	}
@@ -123,7 +123,7 @@ func cutAttribute(b []byte) (flag byte, kind attribute, value, rest []byte, ok b
 }
 
 // readAttribute judges one attribute: by RFC 7606 most faults make the message a withdrawal.
-func (s *Session) readAttribute(n *news, flag byte, kind attribute, value []byte) *Notification {
+func (s *Session) readAttribute(n *parsedUpdate, flag byte, kind attribute, value []byte) *Notification {
 	want, known := flags[kind]
 	switch {
 	case !known && flag&flagOptional == 0:
@@ -158,7 +158,7 @@ func (s *Session) readAttribute(n *news, flag byte, kind attribute, value []byte
 }
 
 // checkReflection finds a path that comes back to where it was (RFC 4456 section 8).
-func (n *news) checkReflection(kind attribute, value []byte, rules *Rules) {
+func (n *parsedUpdate) checkReflection(kind attribute, value []byte, rules *Rules) {
 	switch kind {
 	case attrOriginatorID:
 		if netip.AddrFrom4([4]byte(value)) == rules.LocalID {
@@ -195,7 +195,7 @@ func fits(kind attribute, value []byte) bool {
 }
 
 // readNextHop reads NEXT_HOP. It is of no meaning where nothing is announced outside of attributes.
-func (n *news) readNextHop(value []byte) {
+func (n *parsedUpdate) readNextHop(value []byte) {
 	if n.family != IPv4 || (n.nextHop != nil && n.seen[attrMPReach]) {
 		return
 	}
@@ -223,7 +223,7 @@ const (
 
 // readASPath reads AS_PATH and writes it with AS numbers of four octets, whatever the peer has; see widen. Segments of confederations
 // are for members only.
-func (n *news) readASPath(value []byte, fourOctets bool) {
+func (n *parsedUpdate) readASPath(value []byte, fourOctets bool) {
 	size := 2
 	if fourOctets {
 		size = 4
@@ -254,7 +254,7 @@ func (n *news) readASPath(value []byte, fourOctets bool) {
 
 // readAggregator reads AGGREGATOR and writes it with an AS number of four octets. One of a wrong length is left out, RFC 7606
 // section 7.7.
-func (n *news) readAggregator(value []byte, fourOctets bool) {
+func (n *parsedUpdate) readAggregator(value []byte, fourOctets bool) {
 	switch {
 	case fourOctets && len(value) == 8:
 		n.attributes = appendAttribute(n.attributes, attrAggregator, value)
@@ -268,12 +268,12 @@ func (n *news) readAggregator(value []byte, fourOctets bool) {
 }
 
 // multi reads the head of MP_REACH_NLRI and MP_UNREACH_NLRI and reports whether it is about the session's family.
-func (n *news) multi(value []byte) bool {
+func (n *parsedUpdate) multi(value []byte) bool {
 	return Family(binary.BigEndian.Uint16(value)) == n.family && value[2] == unicast
 }
 
 // readReachable reads MP_REACH_NLRI. Other families were not agreed on and are ignored.
-func (n *news) readReachable(value []byte) *Notification {
+func (n *parsedUpdate) readReachable(value []byte) *Notification {
 	if len(value) < 5 || len(value) < 5+int(value[3]) {
 		return updateFault(9, nil, "%s is cut short", attrMPReach)
 	}
@@ -303,7 +303,7 @@ func (n *news) readReachable(value []byte) *Notification {
 }
 
 // readUnreachable reads MP_UNREACH_NLRI. Without prefixes it is the end of the table.
-func (n *news) readUnreachable(value []byte) *Notification {
+func (n *parsedUpdate) readUnreachable(value []byte) *Notification {
 	if len(value) < 3 {
 		return updateFault(9, nil, "%s is cut short", attrMPUnreach)
 	}

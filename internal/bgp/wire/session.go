@@ -221,7 +221,7 @@ func (s *Session) Table(epoch uint8, wanted func(netip.Prefix) bool) iter.Seq[[]
 	}
 	return func(yield func([]byte) bool) {
 		for what, prefixes := range alike {
-			n := what.news(s.rules.Family)
+			n := what.update(s.rules.Family)
 			n.announced = prefixes
 			if s.rules.Source != 0 {
 				stampAgain(n.attributes, len(n.nextHop), s.rules.Source, epoch)

@@ -10,8 +10,8 @@ import (
 	"unique"
 )
 
-// news is what is understood of an UPDATE: the prefixes of the session's family, and attributes as they will be passed on.
-type news struct {
+// parsedUpdate is what is understood of an UPDATE: the prefixes of the session's family, and attributes as they will be passed on.
+type parsedUpdate struct {
 	family     Family
 	withdrawn  []netip.Prefix
 	announced  []netip.Prefix
@@ -70,7 +70,7 @@ func (s *Session) update(b []byte) Verdict {
 }
 
 // stamp has the speaker behind remember what it would forget.
-func (n *news) stamp(source Source) {
+func (n *parsedUpdate) stamp(source Source) {
 	stamp := Stamp{Source: source, HasMED: n.hasMED, MED: n.med}
 	med := n.med
 	if source != 0 {
@@ -86,19 +86,19 @@ func (n *news) stamp(source Source) {
 }
 
 // said is what n says of what it announces.
-func (n *news) said() Said {
+func (n *parsedUpdate) said() Said {
 	return Said{unique.Make(string(append(slices.Clip(n.nextHop), n.attributes...)))}
 }
 
-// news is the UPDATE that what belongs to, without its prefixes.
-func (what Said) news(family Family) *news {
+// update is the UPDATE that what belongs to, without its prefixes.
+func (what Said) update(family Family) *parsedUpdate {
 	text := []byte(what.Value())
-	return &news{family: family, nextHop: text[:family.bytes()], attributes: text[family.bytes():]}
+	return &parsedUpdate{family: family, nextHop: text[:family.bytes()], attributes: text[family.bytes():]}
 }
 
 // readUpdate takes an UPDATE apart.
-func (s *Session) readUpdate(b []byte) (*news, *Notification) {
-	n := &news{family: s.rules.Family}
+func (s *Session) readUpdate(b []byte) (*parsedUpdate, *Notification) {
+	n := &parsedUpdate{family: s.rules.Family}
 	length := int(binary.BigEndian.Uint16(b))
 	if len(b) < 4+length {
 		return nil, updateFault(1, nil, "withdrawn routes are longer than the message")
@@ -127,7 +127,7 @@ func (s *Session) readUpdate(b []byte) (*news, *Notification) {
 }
 
 // flawed notes a flaw, and that the message is to withdraw what it announces.
-func (n *news) flawed(withdraw bool, format string, args ...any) {
+func (n *parsedUpdate) flawed(withdraw bool, format string, args ...any) {
 	if n.flaw == "" || (withdraw && !n.withdraw) {
 		n.flaw = fmt.Sprintf(format, args...)
 	}
@@ -139,7 +139,7 @@ const malformed = "its UPDATE is malformed"
 
 // settle refuses what is flawed. Of a prefix that is withdrawn and announced only the announcement counts, RFC
 // 4271 section 4.3.
-func (n *news) settle() {
+func (n *parsedUpdate) settle() {
 	if n.withdraw {
 		n.refusal = malformed
 	}
@@ -154,7 +154,7 @@ func (n *news) settle() {
 }
 
 // checkMandatory is RFC 7606 section 3, d: an announcement without a well-known mandatory attribute is a withdrawal.
-func (n *news) checkMandatory() {
+func (n *parsedUpdate) checkMandatory() {
 	if len(n.announced) == 0 {
 		return
 	}
@@ -173,12 +173,12 @@ func (n *news) checkMandatory() {
 
 // bytes writes the UPDATE anew, as one message or, where it does not fit, as several, withdrawals first. It is nil if nothing
 // is left that the speaker behind needs to know, which must not become an empty message: that would be the end of the table.
-func (n *news) bytes() []byte {
+func (n *parsedUpdate) bytes() []byte {
 	var text []byte
 	room := MaxLen - headerLen - 4 - len(n.attributes) - attributesHead
 	withdrawn, announced := n.withdrawn, n.announced
 	for len(withdrawn)+len(announced) > 0 || (n.end && text == nil) {
-		var part news
+		var part parsedUpdate
 		part, withdrawn, announced = n.part(room, withdrawn, announced)
 		text = append(text, part.message()...)
 	}
@@ -189,7 +189,7 @@ func (n *news) bytes() []byte {
 const attributesHead = 64
 
 // part takes as much as fits into room.
-func (n *news) part(room int, withdrawn, announced []netip.Prefix) (part news, restWithdrawn, restAnnounced []netip.Prefix) {
+func (n *parsedUpdate) part(room int, withdrawn, announced []netip.Prefix) (part parsedUpdate, restWithdrawn, restAnnounced []netip.Prefix) {
 	part = *n
 	part.withdrawn, withdrawn, room = fill(room, withdrawn)
 	part.announced, announced, _ = fill(room, announced)
@@ -208,7 +208,7 @@ func fill(room int, prefixes []netip.Prefix) (taken, rest []netip.Prefix, left i
 	return prefixes, nil, room
 }
 
-func (n *news) message() []byte {
+func (n *parsedUpdate) message() []byte {
 	if n.family == IPv4 {
 		return n.bytes4()
 	}
@@ -228,7 +228,7 @@ func Messages(text []byte) iter.Seq[[]byte] {
 	}
 }
 
-func (n *news) bytes4() []byte {
+func (n *parsedUpdate) bytes4() []byte {
 	withdrawn := appendPrefixes(nil, n.withdrawn)
 	var attributes []byte
 	if len(n.announced) > 0 {
@@ -241,7 +241,7 @@ func (n *news) bytes4() []byte {
 	return end(appendPrefixes(message, n.announced))
 }
 
-func (n *news) bytes6() []byte {
+func (n *parsedUpdate) bytes6() []byte {
 	family := []byte{0, byte(IPv6), unicast}
 	var attributes []byte
 	if len(n.announced) > 0 {

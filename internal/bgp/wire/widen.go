@@ -10,7 +10,7 @@ type widened struct {
 
 // readWidened looks ahead for the two attributes. They do not count if AGGREGATOR has a number of its own: a speaker that knows
 // nothing of them has made the path anew (section 4.2.3).
-func (n *news) readWidened(attributes []byte) {
+func (n *parsedUpdate) readWidened(attributes []byte) {
 	var found widened
 	anew := false
 	for b := attributes; len(b) > 0; {

@@ -65,8 +65,8 @@ func (r Ranges) allows(a netip.Addr) bool {
 
 // Tunnel keeps the address of one of this node's tunnels.
 //
-// IPAM is the authority, by the handle of its kind and the node, such as ipip-tunnel-addr-NODE, and the Node's annotation a copy. So an agent that dies between
-// any two writes leaves nothing that the next one does not find, and no two nodes can have one address.
+// IPAM is the authority, by the handle of its kind and the node, such as ipip-tunnel-addr-NODE, and the Node's annotation a copy. So an
+// agent that dies between any two writes leaves nothing that the next one does not find, and no two nodes can have one address.
 type Tunnel struct {
 	ipam *ipam.Client
 	kind TunnelKind

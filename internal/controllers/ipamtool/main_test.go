@@ -470,14 +470,14 @@ func TestReleaseByReport(t *testing.T) {
 		if _, err := w.ipam.Release(t.Context(), "net.a-1"); err != nil {
 			t.Fatal(err)
 		}
-		w.pod("heir", "a", old)
-		w.kill("heir") // it leaks too, by another assignment
+		w.pod("next", "a", old)
+		w.kill("next") // it leaks too, by another assignment
 		if out, _ := w.run(0, "release", "-report", first, "-report", second, "-yes"); !strings.Contains(out, "nothing to free") {
 			t.Errorf("an address that was assigned anew, and one that only one report shows:\n%s", out)
 		}
 		w.run(0, "release", "-report", second, "-yes")
-		if len(w.held("net.heir")) != 1 || len(w.held("net.a-2")) != 0 {
-			t.Errorf("heir holds %v, a-2 %v", w.held("net.heir"), w.held("net.a-2"))
+		if len(w.held("net.next")) != 1 || len(w.held("net.a-2")) != 0 {
+			t.Errorf("next holds %v, a-2 %v", w.held("net.next"), w.held("net.a-2"))
 		}
 	})
 }

@@ -39,8 +39,8 @@ func (c cluster) release(verb string, flags ...string) {
 }
 
 // prepare brings the hosts to where they are without a pod network: kube-proxy has made its tables, they have addresses of both families,
-// and they forward, as Kubernetes demands of every node. Forwarding stays when Tortie goes, since whatever came meanwhile may count on it. The directories are those
-// that the kubelet makes in order to mount them, and nobody can remove from inside the mount.
+// and they forward, as Kubernetes demands of every node. Forwarding stays when Tortie goes, since whatever came meanwhile may count on it.
+// The directories are those that the kubelet makes in order to mount them, and nobody can remove from inside the mount.
 const prepare = `for i in $(seq 600); do nft list table ip6 kube-proxy >/dev/null 2>&1 && break; sleep 0.1; done
 ip -6 addr add fd00:172:30::$(ip -4 -o addr show eth0 | sed 's,.*inet 172.30.0.\([0-9]*\)/.*,\1,')/64 dev eth0 nodad
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1

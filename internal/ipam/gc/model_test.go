@@ -27,7 +27,8 @@ import (
 // processes die between two writes, DELs are lost, tunnels have addresses. Two collectors look at it, through views that are old, that
 // went back in time, or that say they are of now and are not; they carry out what they have decided late, while everything goes on
 // between any two of their requests, and are killed on the way. After each step every container that lives holds what it was
-// given, and so does every tunnel that an agent has looked after since its Node is there. In the end, when the cluster is quiet and has been seen as it is three times, nothing is left that nobody uses.
+// given, and so does every tunnel that an agent has looked after since its Node is there. In the end, when the cluster is quiet and has
+// been seen as it is three times, nothing is left that nobody uses.
 //
 // A history is a function of its seed: a failure names it, and -model.seed replays it.
 func TestHistories(t *testing.T) {

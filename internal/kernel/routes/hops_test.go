@@ -210,8 +210,8 @@ func TestForeignHops(t *testing.T) {
 		t.Errorf("Sync = %+v, %v", stats, err)
 	}
 	wantTable(t, ns, "bird", before)
-	heir := routes.New(ns.Conn, routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD}, Devices: []string{"eth1"}})
-	sync(t, heir, routes.Stats{Kept: 3, Replaced: 2, Deleted: 2}, viaBoth...)
+	successor := routes.New(ns.Conn, routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD}, Devices: []string{"eth1"}})
+	sync(t, successor, routes.Stats{Kept: 3, Replaced: 2, Deleted: 2}, viaBoth...)
 	wantTable(t, ns, "bird")
 	wantHops(t, ns, viaBothTable...)
 }

@@ -24,7 +24,7 @@ type Options struct {
 
 	// TakeOver names protocols of a predecessor (BIRD's 12, Felix's 80). Its routes are replaced where they stand in the place of
 	// desired ones. A complete Sync also removes those to desired destinations with other metrics, which would be used again
-	// once ours are withdrawn, those through Devices, and those that Estate names. Its other routes are not touched, nor are those
+	// once ours are withdrawn, those through Devices, and those that Predecessors names. Its other routes are not touched, nor are those
 	// to pods, which need no next hop.
 	TakeOver []netlinkx.Protocol
 
@@ -32,8 +32,8 @@ type Options struct {
 	Devices []string
 }
 
-// Estate is what is known of what predecessors have left.
-type Estate struct {
+// Predecessors is what is known of the programs that wrote routes before the agent.
+type Predecessors struct {
 	// Ranges are those in which all routes by a next hop, and all that drop, were made for the cluster.
 	Ranges []netip.Prefix
 	// Alive are protocols of predecessors that still run: what they have stays, also in the place of desired routes. Two that
@@ -53,20 +53,22 @@ type Stats struct {
 
 // Table keeps our routes in one network namespace. What is there is read from the kernel each time. It is for one goroutine.
 type Table struct {
-	conn   *netlinkx.Conn
-	opts   Options
-	estate Estate
-	taken  []netlinkx.Route
+	conn         *netlinkx.Conn
+	opts         Options
+	predecessors Predecessors
+	taken        []netlinkx.Route
 }
 
-// Inherit says what is known of predecessors from now on.
-func (t *Table) Inherit(e Estate) { t.estate = e }
+// SetPredecessors replaces what is known of predecessors.
+func (t *Table) SetPredecessors(e Predecessors) { t.predecessors = e }
 
 // Taken returns the routes of predecessors that the last Sync replaced or removed.
 func (t *Table) Taken() []netlinkx.Route { return t.taken }
 
 // alive reports that a route belongs to a predecessor that still runs.
-func (t *Table) alive(r netlinkx.Route) bool { return slices.Contains(t.estate.Alive, r.Protocol) }
+func (t *Table) alive(r netlinkx.Route) bool {
+	return slices.Contains(t.predecessors.Alive, r.Protocol)
+}
 
 // New returns the table of the connection's namespace. It touches nothing yet.
 func New(conn *netlinkx.Conn, opts Options) *Table {
@@ -161,7 +163,7 @@ func (t *Table) devices(desired []Route) (map[string]link, error) {
 // not among them.
 func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
 	for _, protocol := range t.opts.TakeOver {
-		if slices.Contains(t.estate.Alive, protocol) {
+		if slices.Contains(t.predecessors.Alive, protocol) {
 			continue
 		}
 		theirs, err := t.conn.Routes(netlinkx.RouteFilter{Protocol: protocol})
@@ -180,7 +182,7 @@ func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
 	reached := w.destinations()
 	return slices.DeleteFunc(left, func(r netlinkx.Route) bool {
 		ours := slices.ContainsFunc(t.opts.Devices, func(dev string) bool { return r.Leaves(w.links[dev].index) })
-		return !ours && (toPod(r) || !reached[r.Dst] && !t.estate.has(r.Dst))
+		return !ours && (toPod(r) || !reached[r.Dst] && !t.predecessors.has(r.Dst))
 	}), nil
 }
 
@@ -189,6 +191,6 @@ func toPod(r netlinkx.Route) bool {
 	return r.Type == netlinkx.Unicast && !r.Via.IsValid() && len(r.Hops) == 0 && !r.Object
 }
 
-func (e *Estate) has(p netip.Prefix) bool {
+func (e *Predecessors) has(p netip.Prefix) bool {
 	return slices.ContainsFunc(e.Ranges, func(r netip.Prefix) bool { return r.Bits() <= p.Bits() && r.Contains(p.Addr()) })
 }

@@ -636,8 +636,8 @@ func BenchmarkTenThousand(b *testing.B) {
 	measure("delete", desired, nil, n)
 }
 
-// TestEstate: inside the cluster's ranges nothing of a predecessor stays but the ways to pods; a predecessor that still runs keeps all.
-func TestEstate(t *testing.T) {
+// TestPredecessors: inside the cluster's ranges nothing of a predecessor stays but the ways to pods; a predecessor that still runs keeps all.
+func TestPredecessors(t *testing.T) {
 	ns := node(t)
 	for _, r := range []string{
 		"route add 10.244.1.0/26 via 10.0.0.9 dev eth0 proto bird",                                       // in the place of one of ours
@@ -655,10 +655,10 @@ func TestEstate(t *testing.T) {
 	}
 	bird, felix := table(t, ns, "bird"), table(t, ns, "80")
 	tb := routes.New(ns.Conn, routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}})
-	estate := routes.Estate{Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:8::/31")}}
+	predecessors := routes.Predecessors{Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:8::/31")}}
 
-	estate.Alive = []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}
-	tb.Inherit(estate)
+	predecessors.Alive = []netlinkx.Protocol{netlinkx.ProtocolBIRD, netlinkx.ProtocolFelix}
+	tb.SetPredecessors(predecessors)
 	sync(t, tb, routes.Stats{Added: 4, Left: 2}, aNode...)
 	sync(t, tb, routes.Stats{Kept: 4, Left: 2}, aNode...)
 	wantTable(t, ns, "bird", bird)
@@ -667,8 +667,8 @@ func TestEstate(t *testing.T) {
 		t.Errorf("taken: %v", got)
 	}
 
-	estate.Alive = []netlinkx.Protocol{netlinkx.ProtocolFelix}
-	tb.Inherit(estate)
+	predecessors.Alive = []netlinkx.Protocol{netlinkx.ProtocolFelix}
+	tb.SetPredecessors(predecessors)
 	sync(t, tb, routes.Stats{Kept: 4, Replaced: 2, Deleted: 3}, aNode...)
 	wantTable(t, ns, "bird", "172.20.0.0/16 via 10.0.0.9 dev eth0")
 	wantTable(t, ns, "80", felix)
@@ -676,8 +676,8 @@ func TestEstate(t *testing.T) {
 		t.Errorf("taken: %v", got)
 	}
 
-	estate.Alive = nil
-	tb.Inherit(estate)
+	predecessors.Alive = nil
+	tb.SetPredecessors(predecessors)
 	sync(t, tb, routes.Stats{Kept: 6, Deleted: 2}, aNode...)
 	wantTable(t, ns, "80", "10.244.0.5 dev tun scope link", "fd00:8::5 dev tun metric 1024")
 	wantTable(t, ns, "84", aNodeTable...)

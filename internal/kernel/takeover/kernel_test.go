@@ -63,14 +63,14 @@ var desired = []routes.Route{
 	routes.To(netip.MustParsePrefix("10.244.200.0/26"), routes.Hop{Via: netip.MustParseAddr("10.244.200.0"), Dev: "vxlan.calico", Onlink: true}),
 }
 
-// heir is what of the agent has to do with a takeover.
-type heir struct {
+// takeover is what of the agent has to do with a takeover.
+type takeover struct {
 	*Watch
 	fib *routes.Table
 }
 
-func newHeir(ns *netnstest.NS, remove bool) heir {
-	h := heir{NewWatch(ns.Conn, nft.New(ns.Namespace), remove), routes.New(ns.Conn, routes.Options{TakeOver: Protocols, Devices: []string{"vxlan.calico"}})}
+func newTakeover(ns *netnstest.NS, remove bool) takeover {
+	h := takeover{NewWatch(ns.Conn, nft.New(ns.Namespace), remove), routes.New(ns.Conn, routes.Options{TakeOver: Protocols, Devices: []string{"vxlan.calico"}})}
 	h.sockets = func() (found []string, err error) {
 		err = ns.Namespace.Do(func() error {
 			found, err = listeningBIRD()
@@ -81,9 +81,9 @@ func newHeir(ns *netnstest.NS, remove bool) heir {
 	return h
 }
 
-func (h heir) pass(t testing.TB, now time.Time) routes.Stats {
+func (h takeover) pass(t testing.TB, now time.Time) routes.Stats {
 	t.Helper()
-	h.fib.Inherit(h.Estate(now, pools))
+	h.fib.SetPredecessors(h.Predecessors(now, pools))
 	stats, err := h.fib.Sync(t.Context(), desired)
 	errtest.Must(t, err)
 	h.Took(now, h.fib.Taken())
@@ -112,7 +112,7 @@ var agentsRoutes = []string{
 
 func TestTakeOverAndBack(t *testing.T) {
 	ns := calicoNode(t)
-	h := newHeir(ns, true)
+	h := newTakeover(ns, true)
 	now := time.Now()
 	if got, want := h.pass(t, now), (routes.Stats{Replaced: 3, Deleted: 2}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -164,7 +164,7 @@ func TestTakeOverAndBack(t *testing.T) {
 // Felix has policies in force, in each of its modes.
 func TestRulesGoOnceOthersAreInPlace(t *testing.T) {
 	ns := calicoNode(t)
-	h := newHeir(ns, true)
+	h := newTakeover(ns, true)
 	now := time.Now()
 	h.Look(t.Context(), now, false)
 	if len(h.Problems(now)) == 0 || ns.Run(t, "nft", "list", "tables") == "" {
@@ -208,7 +208,7 @@ func TestRulesGoOnceOthersAreInPlace(t *testing.T) {
 
 func TestHandoverWhereCalicoHasItsOwn(t *testing.T) {
 	ns := calicoNode(t)
-	newHeir(ns, false).pass(t, time.Now())
+	newTakeover(ns, false).pass(t, time.Now())
 	ns.Run(t, "ip", strings.Fields("route add 10.244.1.0/26 via 10.0.0.3 dev eth0 proto bird metric 1024")...) // since 3.32
 	did, err := Handover{Kernel: ns.Conn, Table: nft.New(ns.Namespace), Protocol: 84}.Run(t.Context())
 	if err != nil || len(did) != 3 {
@@ -221,7 +221,7 @@ func TestHandoverWhereCalicoHasItsOwn(t *testing.T) {
 // TestHandoverOfAll: a pod's link goes, by its name or its alias, and a pair that is somebody else's stays, although a route leads to it.
 func TestHandoverOfAll(t *testing.T) {
 	ns, pod := calicoNode(t), netnstest.New(t)
-	newHeir(ns, true).pass(t, time.Now())
+	newTakeover(ns, true).pass(t, time.Now())
 	ns.Run(t, "nft", "add", "table", "inet", "tortie")
 	for _, link := range []string{"cali2", "lan3", "docker0"} {
 		netnstest.Cable(t, ns, link, pod, "eth-"+link)
@@ -261,7 +261,7 @@ func TestBIRDRuns(t *testing.T) {
 		socket, err = net.Listen("unix", filepath.Join(t.TempDir(), "bird.ctl"))
 		return err
 	})
-	h := newHeir(ns, false)
+	h := newTakeover(ns, false)
 	now := time.Now()
 	for range 3 {
 		if got := h.pass(t, now); got.Left != 2 || got.Added+got.Replaced+got.Deleted > 0 && got.Replaced+got.Deleted != 2 {
@@ -281,7 +281,7 @@ func TestBIRDRuns(t *testing.T) {
 // TestFelixRuns: what came back once is left alone, and said.
 func TestFelixRuns(t *testing.T) {
 	ns := calicoNode(t)
-	h := newHeir(ns, true)
+	h := newTakeover(ns, true)
 	now := time.Now()
 	h.pass(t, now)
 	again := func() {
@@ -318,7 +318,7 @@ func TestRulesAreToldOf(t *testing.T) {
 	ns := calicoNode(t)
 	ns.Run(t, "ip", strings.Fields("rule add priority 99 not fwmark 0x100000/0x100000 table 1")...)
 	ns.Run(t, "iptables-legacy", "-N", "cali-FORWARD")
-	h := newHeir(ns, false)
+	h := newTakeover(ns, false)
 	now := time.Now()
 	h.pass(t, now)
 	text := errors.Join(h.Problems(now)...).Error()

@@ -52,9 +52,9 @@ func NewWatch(kernel *netlinkx.Conn, table *nft.Table, remove bool) *Watch {
 	return &Watch{kernel: kernel, table: table, remove: remove, sockets: listeningBIRD}
 }
 
-// Estate says which of their routes may be taken away. Ranges are the cluster's pools.
-func (w *Watch) Estate(now time.Time, ranges []netip.Prefix) routes.Estate {
-	e := routes.Estate{Ranges: ranges}
+// Predecessors says which of their routes may be taken away. Ranges are the cluster's pools.
+func (w *Watch) Predecessors(now time.Time, ranges []netip.Prefix) routes.Predecessors {
+	e := routes.Predecessors{Ranges: ranges}
 	var err error
 	if w.birds, err = w.sockets(); err != nil {
 		w.birds = []string{err.Error()} // what cannot be seen may be there

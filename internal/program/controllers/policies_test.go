@@ -64,7 +64,8 @@ func (w *world) toldOf(n int, uids ...string) map[string][]corev1.Event {
 	return found
 }
 
-// With TORTIE_POLICY=off a NetworkPolicy has an Event that nothing enforces it: once, also if another process leads by then, and again if it is made anew.
+// With TORTIE_POLICY=off a NetworkPolicy has an Event that nothing enforces it: once, also if another process leads by then, and again if
+// it is made anew.
 func TestPoliciesAreToldOf(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))

@@ -44,7 +44,8 @@ Services:
   Endpoints: [{Address: 10.0.0.1, Ports: [{Protocol: TCP, Port: 8080}]}, {Address: 192.168.9.9, Ports: [{Protocol: UDP, Port: 53}]}, {Address: 10.0.0.3}]
 `
 
-// row is policies, each as "kind name spec", those with a namespace in a, and what becomes of packets: of those between pods and others, by pods' names.
+// row is policies, each as "kind name spec", those with a namespace in a, and what becomes of packets: of those between pods and others, by
+// pods' names.
 type row struct {
 	policies []string
 	packets  map[string]bool

@@ -314,7 +314,8 @@ func (r *Rig) Receive(visit func(Arrival)) {
 	}
 }
 
-// Await is Arrivals until all the given packets came, or for ten seconds, as machines may be busy; and then for a moment more, in which others might come.
+// Await is Arrivals until all the given packets came, or for ten seconds, as machines may be busy; and then for a moment more, in which
+// others might come.
 func (r *Rig) Await(to map[uint64]string, numbers []uint64) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Microsecond) {
 		r.Arrivals(to)

@@ -310,8 +310,8 @@ func (w *world) golden() string {
 }
 
 // A Calico cluster is migrated by the page, node by node, and back again under traffic: no pod loses a packet, its address or a connection,
-// none gets a packet that a policy denies, of Kubernetes or of Calico, and Calico's objects are unchanged. Felix works by nftables on one node, by iptables on the
-// other.
+// none gets a packet that a policy denies, of Kubernetes or of Calico, and Calico's objects are unchanged. Felix works by nftables on one
+// node, by iptables on the other.
 func TestFromCalicoAndBack(t *testing.T) {
 	w := newWorld(t, len(nodes))
 	w.calico()
