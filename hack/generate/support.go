@@ -65,7 +65,7 @@ var supported = map[string]struct {
 	"CalicoICMP": {"icmp, notICMP", map[string]support{"type": does(""), "code": does("")}},
 	"CalicoEntityRule": {"source, destination", map[string]support{
 		"nets":              does(""),
-		"notNets":           does(""),
+		"notNets":           does("if all are of one family, the rule is of that family alone"),
 		"selector":          does("pods, network sets, host endpoints"),
 		"notSelector":       does("alone in a GlobalNetworkPolicy: also true of addresses of nothing known"),
 		"namespaceSelector": does("`global()`: what is in no namespace"),

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -127,7 +128,7 @@ func (c *calicoRule) protocol() uint8 {
 	return n
 }
 
-// icmp reads a condition on messages of ICMP, which is false if there is none.
+// icmp reads a condition on messages of ICMP; without a type there is none, as to Felix.
 func (c *calicoRule) icmp(field string, m *api.CalicoICMP) (Port, bool) {
 	n := c.protocol()
 	switch {
@@ -138,7 +139,6 @@ func (c *calicoRule) icmp(field string, m *api.CalicoICMP) (Port, bool) {
 	case m.Type == nil && m.Code != nil:
 		c.unreadable(field+".code", *m.Code, "needs a type: set type")
 	case m.Type == nil:
-		return every(n), true
 	case *m.Type < 0 || *m.Type > 254:
 		c.unreadable(field+".type", *m.Type, "is no type: give a number from 0 to 254")
 	case m.Code == nil:
@@ -223,11 +223,27 @@ func (c *calicoRule) match(field string, e *api.CalicoEntityRule) *Match {
 		c.nothing = c.nothing || len(m.Nets) == 0
 	}
 	not, readable := c.nets(field+".notNets", e.NotNets)
-	m.NotNets, c.closed = not, c.closed || !readable
+	if m.NotNets = not; readable {
+		c.ofFamilyOf(not)
+	}
+	c.closed = c.closed || !readable
 	if m.Select == nil && m.Nets == nil && m.NotNets == nil {
 		return nil
 	}
 	return m
+}
+
+// ofFamilyOf: to Felix a rule that excludes networks is only of the families that these are of.
+func (c *calicoRule) ofFamilyOf(excluded []netip.Prefix) {
+	if len(excluded) == 0 {
+		return
+	}
+	family := familyOf(excluded[0].Addr())
+	if slices.ContainsFunc(excluded, func(n netip.Prefix) bool { return familyOf(n.Addr()) != family }) {
+		return
+	}
+	c.nothing = c.nothing || c.out.Family != 0 && c.out.Family != family
+	c.out.Family = family
 }
 
 // nets reads CIDRs and addresses. Those that cannot be read are left out.

@@ -87,6 +87,7 @@ var ruleRows = map[string]row{
 	"type of ICMP":              {in(`{action: Allow, protocol: ICMP, icmp: {type: 8}}`), map[string]bool{"far web ICMP 8/0": true, "far web ICMP 8/9": true, "far web ICMP 13/0": false, "far web TCP 2048": false}},
 	"type and code of ICMP":     {in(`{action: Allow, protocol: ICMP, icmp: {type: 3, code: 4}}`), map[string]bool{"far web ICMP 3/4": true, "far web ICMP 3/0": false, "far web ICMP 4/4": false}},
 	"notICMP":                   {in(`{action: Allow, protocol: ICMP, notICMP: {type: 8}}`), map[string]bool{"far web ICMP 8/0": false, "far web ICMP 13/0": true, "far web TCP 80": false}},
+	"notICMP without a type":    {in(`{action: Allow, protocol: ICMP, notICMP: {}}`), map[string]bool{"far web ICMP 8/0": true, "far web TCP 80": false}},
 	"notICMP with a code":       {in(`{action: Allow, protocol: ICMP, notICMP: {type: 8, code: 1}}`), map[string]bool{"far web ICMP 8/0": true, "far web ICMP 8/1": false}},
 	"ICMPv6":                    {in(`{action: Allow, protocol: ICMPv6, icmp: {type: 128}}`), map[string]bool{"fd00::3 fd00::1 ICMPv6 128/0": true, "fd00::3 fd00::1 ICMPv6 8/0": false, "far web ICMP 128/0": false}},
 	"icmp without its protocol": {in(`{action: Allow, icmp: {type: 8}}`), map[string]bool{"far web ICMP 8/0": false, "far web TCP 80": false}},
@@ -99,16 +100,22 @@ var ruleRows = map[string]row{
 	"nets with host bits, of one address": {in(`{action: Allow, source: {nets: [192.0.2.77/24, 198.51.100.1]}}`), map[string]bool{
 		"192.0.2.200 web TCP 80": true, "198.51.100.1 web TCP 80": true, "198.51.100.2 web TCP 80": false,
 	}},
-	"notNets": {in(`{action: Allow, source: {notNets: [10.0.0.0/30]}}`), map[string]bool{"far web TCP 80": false, "192.0.2.1 web TCP 80": true, "fd00::3 fd00::1 TCP 80": true}},
+	"notNets": {in(`{action: Allow, source: {notNets: [10.0.0.0/30]}}`), map[string]bool{"far web TCP 80": false, "192.0.2.1 web TCP 80": true, "fd00::3 fd00::1 TCP 80": false}},
+	"notNets of both families": {in(`{action: Allow, source: {notNets: [10.0.0.0/30, 'fd00::2']}}`), map[string]bool{
+		"far web TCP 80": false, "192.0.2.1 web TCP 80": true, "fd00::2 fd00::1 TCP 80": false, "fd00::3 fd00::1 TCP 80": true,
+	}},
+	"notNets of different families at the ends": {in(`{action: Allow, source: {notNets: [192.0.2.0/24]}, destination: {notNets: ['2001:db8::/32']}}`), map[string]bool{
+		"far web TCP 80": false, "fd00::3 fd00::1 TCP 80": false,
+	}},
 	"nets and notNets": {in(`{action: Allow, source: {nets: [10.0.0.0/8], notNets: [10.0.0.2/31]}}`), map[string]bool{
 		"far web TCP 80": false, "db web TCP 80": false, "10.0.0.4 web TCP 80": true, "192.0.2.1 web TCP 80": false,
 	}},
-	"notNets of everything match nothing": {in(`{action: Allow, source: {notNets: [0.0.0.0/0]}}`), map[string]bool{"far web TCP 80": false}},
+	"notNets of everything match nothing": {in(`{action: Allow, source: {notNets: [0.0.0.0/0]}}`), map[string]bool{"far web TCP 80": false, "fd00::3 fd00::1 TCP 80": false}},
 	"nets of both families": {in(`{action: Allow, source: {nets: [10.0.0.3/32, 'fd00::2/128']}}`), map[string]bool{
 		"far web TCP 80": true, "fd00::2 fd00::1 TCP 80": true, "fd00::3 fd00::1 TCP 80": false,
 	}},
 	"nets of a family keep the other one out":    {in(`{action: Allow, source: {nets: [0.0.0.0/0]}}`), map[string]bool{"far web TCP 80": true, "fd00::3 fd00::1 TCP 80": false}},
-	"notNets of a family keep nothing else out":  {in(`{action: Allow, source: {notNets: ['::/0']}}`), map[string]bool{"far web TCP 80": true, "fd00::3 fd00::1 TCP 80": false}},
+	"and so do notNets":                          {in(`{action: Allow, source: {notNets: ['2001:db8::/32']}}`), map[string]bool{"far web TCP 80": false, "fd00::3 fd00::1 TCP 80": true}},
 	"nets and a selector":                        {globally("Ingress", `{action: Allow, source: {nets: [10.0.0.2/31], selector: app == 'web'}}`), map[string]bool{"far web TCP 80": true, "db web TCP 80": false, "db far TCP 80": false}},
 	"nets alone mean no namespace":               {in(`{action: Allow, source: {nets: [10.0.0.0/8]}}`), map[string]bool{"far web TCP 80": true}},
 	"the destination of ingress is the pod":      {in(`{action: Allow, destination: {nets: [10.0.0.1/32]}}`), map[string]bool{"far web TCP 80": true, "fd00::3 fd00::1 TCP 80": false}},

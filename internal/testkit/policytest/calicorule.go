@@ -104,7 +104,7 @@ func readProtocol(text string) (number uint8, ok bool) {
 	return uint8(n), err == nil && n > 0
 }
 
-// icmpAnswers: a condition on ICMP needs a protocol that is ICMP.
+// icmpAnswers: a condition on ICMP needs a protocol that is ICMP. Without a type it says nothing more than that.
 func icmpAnswers(r *api.CalicoRule, p Packet) (all []answer) {
 	protocol := uint8(0)
 	if r.Protocol != nil {
@@ -118,7 +118,10 @@ func icmpAnswers(r *api.CalicoRule, p Packet) (all []answer) {
 			all = append(all, unreadable)
 			continue
 		}
-		matches := (m.Type == nil || *m.Type == int(p.Type)) && (m.Code == nil || *m.Code == int(p.Code))
+		if m.Type == nil {
+			continue
+		}
+		matches := *m.Type == int(p.Type) && (m.Code == nil || *m.Code == int(p.Code))
 		all = append(all, answerIf(matches == (m == r.ICMP)))
 	}
 	return all
@@ -126,7 +129,8 @@ func icmpAnswers(r *api.CalicoRule, p Packet) (all []answer) {
 
 func inRange(n *int, last int) bool { return n == nil || 0 <= *n && *n <= last }
 
-// netAnswers: of nets what cannot be read is skipped; of notNets it leaves open what to exclude.
+// netAnswers: of nets what cannot be read is skipped; of notNets it leaves open what to exclude. A rule with notNets is not about packets of a family
+// that none of these is of.
 func netAnswers(e entity) (all []answer) {
 	contains := func(p netip.Prefix) bool { return p.Contains(e.addr) }
 	if len(e.Nets) > 0 {
@@ -136,7 +140,11 @@ func netAnswers(e entity) (all []answer) {
 	if slices.ContainsFunc(excluded, contains) {
 		return append(all, no)
 	}
-	return append(all, ifReadable(len(excluded) == len(e.NotNets), true))
+	if len(excluded) < len(e.NotNets) {
+		return append(all, unreadable)
+	}
+	ofFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == e.addr.Is4() }
+	return append(all, answerIf(len(excluded) == 0 || slices.ContainsFunc(excluded, ofFamily)))
 }
 
 // selectsEnd reports whether an end's selectors, if there are any, select something that has the address. Those of a NetworkPolicy mean its own
