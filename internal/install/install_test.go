@@ -180,39 +180,15 @@ func TestConflistIsCalicos(t *testing.T) {
 	difftest.Want(t, "conflist", want, got)
 }
 
-// Each step's failure shows which files came before it: that is the order.
-func TestInstallOrder(t *testing.T) {
-	t.Run("token after binaries", func(t *testing.T) {
-		h := newHost(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		err := h.installer(tokenFunc(func(context.Context) (Token, error) {
-			cancel()
-			return Token{}, errors.New("no API server")
-		})).Install(ctx)
-		if err == nil {
-			t.Fatal("installed without a token")
-		}
-		difftest.Want(t, "files on the host", wholeHost[:6], h.files(t))
-	})
-	t.Run("conflist after kubeconfig", func(t *testing.T) {
-		h := newHost(t)
-		errtest.Must(t, os.MkdirAll(h.net("10-calico.conflist/in the way"), 0o755))
-		err := h.installer(fixedToken("secret")).Install(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "10-calico.conflist") {
-			t.Fatalf("error %v does not name the conflist", err)
-		}
-		read(t, h.net(KubeconfigName))
-	})
-	t.Run("nothing with a bad template", func(t *testing.T) {
-		h := newHost(t)
-		h.cfg.NetworkConfig = "{"
-		if err := h.installer(fixedToken("secret")).Install(t.Context()); err == nil {
-			t.Fatal("installed a broken conflist")
-		}
-		if got := h.files(t); len(got) != 0 {
-			t.Errorf("files on the host: %v", got)
-		}
-	})
+func TestNothingIsWrittenWithABadTemplate(t *testing.T) {
+	h := newHost(t)
+	h.cfg.NetworkConfig = "{"
+	if err := h.installer(fixedToken("secret")).Install(t.Context()); err == nil {
+		t.Fatal("installed a broken conflist")
+	}
+	if got := h.files(t); len(got) != 0 {
+		t.Errorf("files on the host: %v", got)
+	}
 }
 
 func TestInstallAgainKeepsWhatIsRight(t *testing.T) {
