@@ -14,6 +14,8 @@ type StagedView struct {
 	NetworkPolicies           []*api.CalicoStagedNetworkPolicy
 	GlobalNetworkPolicies     []*api.CalicoStagedGlobalNetworkPolicy
 	KubernetesNetworkPolicies []*api.CalicoStagedKubernetesNetworkPolicy
+	// Listed: all of them have been.
+	Listed bool
 }
 
 // stagedStores are nil unless staged policies are watched.
@@ -31,6 +33,8 @@ func (f *PolicyFeed) WatchStaged() error {
 		addCalico(f, &s.globalPolicies, "StagedGlobalNetworkPolicy", partStaged),
 		addCalico(f, &s.kubernetes, "StagedKubernetesNetworkPolicy", partStaged),
 	)
+	noted := func() { f.note(partStaged) }
+	s.policies.listed, s.globalPolicies.listed, s.kubernetes.listed = noted, noted, noted
 	for _, by := range f.followers {
 		by.failed = f.noteFailure
 	}
@@ -38,6 +42,11 @@ func (f *PolicyFeed) WatchStaged() error {
 }
 
 func (s *stagedStores) watched() bool { return s.kubernetes != nil }
+
+// full reports that all have been listed.
+func (s *stagedStores) full() bool {
+	return s.watched() && s.policies.isFull() && s.globalPolicies.isFull() && s.kubernetes.isFull()
+}
 
 func (s *stagedStores) problems() []state.Problem {
 	if !s.watched() {
@@ -64,7 +73,7 @@ func (s *stagedStores) findNeeds(w *calicoWatches, before map[string]policyNeeds
 // refreshStaged rebuilds that part of the view. The caller holds the lock.
 func (f *PolicyFeed) refreshStaged(v *StagedView) {
 	if s := &f.staged; s.watched() && f.stale&partStaged != 0 {
-		*v = StagedView{s.policies.each(), s.globalPolicies.each(), s.kubernetes.each()}
+		*v = StagedView{s.policies.each(), s.globalPolicies.each(), s.kubernetes.each(), s.full()}
 	}
 }
 

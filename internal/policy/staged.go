@@ -86,5 +86,16 @@ func WithStaged(state State, all []Staged) (State, map[ID]ID) {
 	return state, by
 }
 
+// Pending says whether staged policies change who decides, or how, on a connection: judged is with them in force, enforced without. by, of WithStaged, is
+// the one because of which; own: it is that one which would decide.
+func (judged *Judgement) Pending(enforced *Judgement, stagedBy map[ID]ID) (by ID, own, changes bool) {
+	by, own = stagedBy[judged.Policy]
+	same := judged.Tier == enforced.Tier && judged.Policy == enforced.Policy && judged.Rule == enforced.Rule && judged.Verdict.Allow == enforced.Verdict.Allow
+	if !own {
+		by = stagedBy[enforced.Policy] // which it deletes
+	}
+	return by, own, own || !same
+}
+
 // target is equal for a policy and the staged one that is for it, whichever releases of Calico have stored them.
 func (s Staged) target() ID { return ID{s.ID.Kind, s.ID.Namespace, s.ID.bare()} }

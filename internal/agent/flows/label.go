@@ -62,14 +62,14 @@ func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
 	if c.expected || v.allow && d == policy.Ingress && r.own[peer] {
 		return l // no policy is asked
 	}
-	enforced, known := hit(r.judge, link, d, peer, c.packet)
+	enforced, known := r.judge.Judge(link, d, peer, c.packet)
 	if !known {
 		return l
 	}
 	r.stage(l, enforced, link, peer, c.packet)
 	switch {
-	case enforced.Allow == v.allow:
-		l.Enforced = enforced
+	case enforced.Verdict.Allow == v.allow:
+		l.Enforced = hitOf(enforced)
 	case !v.allow:
 		l.Enforced = Hit{Policy: v.by.By, Rule: -1} // the policies are others by now
 		if v.by.Reason != "" {
@@ -80,28 +80,25 @@ func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
 }
 
 // stage says who would decide with staged policies, if that changes anything.
-func (r *Recorder) stage(l *label, enforced Hit, link string, peer netip.Addr, packet policy.Packet) {
+func (r *Recorder) stage(l *label, enforced *policy.Judgement, link string, peer netip.Addr, packet policy.Packet) {
 	if r.pending == nil {
 		return
 	}
-	pending, known := hit(r.pending, link, l.Direction, peer, packet)
-	by, staged := r.stagedBy[pending.Policy]
-	if !known || pending == enforced && !staged {
+	pending, known := r.pending.Judge(link, l.Direction, peer, packet)
+	if !known {
 		return
 	}
-	if !staged {
-		by = r.stagedBy[enforced.Policy] // which it deletes
+	by, own, changes := pending.Pending(enforced, r.stagedBy)
+	if !changes {
+		return
 	}
-	if staged {
-		pending.Policy = by
+	l.Staged, l.Pending, l.staged = true, hitOf(pending), by
+	if own {
+		l.Pending.Policy = by
 	}
-	l.Staged, l.Pending, l.staged = true, pending, by
 }
 
-func hit(j *policy.Judge, link string, d policy.Direction, peer netip.Addr, packet policy.Packet) (h Hit, known bool) {
-	judged, known := j.Judge(link, d, peer, packet)
-	return Hit{judged.Tier, judged.Policy, judged.Rule, judged.Verdict.Allow}, known
-}
+func hitOf(j *policy.Judgement) Hit { return Hit{j.Tier, j.Policy, j.Rule, j.Verdict.Allow} }
 
 // end names an address.
 func (r *Recorder) end(a netip.Addr) End {

@@ -117,7 +117,7 @@ func (c *command) parse(name string, args []string, w io.Writer) (format string,
 }
 
 // known reads the API server.
-func (c *command) known(ctx context.Context, want func(*policy.State) policy.Interest) (*known, error) {
+func (c *command) known(ctx context.Context, staged bool, want func(*known) policy.Interest) (*known, error) {
 	cfg, err := cluster.Connect(c.settings.Kubeconfig, "tortie-node-policy")
 	if err != nil {
 		return nil, err
@@ -126,7 +126,12 @@ func (c *command) known(ctx context.Context, want func(*policy.State) policy.Int
 	if err != nil {
 		return nil, err
 	}
-	return read(ctx, feed, want)
+	if staged {
+		if err := feed.WatchStaged(); err != nil {
+			return nil, err
+		}
+	}
+	return read(ctx, feed, staged, want)
 }
 
 // list is the command without a word.
@@ -139,7 +144,7 @@ func (c *command) list(ctx context.Context) (answer, error) {
 		}
 		keys = append(keys, e.pod)
 	}
-	k, err := c.known(ctx, ofThisNode)
+	k, err := c.known(ctx, false, ofThisNode)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +182,7 @@ func (c *command) diff(ctx context.Context) (answer, error) {
 		return nil, err
 	}
 	change.deletes = c.deletes
-	k, err := c.known(ctx, everything)
+	k, err := c.known(ctx, false, everything)
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,16 @@ type Judgement struct {
 	Selecting []string `json:"policies"`
 	// Kernel is "agrees", or says what differs.
 	Kernel string `json:"kernel"`
+	// Staged is how it would be with staged policies in force, if another verdict would be, or another policy decide.
+	Staged *Staged `json:"staged,omitempty"`
+}
+
+// Staged is a verdict with staged policies in force.
+type Staged struct {
+	Allowed bool `json:"allowed"`
+	// Because is the staged policy to which it is owed.
+	Because string `json:"because"`
+	Why     string `json:"why"`
 }
 
 // kernelAgrees is Judgement.Kernel if nothing differs.
@@ -69,7 +79,7 @@ func (c *command) explain(ctx context.Context) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := c.known(ctx, asked.interest)
+	k, err := c.known(ctx, c.settings.Flows, asked.interest)
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +99,13 @@ func (c *command) explain(ctx context.Context) (answer, error) {
 }
 
 // interest is that of the agent, with the pods that are asked about.
-func (c *connection) interest(s *policy.State) policy.Interest {
-	i := s.Interest()
+func (c *connection) interest(k *known) policy.Interest {
+	i := k.Interest()
+	if len(k.staged) > 0 {
+		pending, _ := policy.WithStaged(k.State, k.staged)
+		more := pending.Interest()
+		i.All, i.Namespaces = i.All || more.All, append(i.Namespaces, more.Namespaces...)
+	}
 	for _, e := range []end{c.from, c.to} {
 		if e.addr.IsValid() {
 			i.All = true // it may be a pod's
@@ -128,7 +143,8 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	if err := asked.resolve(k.Pods[to.Pod]); err != nil {
 		return nil, err
 	}
-	e := policy.Explain(k.State, from, to, policy.Packet{Protocol: asked.protocol, Port: asked.port})
+	packet := policy.Packet{Protocol: asked.protocol, Port: asked.port}
+	e := policy.Explain(k.State, from, to, packet)
 	x := &Explained{Protocol: protocolName(asked.protocol), Port: asked.port, Allowed: e.Allow}
 	source, target := k.addresses(from, to)
 	x.From, x.To = name(k, from, e.Egress, source), name(k, to, e.Ingress, target)
@@ -145,6 +161,7 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 		return out
 	}
 	x.Egress, x.Ingress = side(e.Egress, target), side(e.Ingress, source)
+	x.tryOut(k, &e, from, to, packet)
 	if x.Egress == nil && own[source] && x.Ingress != nil && k.Local[linkOf(e.Ingress.Pod)] == e.Ingress.Pod {
 		x.exempt(source)
 	}
@@ -154,6 +171,30 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 			"name one of its pods", target))
 	}
 	return x, nil
+}
+
+// tryOut says how it would be with staged policies in force. e is how it is.
+func (x *Explained) tryOut(k *known, e *policy.Explanation, from, to policy.Party, packet policy.Packet) {
+	if len(k.staged) == 0 {
+		return
+	}
+	state, stagedBy := policy.WithStaged(k.State, k.staged)
+	pending := policy.Explain(state, from, to, packet)
+	note := func(out *Judgement, enforced, judged *policy.Judgement) {
+		if out == nil || judged == nil {
+			return
+		}
+		by, own, changes := judged.Pending(enforced, stagedBy)
+		if !changes {
+			return
+		}
+		if own {
+			judged.Policy = by
+		}
+		out.Staged = &Staged{Allowed: judged.Verdict.Allow, Because: by.String(), Why: judgementOf(judged).Why}
+	}
+	note(x.Egress, e.Egress, pending.Egress)
+	note(x.Ingress, e.Ingress, pending.Ingress)
 }
 
 // hostNotes say which host endpoints of this node deny the connection, if it passes their interface.
@@ -320,7 +361,7 @@ func (k *known) compare(j *policy.Judgement, peer netip.Addr, asked connection, 
 func (x *Explained) exempt(source netip.Addr) {
 	j := x.Ingress
 	x.Allowed, j.Allowed, j.Kernel = true, true, kernelAgrees
-	j.Tier, j.Policy, j.Rule, j.Name = "", "", "", ""
+	j.Tier, j.Policy, j.Rule, j.Name, j.Staged = "", "", "", "", nil
 	j.Why = fmt.Sprintf("%s is an address of this node, whose packets to its own pods no policy judges", source)
 }
 
@@ -364,6 +405,9 @@ func (j *Judgement) write(w io.Writer) {
 		fmt.Fprintf(w, "  policies  %s\n", strings.Join(j.Selecting, ", "))
 	}
 	fmt.Fprintf(w, "  kernel    %s\n", j.Kernel)
+	if s := j.Staged; s != nil {
+		fmt.Fprintf(w, "  staged    %s would make it %s: %s\n", s.Because, verdictName(s.Allowed), s.Why)
+	}
 }
 
 // why names what decided.

@@ -25,7 +25,8 @@ const (
 // known is what the API server says.
 type known struct {
 	policy.State
-	tiers map[string]policy.Tier // Calico's
+	tiers  map[string]policy.Tier // Calico's
+	staged []policy.Staged        // if these are read
 	// problems are what is invalid in policies, by policy.
 	problems []string
 	// sameLink are pods of this node that are closed because they have the same link.
@@ -33,13 +34,13 @@ type known struct {
 }
 
 // everything is an Interest in all pods.
-func everything(*policy.State) policy.Interest { return policy.Interest{All: true} }
+func everything(*known) policy.Interest { return policy.Interest{All: true} }
 
 // ofThisNode is the Interest that the agent has.
-func ofThisNode(s *policy.State) policy.Interest { return s.Interest() }
+func ofThisNode(k *known) policy.Interest { return k.Interest() }
 
-// read reads what a feed shows, with the pods that want asks for. It opens the feed's watches and ends them.
-func read(ctx context.Context, feed *cluster.PolicyFeed, want func(*policy.State) policy.Interest) (*known, error) {
+// read reads what a feed shows, with the pods that want asks for; staged: with staged policies, which the feed watches. It opens the feed's watches and ends them.
+func read(ctx context.Context, feed *cluster.PolicyFeed, staged bool, want func(*known) policy.Interest) (*known, error) {
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = feed.Run(running) }()
@@ -49,9 +50,8 @@ func read(ctx context.Context, feed *cluster.PolicyFeed, want func(*policy.State
 	defer tick.Stop()
 	for {
 		view := feed.Take()
-		if view.Listed {
-			k := stateOf(&view)
-			interest := want(&k.State)
+		if view.Listed && (!staged || view.Staged.Listed) {
+			interest := want(stateOf(&view))
 			feed.Want(interest)
 			if view = feed.Take(); view.Complete && view.KnowsAll(interest) {
 				return stateOf(&view), nil
@@ -82,7 +82,7 @@ func unread(view *cluster.PolicyView) error {
 func stateOf(view *cluster.PolicyView) *known {
 	var reader cluster.PolicyReader
 	state := reader.State(view)
-	k := &known{State: state.State, tiers: state.Tiers}
+	k := &known{State: state.State, tiers: state.Tiers, staged: state.Staged}
 	k.Local, k.sameLink = policies.Links(view.Local)
 	k.Pods = maps.Clone(view.Pods)
 	for id, problems := range state.Invalid {

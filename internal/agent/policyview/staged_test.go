@@ -53,3 +53,30 @@ func TestDiffOfStagedPolicies(t *testing.T) {
 		t.Errorf("deletion: %v", err)
 	}
 }
+
+// With staged policies explain says how it would be, where that is otherwise, and because of which.
+func TestExplainStagedPolicies(t *testing.T) {
+	k := shop(t)
+	c, err := parsePolicies("file", []byte(stagedFile+`
+---
+apiVersion: crd.projectcalico.org/v1
+kind: StagedKubernetesNetworkPolicy
+metadata: {name: client, namespace: shop}
+spec: {stagedAction: Delete}
+`))
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(nil))
+	k.staged = c.staged
+	asked, err := parseConnection([]string{"shop/client-1", "shop/web-1:8080"})
+	errtest.Must(t, err)
+	x, err := explain(k, asked, policy.Compile(k.State), kernel{}, nil)
+	errtest.Must(t, err)
+	if !x.Allowed {
+		t.Error("staged policies decide")
+	}
+	golden(t, "explain-staged", x)
+	k.staged = k.staged[1:2]
+	if x, err = explain(k, asked, policy.Compile(k.State), kernel{}, nil); err != nil || x.Egress.Staged != nil || x.Ingress.Staged != nil {
+		t.Errorf("%v, %+v, want nothing of a staged policy that changes nothing", err, x)
+	}
+}

@@ -17,11 +17,15 @@ func LoadDiagnose(env Env) (Diagnose, error) {
 }
 
 // PolicyView is what the command `node policy` takes from the agent's environment.
-type PolicyView struct{ Nodename, Kubeconfig string }
+type PolicyView struct {
+	Nodename, Kubeconfig string
+	// Flows: there are flow records, and so the rights to read staged policies.
+	Flows bool
+}
 
 // LoadPolicyView reads the node's name, which may be missing, and how to reach the API server.
 func LoadPolicyView(env Env) PolicyView {
 	var raw NodeVariables
-	new(problems).load(env, &raw, "NODENAME", "KUBECONFIG")
-	return PolicyView{Nodename: raw.Nodename, Kubeconfig: raw.Kubeconfig}
+	new(problems).load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS")
+	return PolicyView{Nodename: raw.Nodename, Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled}
 }
