@@ -3,6 +3,7 @@ package controllers
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -21,8 +22,8 @@ type remark struct{ reason, text string }
 // The state must have the pods of interestOf.
 func review(p *policy.Policy, s *policy.State) []remark {
 	var all []remark
-	for _, problem := range p.Problems {
-		all = append(all, remark{reasonInvalid, problem})
+	if len(p.Problems) > 0 {
+		all = append(all, remark{reasonInvalid, strings.Join(p.Problems, "; ")})
 	}
 	subjects := selected(&p.Subject, s)
 	if p.Applies == [2]bool{} {
@@ -36,19 +37,29 @@ func review(p *policy.Policy, s *policy.State) []remark {
 		return append(all, remark{reasonNoPod, "no pod with a network of its own is selected, and no host endpoint, so the policy has no effect now: compare its selectors with " +
 			"the labels of pods and namespaces"})
 	}
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(unknownPorts(p, subjects, s)))) {
-		all = append(all, remark{reasonNoPort, fmt.Sprintf("no pod declares the port %q that a rule names (spec.containers[].ports[].name), so the rule matches "+
-			"no packet: declare it there with the rule's protocol, or use its number", name)})
+	if names := slices.Compact(slices.Sorted(slices.Values(unknownPorts(p, subjects, s)))); len(names) > 0 {
+		all = append(all, remark{reasonNoPort, fmt.Sprintf("no pod declares the port %s that a rule names (spec.containers[].ports[].name), so the rule matches "+
+			"no packet: declare it there with the rule's protocol, or use its number", `"`+strings.Join(names, `", "`)+`"`)})
 	}
 	return all
 }
 
+// mostNamed is how many named ports of a policy are looked up, each among all pods that it could be of: an object has room for 50,000.
+const mostNamed = 100
+
 // unknownPorts returns the names of ports that no pod declares. Those of ingress rules are of the policy's own pods.
 func unknownPorts(p *policy.Policy, subjects []*policy.Pod, s *policy.State) (names []string) {
+	looked := 0
 	for d, rules := range p.Rules {
 		for i := range rules {
 			for _, port := range rules[i].Ports {
-				if port.Name != "" && !slices.ContainsFunc(couldHave(policy.Direction(d), &rules[i], subjects, s), declares(port)) {
+				if port.Name == "" {
+					continue
+				}
+				if looked++; looked > mostNamed {
+					return names
+				}
+				if !slices.ContainsFunc(couldHave(policy.Direction(d), &rules[i], subjects, s), declares(port)) {
 					names = append(names, port.Name)
 				}
 			}

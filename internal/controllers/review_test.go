@@ -51,7 +51,7 @@ func TestReview(t *testing.T) {
 		text   string
 	}{
 		{"well", policy.Policy{Subject: web, Rules: named(policy.Ingress, "http", 6)}, nil, ""},
-		{"problems", policy.Policy{Subject: web, Problems: []string{"x", "y"}}, []string{reasonInvalid, reasonInvalid}, "xy"},
+		{"problems", policy.Policy{Subject: web, Problems: []string{"x", "y"}}, []string{reasonInvalid}, "x; y"},
 		{"another namespace", policy.Policy{Subject: policy.Pods{Namespace: "b", Labels: sel(t, "app == 'web'")}}, []string{reasonNoPod}, ""},
 		{"namespaces by labels", policy.Policy{Subject: policy.Pods{Namespaces: sel(t, "team == 'c'")}}, []string{reasonNoPod}, ""},
 		{"all pods", policy.Policy{}, nil, ""},

@@ -60,7 +60,7 @@ func (r *calicoReader) policy(id ID, spec *api.CalicoPolicySpec, tiers map[strin
 	p := Policy{ID: id, Tier: r.tier(spec.Tier, tiers), Order: orderOf(spec.Order), Applies: r.types(spec)}
 	p.Subject = Pods{Calico: true, Labels: r.labels("spec.selector", spec.Selector), AccountLabels: r.labels("spec.serviceAccountSelector", spec.ServiceAccountSelector)}
 	if spec.Unreadable != "" {
-		r.problems = append(r.problems, "spec cannot be read, so that it denies everything to the pods that it selects: correct it: "+spec.Unreadable)
+		r.note("spec cannot be read, so that it denies everything to the pods that it selects: correct it: " + spec.Unreadable)
 	}
 	for d, stored := range [2][]api.CalicoRule{Ingress: spec.Ingress, Egress: spec.Egress} {
 		rules := r.rules(Direction(d), stored)

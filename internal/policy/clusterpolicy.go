@@ -26,7 +26,7 @@ func FromClusterNetworkPolicy(c *api.ClusterNetworkPolicy) (Policy, error) {
 	}
 	p := Policy{ID: ID{Kind: KindClusterNetworkPolicy, Name: c.Name}, Tier: tier, Order: float64(c.Spec.Priority)}
 	if c.Spec.Unreadable != "" {
-		r.problems = append(r.problems, "spec cannot be read, so that it denies everything to the pods that it selects: correct it: "+c.Spec.Unreadable)
+		r.note("spec cannot be read, so that it denies everything to the pods that it selects: correct it: " + c.Spec.Unreadable)
 	} else if !known {
 		r.problem("spec.tier", c.Spec.Tier, "is unknown, so that the policy denies everything to the pods that it selects: use Admin or Baseline")
 	}

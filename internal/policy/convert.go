@@ -27,18 +27,33 @@ var protocols = map[string]uint8{"": TCP, api.ProtocolTCP: TCP, api.ProtocolUDP:
 const lastPort = 65535
 
 // reader converts the parts of an object and collects what was wrong with them.
-type reader struct{ problems []string }
+type reader struct {
+	problems []string
+	wrong    int
+}
+
+// mostProblems is how many problems of an object are named: one of 1 MB has room for 300,000, which every agent would hold, compare and log.
+const mostProblems = 10
+
+// note adds a problem; behind the last that is named stands how many there are besides.
+func (r *reader) note(problem string) {
+	if r.wrong++; r.wrong > mostProblems {
+		problem = fmt.Sprintf("%d problems more", r.wrong-mostProblems)
+		r.problems = r.problems[:mostProblems]
+	}
+	r.problems = append(r.problems, problem)
+}
 
 // problem names a field, its value and what to do about it. It returns false, for the caller that closes what it could not read.
 func (r *reader) problem(field string, value any, remedy string) bool {
-	r.problems = append(r.problems, fmt.Sprintf("%s %q: %s", field, fmt.Sprint(value), remedy))
+	r.note(fmt.Sprintf("%s %q: %s", field, fmt.Sprint(value), remedy))
 	return false
 }
 
 func (r *reader) selector(field string, labels api.LabelSelector) (selector.Selector, bool) {
 	s, err := selector.FromLabels(labels)
 	if err != nil {
-		r.problems = append(r.problems, field+"."+err.Error())
+		r.note(field + "." + err.Error())
 	}
 	return s, err == nil
 }

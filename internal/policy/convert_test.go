@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -174,4 +175,17 @@ func TestUnreadableNetworkPolicyIsClosed(t *testing.T) {
 		t.Errorf("problems %q", p.Problems)
 	}
 	check(t, cluster(p), flow{Egress, xb, TCP, 80, false}, flow{Ingress, xb, TCP, 80, true})
+}
+
+// An object has room for 300,000 entries that cannot be read: what is kept of them is bounded.
+func TestProblemsOfAnObjectAreBounded(t *testing.T) {
+	for n, want := range map[int]int{1: 1, mostProblems: mostProblems, mostProblems + 1: mostProblems + 1, 1000: mostProblems + 1} {
+		_, problems := FromCalicoNetworkSet(&api.CalicoNetworkSet{Spec: api.CalicoNetworkSetSpec{Nets: slices.Repeat([]string{":"}, n)}})
+		if len(problems) != want {
+			t.Errorf("%d entries: %q, want %d problems", n, problems, want)
+		}
+		if last := problems[len(problems)-1]; n == 1000 && !strings.Contains(last, "990") {
+			t.Errorf("%d entries: the last is %q", n, last)
+		}
+	}
 }

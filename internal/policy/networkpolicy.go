@@ -21,7 +21,7 @@ func FromNetworkPolicy(n *api.NetworkPolicy) Policy {
 	r := &reader{}
 	p := Policy{ID: ID{KindNetworkPolicy, n.Namespace, n.Name}, Tier: TierDefault, Order: networkPolicyOrder, Applies: r.directions(n.Spec)}
 	if n.Spec.Unreadable != "" {
-		r.problems = append(r.problems, "spec cannot be read, so that it allows nothing to the pods that it selects: correct it: "+n.Spec.Unreadable)
+		r.note("spec cannot be read, so that it allows nothing to the pods that it selects: correct it: " + n.Spec.Unreadable)
 	}
 	labels, readable := r.selector("spec.podSelector", n.Spec.PodSelector)
 	p.Subject = Pods{Namespace: n.Namespace, Labels: labels}

@@ -148,8 +148,12 @@ func (w *Worker) describe(s *Seen) {
 }
 
 func (w *Worker) logProblems(before, now []string) {
+	known := make(map[string]bool, len(before))
+	for _, text := range before {
+		known[text] = true
+	}
 	for _, text := range now {
-		if !slices.Contains(before, text) {
+		if !known[text] {
 			w.Log.Warn("policies need attention", "policy", text)
 		}
 	}
@@ -161,6 +165,9 @@ func (w *Worker) tell(stayOut bool) {
 		w.Decided(stayOut)
 	}
 }
+
+// mostTold is how many problems are told: a tenant may write 10,000 objects that cannot be read.
+const mostTold = 1000
 
 // Problems says in words what is wrong, for people.
 func (s *Seen) Problems() (texts []string) {
@@ -189,6 +196,9 @@ func (s *Seen) Problems() (texts []string) {
 	}{{"is in force as far as it can be read", s.Invalid}, {"cannot be read: its last version that could is in force, if there was one", s.LeftOut},
 		{"is tried out as far as it can be read", s.NotTried}} {
 		for _, id := range slices.SortedFunc(maps.Keys(part.of), func(a, b policy.ID) int { return strings.Compare(a.String(), b.String()) }) {
+			if len(texts) >= mostTold {
+				return append(texts, "there are more problems: correct these first")
+			}
 			for _, problem := range part.of[id] {
 				texts = append(texts, fmt.Sprintf("%s %s: %s", id, part.what, problem))
 			}
