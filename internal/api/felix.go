@@ -139,15 +139,21 @@ func (p *FailsafePorts) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ReadFailsafePorts reads PROTOCOL:PORT and PROTOCOL:NET:PORT with commas between them, or none. What cannot be read is of an unreadable protocol.
+// ReadFailsafePorts reads PROTOCOL:PORT and PROTOCOL:NET:PORT with commas between them, or none. As to Felix TCP needs no PROTOCOL, and what is empty is
+// nothing. What cannot be read is of an unreadable protocol.
 func ReadFailsafePorts(text string) FailsafePorts {
 	ports := FailsafePorts{}
 	if strings.EqualFold(strings.TrimSpace(text), "none") {
 		return ports
 	}
 	for word := range strings.SplitSeq(text, ",") {
-		word = strings.TrimSpace(word)
-		protocol, rest, _ := strings.Cut(word, ":")
+		if word = strings.TrimSpace(word); word == "" {
+			continue
+		}
+		protocol, rest, found := strings.Cut(word, ":")
+		if !found || strings.ContainsAny(protocol, "[.0123456789") {
+			protocol, rest = "tcp", word
+		}
 		at := strings.LastIndex(rest, ":")
 		n, err := strconv.Atoi(rest[at+1:])
 		if err != nil {

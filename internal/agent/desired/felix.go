@@ -77,17 +77,17 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 	return f, problems
 }
 
-// parseHosts reads what concerns host endpoints. Failsafe ports that cannot be read are the defaults: with others a node might be locked out.
+// parseHosts reads what concerns host endpoints. If one of the failsafe ports cannot be read the defaults are added: without it a node might be locked out.
 func (f *Felix) parseHosts(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
-	read := func(field string, ports *api.FailsafePorts) []policy.Failsafe {
-		all, wrong := readFailsafes(ports)
+	read := func(field string, ports *api.FailsafePorts, defaults []policy.Failsafe) []policy.Failsafe {
+		all, wrong := readFailsafes(ports, defaults)
 		if wrong != "" {
-			note(field, wrong, "entries of a protocol TCP, UDP or SCTP, a port from 1 to 65535, and a net that is a CIDR, if there is one: until it is, Calico's default ports are in force")
+			note(field, wrong, "entries of a protocol TCP, UDP or SCTP, a port from 1 to 65535, and a net that is a CIDR, if there is one: until it is, Calico's default ports are in force besides")
 		}
 		return all
 	}
-	f.Inbound = read("failsafeInboundHostPorts", spec.FailsafeInboundHostPorts)
-	f.Outbound = read("failsafeOutboundHostPorts", spec.FailsafeOutboundHostPorts)
+	f.Inbound = read("failsafeInboundHostPorts", spec.FailsafeInboundHostPorts, policy.DefaultInbound())
+	f.Outbound = read("failsafeOutboundHostPorts", spec.FailsafeOutboundHostPorts, policy.DefaultOutbound())
 	switch strings.ToLower(spec.DefaultEndpointToHostAction) {
 	case "", "accept", "return":
 		f.DropFromPods = false
@@ -138,8 +138,8 @@ func logBurst(n *int) (burst uint32, ok bool) {
 	return uint32(*n), *n > 0 && *n <= most
 }
 
-// readFailsafes returns nil for the defaults, and what it cannot read.
-func readFailsafes(ports *api.FailsafePorts) (all []policy.Failsafe, wrong string) {
+// readFailsafes returns nil for the defaults, and what it cannot read, in the place of which there are the defaults.
+func readFailsafes(ports *api.FailsafePorts, defaults []policy.Failsafe) (all []policy.Failsafe, wrong string) {
 	if ports == nil {
 		return nil, ""
 	}
@@ -147,11 +147,15 @@ func readFailsafes(ports *api.FailsafePorts) (all []policy.Failsafe, wrong strin
 	for _, p := range *ports {
 		to, ok := readFailsafe(p)
 		if !ok {
-			return nil, fmt.Sprintf("%+v", p)
+			wrong = fmt.Sprintf("%+v", p)
+			continue
 		}
 		all = append(all, to)
 	}
-	return all, ""
+	if wrong != "" {
+		all = append(slices.DeleteFunc(slices.Clone(defaults), func(d policy.Failsafe) bool { return slices.Contains(all, d) }), all...)
+	}
+	return all, wrong
 }
 
 func readFailsafe(p api.FailsafePort) (to policy.Failsafe, ok bool) {
