@@ -26,7 +26,7 @@ func WriteKubeconfig(t testing.TB, dir string, cfg *rest.Config) string {
 		"contexts": named("context", map[string]any{"cluster": "lab", "user": "lab"}),
 		"users":    named("user", map[string]any{"token": cfg.BearerToken}),
 		"clusters": named("cluster", map[string]any{
-			"server": cfg.Host, "certificate-authority-data": cfg.CAData, "certificate-authority": cfg.CAFile,
+			"server": cfg.Host, "certificate-authority-data": cfg.CAData, "certificate-authority": cfg.CAFile, "tls-server-name": cfg.ServerName,
 		}),
 	})
 	errtest.Must(t, err)
