@@ -74,9 +74,11 @@ type PolicyView struct {
 	Complete bool
 	// NodesKnown is false from the first policy that selects nodes until Nodes have been listed.
 	NodesKnown bool
-	// ServicesMissing and AccountsMissing: policies name Services, or labels of service accounts, that have not been listed yet.
-	ServicesMissing, AccountsMissing bool
-	known                            []podScope
+	// MissingServices are names of Services that policies name, and whose endpoints have not been listed yet, in whichever namespace. AccountsMissing:
+	// policies name labels of service accounts, which have not been listed yet.
+	MissingServices map[string]bool
+	AccountsMissing bool
+	known           []podScope
 
 	// Changed are the pods of other nodes that were added, removed or changed since the last Take, ascending.
 	Changed []policy.PodKey
@@ -264,9 +266,9 @@ func (f *PolicyFeed) refresh(v *PolicyView) {
 	v.Err = f.failure()
 	v.Listed = f.listed&partsOfInterest == partsOfInterest
 	v.NodesKnown = !f.wantNodes || f.nodes != nil && f.nodes.listed
-	v.ServicesMissing, v.AccountsMissing = f.calicoWatches.missing()
+	v.MissingServices, v.AccountsMissing = f.calicoWatches.missing()
 	v.known = f.knownPods()
-	v.Complete = v.Complete || v.Listed && f.asked && v.NodesKnown && !v.ServicesMissing && !v.AccountsMissing && f.hasWanted()
+	v.Complete = v.Complete || v.Listed && f.asked && v.NodesKnown && len(v.MissingServices) == 0 && !v.AccountsMissing && f.hasWanted()
 }
 
 // failure joins the errors of all watches. The caller holds the lock.

@@ -116,6 +116,7 @@ type calicoWatches struct {
 	wantAccounts bool
 	slices       map[string]*tempWatch[policySlice] // by selector
 	wantSlices   string                             // a selector; empty: none
+	wantServices []string                           // the names that it is for
 	lastSlices   string                             // the one that was wanted last
 }
 
@@ -147,13 +148,26 @@ func (f *PolicyFeed) findNamed() {
 			services[s.Name] = true
 		}
 	}
-	switch w.wantSlices = ""; {
-	case len(services) > mostServices:
-		w.wantSlices = api.LabelServiceName
-	case len(services) > 0:
-		w.wantSlices = api.LabelServiceName + " in (" + strings.Join(slices.Sorted(maps.Keys(services)), ",") + ")"
-	}
+	w.wantServices = slices.Sorted(maps.Keys(services))
+	w.wantSlices = slicesOf(w.wantServices)
 	w.lastSlices = cmp.Or(w.wantSlices, w.lastSlices)
+}
+
+// slicesOf is the selector of Services' EndpointSlices.
+func slicesOf(services []string) string {
+	switch {
+	case len(services) > mostServices:
+		return api.LabelServiceName
+	case len(services) > 0:
+		return api.LabelServiceName + " in (" + strings.Join(services, ",") + ")"
+	}
+	return ""
+}
+
+// selects reports whether a selector by slicesOf is for a Service, too.
+func selects(selector, service string) bool {
+	_, names, some := strings.Cut(selector, " in (")
+	return !some || slices.Contains(strings.Split(strings.TrimSuffix(names, ")"), ","), service)
 }
 
 // findNeeds reads each object once. Which tiers there are does not matter.
@@ -208,9 +222,27 @@ func (w *calicoWatches) listed(selector string) bool {
 	return open != nil && open.listed
 }
 
-// missing reports what policies name and has not been listed.
-func (w *calicoWatches) missing() (services, accounts bool) {
-	return w.wantSlices != "" && !w.listed(w.wantSlices), w.wantAccounts && (w.accounts == nil || !w.accounts.listed)
+// missing reports what policies name and has not been listed. A Service that a former selector was for is not missing: who names another one would
+// delay all policies that name any.
+func (w *calicoWatches) missing() (services map[string]bool, accounts bool) {
+	for _, name := range w.wantServices {
+		if !w.knows(name) {
+			if services == nil {
+				services = map[string]bool{}
+			}
+			services[name] = true
+		}
+	}
+	return services, w.wantAccounts && (w.accounts == nil || !w.accounts.listed)
+}
+
+func (w *calicoWatches) knows(service string) bool {
+	for selector, open := range w.slices {
+		if open.listed && selects(selector, service) {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *calicoWatches) failures() (errs []error) {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -62,14 +63,14 @@ func TestPolicyFeedFollowsWhatCalicosPoliciesName(t *testing.T) {
 	put(t, cfg, "/api/v1/namespaces/named/serviceaccounts", "robot", `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"robot","labels":{"team":"red"}}}`)
 	r := feedAt(t, cfg)
 	r.want(t, policy.Interest{})
-	if r.view.ServicesMissing || r.view.AccountsMissing {
-		t.Errorf("without policies: services missing %v, accounts missing %v", r.view.ServicesMissing, r.view.AccountsMissing)
+	if len(r.view.MissingServices) > 0 || r.view.AccountsMissing {
+		t.Errorf("without policies: services missing %v, accounts missing %v", r.view.MissingServices, r.view.AccountsMissing)
 	}
 	asked.take()
 	p := calicoPath + "namespaces/named/networkpolicies"
 	put(t, cfg, p, "one", calicoObject("NetworkPolicy", "one", "", `"egress":[{"action":"Allow","destination":{"services":{"name":"web"}}}]`))
 	of := policy.Service{Namespace: "named", Name: "web"}
-	r.await(t, "a Service", func(v *PolicyView) bool { return !v.ServicesMissing && len(v.Calico.Services[of]) > 0 })
+	r.await(t, "a Service", func(v *PolicyView) bool { return len(v.MissingServices) == 0 && len(v.Calico.Services[of]) > 0 })
 	if got := fmt.Sprint(r.view.Calico.Services[of]); got != "[{10.0.0.7 0 0} {10.0.0.7 6 80}]" {
 		t.Errorf("endpoints %s", got)
 	}
@@ -78,7 +79,7 @@ func TestPolicyFeedFollowsWhatCalicosPoliciesName(t *testing.T) {
 		if v.AccountsMissing && v.Calico.Accounts != nil {
 			t.Error("an incomplete list of service accounts says that those missing do not exist")
 		}
-		return !v.ServicesMissing && !v.AccountsMissing && v.Calico.Accounts[policy.Account{Namespace: "named", Name: "robot"}]["team"] == "red"
+		return len(v.MissingServices) == 0 && !v.AccountsMissing && v.Calico.Accounts[policy.Account{Namespace: "named", Name: "robot"}]["team"] == "red"
 	})
 	want := []string{"watch endpointslices with kubernetes.io/service-name in (dns,web)", "watch endpointslices with kubernetes.io/service-name in (web)", "watch serviceaccounts metadata"}
 	if got := slices.DeleteFunc(asked.take(), func(r string) bool { return !strings.HasPrefix(r, "watch") }); !slices.Equal(got, want) {
@@ -125,9 +126,23 @@ func TestPolicyFeedAsksForFewServices(t *testing.T) {
 		if open > 2 {
 			t.Fatalf("%d watches of EndpointSlices", open)
 		}
-		return len(v.Calico.NetworkPolicies) == len(numbered)+1 && !v.ServicesMissing && open == 1
+		return len(v.Calico.NetworkPolicies) == len(numbered)+1 && len(v.MissingServices) == 0 && open == 1
 	})
 	if got, want := watches(), "watch endpointslices with kubernetes.io/service-name"; len(got) == 0 || !slices.Contains(got, want) {
 		t.Errorf("asked %q, want %q", got, want)
+	}
+}
+
+// While the list for a new Service is awaited those that were listed before are known.
+func TestMissingServicesHaveNames(t *testing.T) {
+	w := calicoWatches{wantServices: []string{"dns", "web"}, slices: map[string]*tempWatch[policySlice]{
+		slicesOf([]string{"web", "web-2"}): {listed: true}, slicesOf([]string{"dns", "web"}): {},
+	}}
+	if got, _ := w.missing(); !maps.Equal(got, map[string]bool{"dns": true}) {
+		t.Errorf("missing %v, want dns", got)
+	}
+	w.slices[slicesOf(make([]string, mostServices+1))] = &tempWatch[policySlice]{listed: true}
+	if got, _ := w.missing(); len(got) > 0 {
+		t.Errorf("missing %v after a list of all", got)
 	}
 }

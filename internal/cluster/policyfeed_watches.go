@@ -80,7 +80,7 @@ func (v *PolicyView) Knows(i policy.Interest) bool {
 
 // KnowsAll reports whether besides these all that policies name has been listed.
 func (v *PolicyView) KnowsAll(i policy.Interest) bool {
-	return v.NodesKnown && !v.ServicesMissing && !v.AccountsMissing && v.Knows(i)
+	return v.NodesKnown && len(v.MissingServices) == 0 && !v.AccountsMissing && v.Knows(i)
 }
 
 // within reports whether other includes s.

@@ -202,3 +202,15 @@ func TestBeginsWithFailsafePorts(t *testing.T) {
 		t.Error("the agent waits for what it knows")
 	}
 }
+
+// A policy waits for the Services that it names itself, not for those of others.
+func TestPoliciesAwaitTheirOwnServices(t *testing.T) {
+	m := model{}
+	m.view.NodesKnown, m.view.MissingServices = true, map[string]bool{"new": true}
+	naming := func(name string) policy.Rule {
+		return policy.Rule{Peers: []policy.Peer{{Service: &policy.Service{Namespace: "shop", Name: name}}}}
+	}
+	if !m.lists(policy.Egress, naming("old")) || m.lists(policy.Egress, naming("old"), naming("new")) {
+		t.Error("the wrong policies wait")
+	}
+}

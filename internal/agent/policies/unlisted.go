@@ -120,7 +120,7 @@ func (m *model) closeUnlisted(selection *policy.Selection, interest policy.Inter
 func (m *model) lists(d policy.Direction, rules ...policy.Rule) bool {
 	v := &m.view
 	unlisted := func(p policy.Peer) bool {
-		return p.Nodes != nil && !v.NodesKnown || p.Service != nil && v.ServicesMissing || p.Match.ReadsAccounts() && v.AccountsMissing
+		return p.Nodes != nil && !v.NodesKnown || p.Service != nil && v.MissingServices[p.Service.Name] || p.Match.ReadsAccounts() && v.AccountsMissing
 	}
 	for _, r := range rules {
 		if slices.ContainsFunc(r.Peers, unlisted) || r.Own.ReadsAccounts() && v.AccountsMissing {
