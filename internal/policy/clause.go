@@ -127,28 +127,12 @@ func (m *Match) networks() ranges {
 
 // selectedNets are the addresses of the network sets and host endpoints that are selected.
 func (c *compiler) selectedNets(pods *Pods, unknown bool) ranges {
-	text := pods.text()
-	if unknown {
-		text = "unknown " + text
-	}
-	if nets, ok := c.nets[text]; ok {
-		return nets
-	}
-	var nets ranges
-	for i := range c.state.Sets {
-		x := c.set(&c.state.Sets[i])
-		if pods.has(&x, unknown) {
-			nets = append(nets, rangesOf(c.state.Sets[i].Nets)...)
-		}
-	}
-	for i := range c.state.HostEndpoints {
-		x := c.host(&c.state.HostEndpoints[i])
-		if pods.has(&x, unknown) {
-			nets = append(nets, rangesOfAddresses(c.state.HostEndpoints[i].Addresses)...)
-		}
-	}
-	c.nets[text] = normal(nets)
-	return c.nets[text]
+	return c.networkSets().selects(pods, unknown).nets
+}
+
+// selectedBy are the network sets and host endpoints that a rule's end selects.
+func (c *compiler) selectedBy(m *Match, action Action) *selectedNetworks {
+	return c.networkSets().selects(m.Select, (action == Deny) != m.Not)
 }
 
 // service are the addresses of a service's endpoints; of egress those at the protocol and port.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Compiled is a Ruleset with what is needed to follow changes of remote pods. It is for one goroutine.
@@ -22,15 +23,15 @@ type Compiled struct {
 // compiler makes a Ruleset of a State.
 type compiler struct {
 	directory
-	state    State
-	policies []Policy // in the order of evaluation
-	terms    *terms
-	sets     *sets
-	clauses  map[clauseKey]*clause
-	nets     map[string]ranges    // of network sets and host endpoints, by selection
-	spent    map[string]*spending // by namespace of the subjects
-	tooLarge map[*Program]ID
-	declared map[string][]declaredAt // by name, of any pod, for the names that rules use of peers' ports
+	state       State
+	policies    []Policy // in the order of evaluation
+	terms       *terms
+	sets        *sets
+	clauses     map[clauseKey]*clause
+	networkSets func() *networkSets
+	spent       map[string]*spending // by namespace of the subjects
+	tooLarge    map[*Program]ID
+	declared    map[string][]declaredAt // by name, of any pod, for the names that rules use of peers' ports
 }
 
 // Compile decides what the kernel of the node has to enforce. Equal states give equal Rulesets, in other processes, too.
@@ -42,7 +43,7 @@ func (s *Selection) Compile() *Compiled {
 	state, selected := s.state, s.byLink
 	t := newTerms(state.directory())
 	c := &compiler{directory: state.directory(), state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
-		nets: map[string]ranges{}, spent: map[string]*spending{}, tooLarge: map[*Program]ID{}}
+		networkSets: sync.OnceValue(func() *networkSets { return newNetworkSets(state) }), spent: map[string]*spending{}, tooLarge: map[*Program]ID{}}
 	for namespace, i := range s.crowded {
 		c.spendingOf(namespace).exhaust(s.policies[i].ID)
 	}

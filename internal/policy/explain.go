@@ -221,13 +221,13 @@ func (m *Match) matches(state State, addr netip.Addr, pod *Pod, unknown bool) bo
 	}
 	d, unknown := state.directory(), unknown != m.Not
 	selected := pod != nil && m.Select.selects(d, pod, unknown)
-	for _, s := range state.Sets {
-		x := d.set(&s)
-		selected = selected || contains(s.Nets, addr) && m.Select.has(&x, unknown)
+	for i := 0; i < len(state.Sets) && !selected; i++ {
+		s := &state.Sets[i]
+		selected = contains(s.Nets, addr) && m.Select.hasSet(d, s, unknown)
 	}
-	for _, h := range state.HostEndpoints {
-		x := d.host(&h)
-		selected = selected || h.has(addr) && m.Select.has(&x, unknown)
+	for i := 0; i < len(state.HostEndpoints) && !selected; i++ {
+		h := &state.HostEndpoints[i]
+		selected = h.has(addr) && m.Select.hasSet(d, &NetworkSet{Labels: h.Labels}, unknown)
 	}
 	return selected != m.Not
 }

@@ -44,6 +44,9 @@ type broad struct {
 	names map[string]bool
 	asked map[namespaceText]bool // selectors on namespaces
 	tried int                    // conditions
+	sets  *networkSets           // nil: not asked for yet
+	// triedSets are conditions that network sets were tried with.
+	triedSets int
 }
 
 func (b *broad) interest() Interest {
@@ -75,7 +78,7 @@ func (b *broad) add(rules []Rule, d Direction) {
 func (b *broad) peer(peer Peer, named bool) {
 	pods := peer.Pods
 	if peer.Match != nil && peer.Match.Select != nil {
-		b.all = peer.Match.Not || named && b.state.selectsNetworks(peer.Match.Select)
+		b.all = peer.Match.Not || named && b.selectsNetworks(peer.Match.Select)
 		pods = peer.Match.Select
 	}
 	switch {
@@ -91,12 +94,18 @@ func (b *broad) peer(peer Peer, named bool) {
 	}
 }
 
-// selectsNetworks reports whether network sets may be selected.
-func (state State) selectsNetworks(p *Pods) bool {
-	d := state.directory()
-	return slices.ContainsFunc(state.Sets, func(s NetworkSet) bool {
-		x := d.set(&s)
-		return len(s.Nets) > 0 && p.has(&x, true)
+// selectsNetworks reports whether network sets may be selected. So many selectors that this takes long may select some.
+func (b *broad) selectsNetworks(p *Pods) bool {
+	if b.sets == nil {
+		b.sets = newNetworkSets(State{Sets: b.state.Sets, Namespaces: b.state.Namespaces})
+	}
+	candidates := b.sets.candidates(p)
+	if b.triedSets += p.size() * len(candidates); b.triedSets > mostTries {
+		return true
+	}
+	return slices.ContainsFunc(candidates, func(i int32) bool {
+		s := &b.sets.all[i]
+		return s.count > 0 && p.has(&s.selectable, true)
 	})
 }
 

@@ -16,6 +16,15 @@ func (p *Pods) selects(d directory, pod *Pod, unknown bool) bool {
 	return p.has(&x, unknown)
 }
 
+// hasSet is has for a network set; its labels are not looked at if it is of another namespace.
+func (p *Pods) hasSet(d directory, s *NetworkSet, unknown bool) bool {
+	if p.Namespace != "" && p.Namespace != s.Namespace {
+		return false
+	}
+	x := d.set(s)
+	return p.has(&x, unknown)
+}
+
 func (p *Pods) has(x *selectable, unknown bool) bool {
 	namespace := func() bool {
 		if p.Calico {
@@ -90,6 +99,9 @@ func (p *Pods) text() string {
 	return text
 }
 
+// size is how many conditions the selection has.
+func (p *Pods) size() int { return max(1, p.Labels.Size()+p.Namespaces.Size()) }
+
 // readsAccount reports whether the selection depends on the pod's service account.
 func (p *Pods) readsAccount() bool {
 	return p.readsAccountLabels() || p.Calico && (p.Accounts != nil || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
@@ -148,7 +160,7 @@ func (x *podIndex) add(pods Pods, unknown bool) int32 {
 		x.placed[p] = append(x.placed[p], id)
 		most = max(most, len(x.placed[p]))
 	}
-	size := max(1, pods.Labels.Size()+pods.Namespaces.Size())
+	size := pods.size()
 	x.all = append(x.all, selection{pods, unknown, x.ofNames.add(pods.Namespaces, pods.Calico), most * size})
 	if unknown && (places[0].ofNamespace || pods.readsUnknown(&selectable{})) {
 		x.unsure = append(x.unsure, id)

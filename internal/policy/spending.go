@@ -10,6 +10,14 @@ const (
 	mostElements = 250_000
 	// mostWork bounds what is merged for them.
 	mostWork = 1_000_000
+	// mostTries bounds the conditions that network sets are tried with for the rules of a namespace's policies, and the networks that are then
+	// joined: 10,000 selectors with 2,000 sets would take a minute of each Compile.
+	mostTries = 5_000_000
+	// triesOfNet is how many tries the joining of one network counts for.
+	triesOfNet = 4
+	// mostForeign bounds what counts of that which others have written, so that they close no pods of the namespace: so much of each selection, and of
+	// each list.
+	mostForeign = 10_000
 	// workOfRanges is how many ranges of addresses are merged for the work of one term.
 	workOfRanges = 8
 )
@@ -21,10 +29,12 @@ const TooLargeText = "the policies of the namespace are too large for one node, 
 // spending is what the programs of a namespace's pods need. What is over the limits is closed: the policies are of that namespace, too.
 type spending struct {
 	elements, work int
+	tries          int
 	largest        ID             // of the policies of the program that went over
 	counted        map[int32]bool // sets, and complements of the numbers of networks
 	rules          map[ruleKey]bool
 	selections     map[string]bool
+	ofSets         map[string]bool // selections that network sets were tried with
 	conditions     map[place]int
 }
 
@@ -38,7 +48,7 @@ type ruleKey struct {
 func (c *compiler) spendingOf(namespace string) *spending {
 	s := c.spent[namespace]
 	if s == nil {
-		s = &spending{counted: map[int32]bool{}, rules: map[ruleKey]bool{}, selections: map[string]bool{}, conditions: map[place]int{}}
+		s = &spending{counted: map[int32]bool{}, rules: map[ruleKey]bool{}, selections: map[string]bool{}, ofSets: map[string]bool{}, conditions: map[place]int{}}
 		c.spent[namespace] = s
 	}
 	return s
@@ -47,7 +57,9 @@ func (c *compiler) spendingOf(namespace string) *spending {
 // exhaust leaves nothing, because of a policy.
 func (s *spending) exhaust(by ID) { s.elements, s.largest = mostElements+1, by }
 
-func (s *spending) over() bool { return s.elements > mostElements || s.work > mostWork }
+func (s *spending) over() bool {
+	return s.elements > mostElements || s.work > mostWork || s.tries > mostTries
+}
 
 // count counts each set and each list of networks once, as programs share them.
 func (s *spending) count(what int32, elements int) {
@@ -59,20 +71,46 @@ func (s *spending) count(what int32, elements int) {
 
 // affords counts the selectors of a rule, each once, and reports whether the rule may be used.
 func (c *compiler) affords(s *spending, k ruleKey) bool {
-	if !s.rules[k] {
-		s.rules[k] = true
-		for _, peer := range c.policies[k.policy].Rules[k.direction][k.rule].Peers {
-			pods := peer.Pods
-			if peer.Match != nil {
-				pods = peer.Match.Select
-			}
-			if pods != nil && !s.over() {
-				s.try(pods)
-			}
-		}
+	if s.rules[k] {
+		return !s.over()
 	}
+	s.rules[k] = true
+	policy, rule := &c.policies[k.policy], c.rule(k)
+	for _, peer := range rule.Peers {
+		pods := peer.Pods
+		if peer.Match != nil {
+			pods = peer.Match.Select
+		}
+		if pods != nil && !s.over() {
+			s.try(pods)
+		}
+		c.trySets(s, policy.Namespace, peer.Match, rule.Action)
+	}
+	c.trySets(s, policy.Namespace, rule.Own, rule.Action)
 	return !s.over()
 }
+
+// trySets counts what network sets are tried with because of a policy of the namespace, and what is joined of theirs.
+func (c *compiler) trySets(s *spending, namespace string, m *Match, action Action) {
+	if namespace == "" || m == nil || m.Select == nil || s.over() {
+		return
+	}
+	text := m.Select.text()
+	if s.ofSets[text] {
+		return
+	}
+	s.ofSets[text] = true
+	x := c.networkSets()
+	candidates := x.candidates(m.Select)
+	own := len(x.of(candidates, namespace))
+	s.tries += m.Select.size() * bounded(own, len(candidates)-own)
+	if !s.over() {
+		s.tries += triesOfNet * c.selectedBy(m, action).of(namespace)
+	}
+}
+
+// bounded is how much counts of what the namespace and others have written.
+func bounded(own, foreign int) int { return own + min(foreign, mostForeign) }
 
 // try counts what pods are tried with because of a selection.
 func (s *spending) try(pods *Pods) {
@@ -81,7 +119,7 @@ func (s *spending) try(pods *Pods) {
 		return
 	}
 	s.selections[text] = true
-	size := max(1, pods.Labels.Size()+pods.Namespaces.Size())
+	size := pods.size()
 	places, tries := pods.places(func(p place) int { return s.conditions[p] })
 	s.elements += size * (tries + size - 1)
 	for _, p := range places {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -237,4 +238,71 @@ func TestInterestOfManySelectors(t *testing.T) {
 	if got := state.InterestOf(Ingress, rule(1000)); !got.All {
 		t.Errorf("a million evaluations: %+v", got)
 	}
+}
+
+// Network sets are tried with selectors of their own namespace alone, and with those that need a label if they have it. What has to be tried all the same
+// is counted; those of other users close nothing.
+func TestSelectorsOfNetworkSets(t *testing.T) {
+	for name, c := range map[string]struct {
+		entity string // of rule i
+		rules  int
+		of     string // the namespace of the sets
+		sets   int
+		tried  int
+		large  bool
+		nets   int
+	}{
+		"that need a label":              {entity: `"selector":"l%d == '1'"`, rules: 2000, of: "a", sets: 500, tried: 1},
+		"in another namespace":           {entity: `"selector":"l%d != '1'"`, rules: 400, of: "b", sets: 500},
+		"by any label":                   {entity: `"selector":"l%d != '1'"`, rules: 400, of: "a", sets: 15_000, large: true},
+		"by any label in all namespaces": {entity: `"selector":"l%d != '1'","namespaceSelector":"all()"`, rules: 400, of: "b", sets: 15_000, tried: 400 * 15_000},
+		"as many as may well be used":    {entity: `"selector":"l%d != '1'"`, rules: 400, of: "a", sets: 100, tried: 400 * 100},
+		"of few that have many networks": {entity: `"selector":"a == '1' && l%d != '1'"`, rules: 100, of: "a", sets: 1, nets: 15_000, large: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := PodKey{"a", "p"}
+			state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil, "b": nil},
+				Pods: map[PodKey]*Pod{key: {PodKey: key, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}}
+			for i := range c.sets {
+				set := NetworkSet{Namespace: c.of, Name: fmt.Sprint(i), Labels: map[string]string{"a": "1"}}
+				if i == 0 {
+					set.Labels["l0"] = "1"
+				}
+				for j := range c.nets {
+					set.Nets = append(set.Nets, host(j))
+				}
+				state.Sets = append(state.Sets, set)
+			}
+			object := &api.CalicoNetworkPolicy{Meta: api.Meta{Namespace: "a", Name: "many"}}
+			object.Spec.Types = []string{"Ingress"}
+			for i := range c.rules {
+				var r api.CalicoRule
+				if err := json.Unmarshal(fmt.Appendf(nil, `{"action":"Allow","source":{`+c.entity+`}}`, i), &r); err != nil {
+					t.Fatal(err)
+				}
+				object.Spec.Ingress = append(object.Spec.Ingress, r)
+			}
+			many, err := FromCalicoNetworkPolicy(object, nil)
+			if err != nil || len(many.Problems) > 0 {
+				t.Fatal(err, many.Problems)
+			}
+			state.Policies = []Policy{many}
+			got := Compile(state)
+			if slices.Contains(got.TooLarge, many.ID) != c.large {
+				t.Errorf("too large: %v", got.TooLarge)
+			}
+			tried, x := 0, newNetworkSets(state)
+			for _, r := range many.Rules[Ingress] {
+				tried += len(x.candidates(r.Peers[0].Match.Select))
+			}
+			if !c.large && tried != c.tried {
+				t.Errorf("%d tries, want %d", tried, c.tried)
+			}
+		})
+	}
+}
+
+// host is the network of an address; no two are adjacent.
+func host(i int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32)
 }

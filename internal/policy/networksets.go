@@ -1,0 +1,129 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+)
+
+// networkSets finds the network sets and host endpoints that a selection selects without trying all of them, and shows their labels once.
+type networkSets struct {
+	all      []setNetworks                // by namespace
+	every    []int32                      // all of them
+	labelled map[setLabel][]int32         // by labels, as Calico shows them
+	unsure   []int32                      // those whose namespace's labels are not known, which are in no other list by labels
+	selected map[string]*selectedNetworks // by selection
+}
+
+type setNetworks struct {
+	selectable
+	nets  func() ranges
+	count int    // of its networks
+	known ranges // what nets has returned
+}
+
+type setLabel struct{ key, value string }
+
+// selectedNetworks are addresses of the network sets and host endpoints that are selected, and how many ranges each namespace brings.
+type selectedNetworks struct {
+	nets ranges
+	by   map[string]int
+}
+
+// of is how many ranges count for a namespace.
+func (s *selectedNetworks) of(namespace string) int {
+	all := 0
+	for _, n := range s.by {
+		all += n
+	}
+	return bounded(s.by[namespace], all-s.by[namespace])
+}
+
+func newNetworkSets(state State) *networkSets {
+	x := &networkSets{labelled: map[setLabel][]int32{}, selected: map[string]*selectedNetworks{}}
+	d := state.directory()
+	for i := range state.Sets {
+		s := &state.Sets[i]
+		x.all = append(x.all, setNetworks{selectable: d.set(s), nets: func() ranges { return rangesOf(s.Nets) }, count: len(s.Nets)})
+	}
+	for i := range state.HostEndpoints {
+		h := &state.HostEndpoints[i]
+		x.all = append(x.all, setNetworks{selectable: d.host(h), nets: func() ranges { return rangesOfAddresses(h.Addresses) }, count: len(h.Addresses)})
+	}
+	slices.SortStableFunc(x.all, func(a, b setNetworks) int { return cmp.Compare(a.namespace, b.namespace) })
+	for i := range x.all {
+		x.index(int32(i))
+	}
+	return x
+}
+
+func (x *networkSets) index(i int32) {
+	x.every = append(x.every, i)
+	if !x.all[i].knownNamespace {
+		x.unsure = append(x.unsure, i)
+		return
+	}
+	for key, value := range x.all[i].calico {
+		x.labelled[setLabel{key, value}] = append(x.labelled[setLabel{key, value}], i)
+	}
+}
+
+// candidates are those to try with a selection, in order: of its namespace, and with the label that it needs and the fewest have.
+func (x *networkSets) candidates(p *Pods) []int32 {
+	best := x.within(x.every, p)
+	if !p.Calico {
+		return best
+	}
+	unsure := x.within(x.unsure, p)
+	for _, need := range p.Labels.Needs() {
+		found := slices.Clone(unsure)
+		for _, value := range need.Values {
+			if found = append(found, x.within(x.labelled[setLabel{need.Key, value}], p)...); len(found) >= len(best) {
+				break
+			}
+		}
+		if len(found) < len(best) {
+			slices.Sort(found)
+			best = found
+		}
+	}
+	return best
+}
+
+// within leaves those that the selection may select by their namespace alone.
+func (x *networkSets) within(ids []int32, p *Pods) []int32 {
+	if p.Namespace == "" && p.Scope != Global {
+		return ids
+	}
+	return x.of(ids, p.Namespace)
+}
+
+// of leaves those of a namespace. They are in order.
+func (x *networkSets) of(ids []int32, namespace string) []int32 {
+	first, _ := slices.BinarySearchFunc(ids, namespace, func(i int32, n string) int { return cmp.Compare(x.all[i].namespace, n) })
+	behind, _ := slices.BinarySearchFunc(ids, namespace, func(i int32, n string) int { return cmp.Or(cmp.Compare(x.all[i].namespace, n), -1) })
+	return ids[first:behind]
+}
+
+// selects finds what is selected, once for a selection.
+func (x *networkSets) selects(p *Pods, unknown bool) *selectedNetworks {
+	text := p.text()
+	if unknown {
+		text = "unknown " + text
+	}
+	if x.selected[text] != nil {
+		return x.selected[text]
+	}
+	found := &selectedNetworks{by: map[string]int{}}
+	for _, i := range x.candidates(p) {
+		if s := &x.all[i]; p.has(&s.selectable, unknown) {
+			if s.known == nil {
+				s.known = s.nets()
+			}
+			found.nets = append(found.nets, s.known...)
+			found.by[s.namespace] += len(s.known)
+		}
+	}
+	found.nets = normal(found.nets)
+	x.selected[text] = found
+	return found
+}
