@@ -114,11 +114,16 @@ var calicoTiers = map[string]Tier{
 	"adminnetworkpolicy": TierAdmin, "baselineadminnetworkpolicy": TierBaseline,
 }
 
-// tier finds the tier that a policy names. One that does not exist comes last and denies.
+// tier finds the tier that a policy names. One that does not exist comes last and denies. In that of Kubernetes' administrators a policy of a namespace
+// would precede what they deny for good.
 func (r *calicoReader) tier(field string, tiers map[string]Tier) Tier {
 	name := names.Tier(field)
 	tier := tierOf(name, tiers)
-	if tier.Missing {
+	switch {
+	case r.namespace != "" && tier == TierAdmin:
+		r.problem("spec.tier", name, "is for policies of the cluster, so that this one counts in tier default: leave the tier out, or write a GlobalNetworkPolicy")
+		return TierDefault
+	case tier.Missing:
 		r.problem("spec.tier", name, "does not exist, so that the policy comes after those of all tiers: create the Tier, or correct the name")
 	}
 	return tier

@@ -111,6 +111,9 @@ func selectorsOf(spec *api.CalicoPolicySpec) []string {
 
 func (c *Cluster) calicoPolicy(kind string, m api.Meta, spec *api.CalicoPolicySpec, s side) applying {
 	a := applying{tier: c.tierOf(spec.Tier), order: orderOf(spec.Order), kind: kind, namespace: m.Namespace, name: m.Name}
+	if m.Namespace != "" && a.tier == adminTier { // a tenant's does not precede what administrators deny
+		a.tier = defaultTier
+	}
 	if a.shown = m.Name; a.tier == defaultTier {
 		a.shown = strings.TrimPrefix(m.Name, "default.") // as Calico stores names until 3.31
 	}
