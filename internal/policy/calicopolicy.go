@@ -27,6 +27,7 @@ func FromCalicoGlobalNetworkPolicy(g *api.CalicoGlobalNetworkPolicy, tiers map[s
 	r := &calicoReader{}
 	p := r.policy(ID{Kind: KindCalicoGlobalNetworkPolicy, Name: g.Name}, &g.Spec.CalicoPolicySpec, tiers)
 	r.namespaces("spec.namespaceSelector", g.Spec.NamespaceSelector, &p.Subject)
+	r.narrowAll(&g.Spec, &p.Subject)
 	p.Forward, p.PreDNAT, p.NoTrack = g.Spec.ApplyOnForward, g.Spec.PreDNAT, g.Spec.DoNotTrack
 	switch {
 	case g.Spec.DoNotTrack && g.Spec.PreDNAT:
@@ -193,7 +194,30 @@ func (r *calicoReader) labels(field, text string) selector.Selector {
 	return s
 }
 
-// namespaces reads a selector on namespaces into p: what is in one is selected, or with global() what is in none.
+// narrowAll gives all() the meaning that it has to Calico in a policy with a namespaceSelector, or else with a serviceAccountSelector, in its selector,
+// too: what has a namespace, or a service account.
+func (r *calicoReader) narrowAll(spec *api.CalicoGlobalNetworkPolicySpec, p *Pods) {
+	const all = "all()"
+	label := labelNamespace
+	if spec.NamespaceSelector == "" {
+		label = labelAccount
+	}
+	if (spec.NamespaceSelector != "" || spec.ServiceAccountSelector != "") && strings.Contains(spec.Selector, all) {
+		p.Labels = r.labels("spec.selector", strings.ReplaceAll(spec.Selector, all, "has("+label+")"))
+	}
+	if text := spec.ServiceAccountSelector; text != "" && !matchesNone(text) {
+		p.OnlyAccounts = true
+	}
+}
+
+// matchesNone reports whether a selector on labels of a namespace, or of a service account, is true of what has none.
+func matchesNone(text string) bool {
+	s, err := selector.ParseScoped(orAll(text), labelName)
+	return err == nil && s.Matches(nil)
+}
+
+// namespaces reads a selector on namespaces into p: all() is what is in one, global() what is in none. What is in none lacks all labels of namespaces,
+// which may be what a selector asks for.
 func (r *calicoReader) namespaces(field, text string, p *Pods) {
 	if text == "" {
 		return
@@ -205,10 +229,9 @@ func (r *calicoReader) namespaces(field, text string, p *Pods) {
 	}
 	p.Namespace, p.Scope, p.Namespaces = "", Namespaced, s
 	switch bare := strings.Trim(text, " \t"); {
-	case !s.Global():
 	case strings.HasPrefix(bare, "global(") && strings.Index(bare, ")") == len(bare)-1:
 		p.Scope, p.Namespaces = Global, selector.Selector{}
-	default:
+	case s.Global() || matchesNone(text):
 		p.Scope = Everywhere
 		p.Namespaces, _ = selector.ParseScoped(text, labelName) // which has the same grammar
 	}

@@ -47,6 +47,12 @@ func TestCalicoPolicies(t *testing.T) {
 	for _, c := range []struct{ spec, want, problems string }{
 		{`{"types":["Ingress"],"order":10}`, "default 10 [true false] () 0 0", ""},
 		{`{"types":["Ingress"],"namespaceSelector":"has(n)","selector":"has(a)"}`, "default +Inf [true false] (of has(n); with has(a); namespaced) 0 0", ""},
+		{`{"types":["Ingress"],"namespaceSelector":"n not in {'a'}"}`, "default +Inf [true false] (of n not in {'a'}) 0 0", ""},
+		{`{"types":["Ingress"],"namespaceSelector":"n not in {'a'}","selector":"all() && a != 'b'"}`,
+			"default +Inf [true false] (of n not in {'a'}; with has(projectcalico.org/namespace) && a != 'b') 0 0", ""},
+		{`{"types":["Ingress"],"serviceAccountSelector":"s != 'a'"}`, "default +Inf [true false] (accounts with s != 'a') 0 0", ""},
+		{`{"types":["Ingress"],"serviceAccountSelector":"all()","selector":"all()"}`,
+			"default +Inf [true false] (with has(projectcalico.org/serviceaccount); accounts with all(); only accounts) 0 0", ""},
 		{`{"types":["Ingress"],"namespaceSelector":"global()"}`, "default +Inf [true false] (global) 0 0", ""},
 		{`{"types":["Ingress"],"applyOnForward":true}`, "default +Inf [true false] () 0 0", ""},
 		{`{"types":["Ingress"],"applyOnForward":true,"preDNAT":true,"ingress":[{"action":"Deny"}]}`, "default +Inf [true false] () 1 0", ""},

@@ -88,6 +88,9 @@ func saidPods(p *Pods) string {
 	word("accounts", strings.Join(p.Accounts, ","))
 	word("accounts with", p.AccountLabels.String())
 	word("", map[Scope]string{Namespaced: "namespaced", Global: "global"}[p.Scope])
+	if p.OnlyAccounts {
+		words = append(words, "only accounts")
+	}
 	if !p.Calico {
 		words = append(words, "NOT CALICO")
 	}
@@ -169,6 +172,9 @@ var ruleTable = []struct{ where, rule, want, problem string }{
 	{"global out", `{"action":"Allow","destination":{"nets":["10.0.0.0/8"],"notSelector":"has(a)"}}`, "allow peer (nets[10.0.0.0/8] not with has(a))", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":"has(n)"}}`, "allow peer (of has(n); namespaced)", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":"all()","selector":"has(a)"}}`, "allow peer (of all(); with has(a); namespaced)", ""},
+	{"in", `{"action":"Allow","source":{"namespaceSelector":"n != 'a'"}}`, "allow peer (of n != 'a')", ""},
+	{"in", `{"action":"Allow","source":{"namespaceSelector":"all() && n != 'a'"}}`, "allow peer (of all() && n != 'a'; namespaced)", ""},
+	{"in", `{"action":"Allow","source":{"namespaceSelector":" "}}`, "allow peer (of; namespaced)", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":" global( ) ","selector":"has(a)"}}`, "allow peer (with has(a); global)", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":"global() || has(n)"}}`, "allow peer (of global() || has(n))", ""},
 	{"global in", `{"action":"Allow","source":{"namespaceSelector":"has(n)","notSelector":"has(a)"}}`, "allow peer (of has(n); with (all()) && !(has(a)); namespaced)", ""},

@@ -35,6 +35,14 @@ type selectable struct {
 	calico, calicoNamespace, ofAccount map[string]string
 }
 
+// account is the name of its service account; empty: it has none.
+func (x *selectable) account() string {
+	if x.pod == nil {
+		return ""
+	}
+	return x.pod.Account
+}
+
 // knows reports whether the labels are known that a pod has of its namespace and of its service account.
 func (d directory) knows(pod *Pod) (namespace, account bool) {
 	_, namespace = d.namespaces[pod.Namespace]

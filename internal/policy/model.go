@@ -101,12 +101,14 @@ type Pods struct {
 	// pcns., a pod those of its service account under pcsa.; their own ones of these prefixes do not count. Of a namespace, its name is the label
 	// projectcalico.org/name, of a service account likewise.
 	Calico bool
-	// Scope narrows the selection to what has a namespace, or has none. Only network sets and host endpoints have none.
+	// Scope narrows the selection to what has a namespace, or has none. Only network sets and host endpoints have none; to Namespaces they have no
+	// labels.
 	Scope Scope
-	// Accounts are names of service accounts of which a pod has to have one; nil: any. AccountLabels is on the labels of the pod's service account.
-	// What is no pod has no service account, so that it is not selected if either is given.
+	// Accounts are names of service accounts of which a pod has to have one; nil: any. AccountLabels is on the labels of the pod's service account,
+	// of which there are none without one. With OnlyAccounts nothing is selected that has no service account.
 	Accounts      []string
 	AccountLabels selector.Selector
+	OnlyAccounts  bool
 }
 
 // Scope says where something is that is selected.

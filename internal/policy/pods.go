@@ -54,7 +54,7 @@ func (p *Pods) matches(x *selectable, unknown bool) bool {
 	if !p.Calico {
 		return p.Labels.Matches(x.labels)
 	}
-	if (p.Accounts != nil || p.AccountLabels.String() != "") && x.pod == nil || p.Accounts != nil && !slices.Contains(p.Accounts, x.pod.Account) {
+	if p.OnlyAccounts && x.account() == "" || p.Accounts != nil && (x.pod == nil || !slices.Contains(p.Accounts, x.pod.Account)) {
 		return false
 	}
 	if p.readsUnknown(x) {
@@ -93,6 +93,9 @@ func (p *Pods) text() string {
 	if p.AccountLabels.String() != "" {
 		text = "account (" + p.AccountLabels.String() + ") " + text
 	}
+	if p.OnlyAccounts {
+		text = "only accounts " + text
+	}
 	if p.Calico {
 		text = "calico " + text
 	}
@@ -104,7 +107,7 @@ func (p *Pods) size() int { return max(1, p.Labels.Size()+p.Namespaces.Size()) }
 
 // readsAccount reports whether the selection depends on the pod's service account.
 func (p *Pods) readsAccount() bool {
-	return p.readsAccountLabels() || p.Calico && (p.Accounts != nil || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
+	return p.readsAccountLabels() || p.Calico && (p.Accounts != nil || p.OnlyAccounts || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
 }
 
 // podIndex finds the selections that a pod is in without trying all of them.

@@ -72,15 +72,20 @@ func (c *Cluster) calicoPolicies(s side) (all []applying) {
 
 // forPodAnywhere: of a GlobalNetworkPolicy those before connection tracking and before DNAT are for host endpoints only.
 func (c *Cluster) forPodAnywhere(spec *api.CalicoGlobalNetworkPolicySpec, s side) bool {
-	if spec.DoNotTrack || spec.PreDNAT || !isSelector(spec.NamespaceSelector) || !c.forPod(&spec.CalicoPolicySpec, s) {
-		return false
-	}
-	return spec.NamespaceSelector == "" || c.thingOf(s.pod).inNamespaces(spec.NamespaceSelector)
+	return !spec.DoNotTrack && !spec.PreDNAT && coversDirection(spec.Types, s.ingress) && isReadable(spec) && c.thingOf(s.pod).isSubjectOf(spec)
 }
 
-// forPod: a policy of which a selector is none is as good as absent.
+// isReadable: a policy of which a selector is none is as good as absent.
+func isReadable(spec *api.CalicoGlobalNetworkPolicySpec) bool {
+	return isSelector(spec.NamespaceSelector) && hasSelectors(&spec.CalicoPolicySpec)
+}
+
+func hasSelectors(spec *api.CalicoPolicySpec) bool {
+	return !slices.ContainsFunc(selectorsOf(spec), func(text string) bool { return !isSelector(text) })
+}
+
 func (c *Cluster) forPod(spec *api.CalicoPolicySpec, s side) bool {
-	if !coversDirection(spec.Types, s.ingress) || slices.ContainsFunc(selectorsOf(spec), func(text string) bool { return !isSelector(text) }) {
+	if !coversDirection(spec.Types, s.ingress) || !hasSelectors(spec) {
 		return false
 	}
 	pod := c.thingOf(s.pod)

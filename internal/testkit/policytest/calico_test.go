@@ -155,7 +155,8 @@ var ruleRows = map[string]row{
 		"far web TCP 80": true, "db web TCP 80": false, "192.168.2.1 web TCP 80": true, "192.168.1.1 web TCP 80": false, "203.0.113.1 web TCP 80": false,
 	}},
 	"a namespace by name":             {in(`{action: Allow, source: {namespaceSelector: projectcalico.org/name == 'b'}}`), map[string]bool{"far web TCP 80": true, "db web TCP 80": false}},
-	"what is not is what has one":     {in(`{action: Allow, source: {namespaceSelector: env != 'prod'}}`), map[string]bool{"db web TCP 80": true, "far web TCP 80": false, "192.168.1.1 web TCP 80": true, "203.0.113.1 web TCP 80": false, "192.0.2.1 web TCP 80": false}},
+	"what is not may have none":       {in(`{action: Allow, source: {namespaceSelector: env != 'prod'}}`), map[string]bool{"db web TCP 80": true, "192.168.2.1 web TCP 80": false, "192.168.1.1 web TCP 80": true, "203.0.113.1 web TCP 80": true, "172.16.0.2 web TCP 80": true, "192.0.2.1 web TCP 80": false}},
+	"but not beside all()":            {in(`{action: Allow, source: {namespaceSelector: all() && env != 'prod'}}`), map[string]bool{"db web TCP 80": true, "far web TCP 80": false, "203.0.113.1 web TCP 80": false, "172.16.0.2 web TCP 80": false}},
 	"labels cannot pretend one":       {in(`{action: Allow, source: {namespaceSelector: env == 'faked'}}`), map[string]bool{"203.0.113.1 web TCP 80": false}},
 	"namespaceSelector and selector":  {in(`{action: Allow, source: {namespaceSelector: all(), selector: app == 'web'}}`), map[string]bool{"far web TCP 80": true, "db web TCP 80": false, "172.16.0.2 web TCP 80": false}},
 	"all() namespaces":                {in(`{action: Allow, source: {namespaceSelector: all()}}`), map[string]bool{"far web TCP 80": true, "db web TCP 80": true, "192.168.1.1 web TCP 80": true, "203.0.113.1 web TCP 80": false, "172.16.0.2 web TCP 80": false}},
@@ -163,7 +164,8 @@ var ruleRows = map[string]row{
 	"global() and a selector":         {in(`{action: Allow, source: {namespaceSelector: global(), selector: has(role)}}`), map[string]bool{"203.0.113.1 web TCP 80": false, "172.16.0.2 web TCP 80": true}},
 	"service accounts by label":       {in(`{action: Allow, source: {namespaceSelector: all(), serviceAccounts: {selector: team == 'red'}}}`), map[string]bool{"db web TCP 80": true, "far web TCP 80": true, "203.0.113.1 web TCP 80": false}},
 	"service accounts by both":        {in(`{action: Allow, source: {namespaceSelector: all(), serviceAccounts: {names: [robot], selector: team == 'red'}}}`), map[string]bool{"db web TCP 80": false, "far web TCP 80": true}},
-	"only pods have service accounts": {globally("Ingress", `{action: Allow, source: {serviceAccounts: {selector: team != 'red'}}}`), map[string]bool{"203.0.113.1 web TCP 80": false, "172.16.0.2 web TCP 80": false, "web far TCP 80": true, "db far TCP 80": false}},
+	"only pods have service accounts": {globally("Ingress", `{action: Allow, source: {serviceAccounts: {selector: team == 'red'}}}`), map[string]bool{"203.0.113.1 web TCP 80": false, "172.16.0.2 web TCP 80": false, "db far TCP 80": true}},
+	"what has none is not red":        {globally("Ingress", `{action: Allow, source: {serviceAccounts: {selector: team != 'red'}}}`), map[string]bool{"203.0.113.1 web TCP 80": true, "172.16.0.2 web TCP 80": true, "192.0.2.1 web TCP 80": false, "web far TCP 80": true, "db far TCP 80": false}},
 
 	"a selector of a GlobalNetworkPolicy means everything": {globally("Ingress", `{action: Allow, source: {selector: has(kind) || app == 'db'}}`), map[string]bool{
 		"db web TCP 80": true, "192.168.1.1 web TCP 80": true, "192.168.2.1 web TCP 80": true, "203.0.113.1 web TCP 80": true, "192.0.2.1 web TCP 80": false,

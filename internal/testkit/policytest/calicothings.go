@@ -12,7 +12,6 @@ import (
 
 // thing is what selectors select: a pod, a network set, a host endpoint.
 type thing struct {
-	pod                                       bool
 	namespace, serviceAccount                 string // empty: it has none
 	labels, ofNamespace, ofAccount, inherited map[string]string
 	nets                                      []netip.Prefix
@@ -70,7 +69,7 @@ func (c *Cluster) inNamespace(namespace string) thing {
 
 func (c *Cluster) thingOf(pod *api.Pod) thing {
 	t := c.inNamespace(pod.Namespace)
-	t.pod, t.serviceAccount, t.ofAccount = true, pod.Spec.ServiceAccountName, map[string]string{}
+	t.serviceAccount, t.ofAccount = pod.Spec.ServiceAccountName, map[string]string{}
 	for _, account := range c.ServiceAccounts {
 		if account.Namespace == pod.Namespace && account.Name == pod.Spec.ServiceAccountName {
 			maps.Copy(t.ofAccount, account.Labels)
@@ -106,19 +105,38 @@ func (t thing) selectedBy(selector string) bool {
 	return matches
 }
 
-// inNamespaces: all() selects what is in a namespace and global() what is in none, which nothing else selects.
+// inNamespaces: all() selects what is in a namespace and global() what is in none, which has no labels of a namespace.
 func (t thing) inNamespaces(selector string) bool {
-	if t.namespace == "" && !strings.Contains(selector, "global()") {
-		return false
-	}
 	matches, _ := evalSelector(selector, view{labels: t.ofNamespace, all: t.namespace != "", global: t.namespace == ""})
 	return matches
 }
 
-// hasServiceAccount: only pods have one; one of which the account was deleted has no labels of it.
+// hasServiceAccount: without a service account, or if it was deleted, there are no labels of it.
 func (t thing) hasServiceAccount(selector string) bool {
 	matches, _ := EvalSelector(selector, t.ofAccount)
-	return matches && t.pod
+	return matches
+}
+
+// isSubjectOf reports whether a GlobalNetworkPolicy is for the thing. Beside a namespaceSelector all() means what is in a namespace, and Calico takes it
+// so in the policy's selector, too; beside a serviceAccountSelector likewise what has a service account.
+func (t thing) isSubjectOf(spec *api.CalicoGlobalNetworkPolicySpec) bool {
+	own := view{labels: map[string]string{}, all: true, global: true}
+	maps.Copy(own.labels, t.inherited)
+	maps.Copy(own.labels, t.labels)
+	_, hasAccount := own.labels[ofCalico+"serviceaccount"]
+	switch {
+	case strings.Trim(spec.Selector, blanks) == "":
+	case spec.NamespaceSelector != "":
+		own.all = t.namespace != ""
+	case spec.ServiceAccountSelector != "":
+		own.all = hasAccount
+	}
+	selected, _ := evalSelector(spec.Selector, own)
+	if spec.ServiceAccountSelector != "" {
+		ofAccount, _ := evalSelector(spec.ServiceAccountSelector, view{labels: t.ofAccount, all: hasAccount, global: true})
+		selected = selected && ofAccount
+	}
+	return selected && (spec.NamespaceSelector == "" || t.inNamespaces(spec.NamespaceSelector))
 }
 
 // declares reports whether a pod or host endpoint has a port by that name.

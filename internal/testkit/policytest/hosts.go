@@ -29,7 +29,7 @@ func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingre
 	}
 	var all []applying
 	for _, p := range c.CalicoGlobalNetworkPolicies {
-		if !forHost(&p.Spec, stage, ingress) || !selectsHost(&p.Spec, s) {
+		if !forHost(&p.Spec, stage, ingress) || !isReadable(&p.Spec) || !thing.isSubjectOf(&p.Spec) {
 			continue
 		}
 		a := c.calicoPolicy("CalicoGlobalNetworkPolicy", p.Meta, &p.Spec.CalicoPolicySpec, s)
@@ -53,14 +53,6 @@ func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingres
 		return stage == policy.Untranslated && ingress
 	}
 	return stage == policy.Terminal || stage == policy.Forwarded && spec.ApplyOnForward
-}
-
-func selectsHost(spec *api.CalicoGlobalNetworkPolicySpec, s side) bool {
-	if slices.ContainsFunc(append(selectorsOf(&spec.CalicoPolicySpec), spec.NamespaceSelector), func(text string) bool { return !isSelector(text) }) {
-		return false
-	}
-	return s.host.selectedBy(spec.Selector) && (spec.ServiceAccountSelector == "" || s.host.hasServiceAccount(spec.ServiceAccountSelector)) &&
-		(spec.NamespaceSelector == "" || s.host.inNamespaces(spec.NamespaceSelector))
 }
 
 // HostCluster is a CalicoCluster in which policies count for a host endpoint of Node.
