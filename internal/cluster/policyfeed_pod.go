@@ -40,10 +40,21 @@ func (p *policyPod) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// ofPod are the fields that newPolicyPod reads, by the numbers in k8s.io/api/core/v1/generated.proto.
+var ofPod = only{
+	1: {1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: nil}, // metadata: names, UID, revision, times, labels, annotations
+	2: {2: {6: nil}, 8: nil, 11: nil, 20: {6: nil, 24: nil}},                      // spec: containers' ports, service account, hostNetwork, init containers' ports and restartPolicy
+	3: {1: nil, 6: nil, 12: nil},                                                  // status: phase, podIP, podIPs
+}
+
 // UnmarshalProtobuf reads a Pod.
 func (p *policyPod) UnmarshalProtobuf(data []byte) error {
+	read, err := ofPod.append(make([]byte, 0, len(data)/2), data)
+	if err != nil {
+		return err
+	}
 	var obj corev1.Pod
-	if err := obj.Unmarshal(data); err != nil {
+	if err := obj.Unmarshal(read); err != nil {
 		return err
 	}
 	*p = newPolicyPod(&obj)

@@ -145,7 +145,7 @@ func (t *podTable) take(into map[policy.PodKey]*policy.Pod) (changed []policy.Po
 			changed = append(changed, key)
 		}
 	}
-	clear(t.changed)
+	t.changed = map[policy.PodKey]bool{} // a cleared one would keep room for the first list
 	slices.SortFunc(changed, comparePodKeys)
 	return changed, local
 }

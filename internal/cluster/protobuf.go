@@ -62,3 +62,31 @@ func (l *objectList[T]) unmarshalField(field protowire.Number, data []byte) erro
 	}
 	return nil
 }
+
+// only are the numbers of the fields of a message that are read, each with those of its own message that are; nil: all of it.
+type only map[protowire.Number]only
+
+// append appends what is read of a message: to decode all of 10,000 objects leaves garbage that the agent's memory keeps the shape of.
+func (o only) append(b, message []byte) ([]byte, error) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeField(message)
+		if n < 0 {
+			return nil, protowire.ParseError(n)
+		}
+		field, rest := message[:n], message[n:]
+		message = rest
+		switch inner, wanted := o[number]; {
+		case wanted && inner != nil && kind == protowire.BytesType:
+			_, _, tag := protowire.ConsumeTag(field)
+			value, _ := protowire.ConsumeBytes(field[tag:])
+			part, err := inner.append(nil, value)
+			if err != nil {
+				return nil, err
+			}
+			b = protowire.AppendBytes(append(b, field[:tag]...), part)
+		case wanted:
+			b = append(b, field...)
+		}
+	}
+	return b, nil
+}
