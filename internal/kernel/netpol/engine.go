@@ -171,7 +171,7 @@ func (e *Engine) write(ctx context.Context, rs *policy.Ruleset, touched []netip.
 		e.have.setMembers(a, rs.Members[a])
 	}
 	p := planner{e, e.have, &image{family: e.t.members}}
-	return e.commit(ctx, p.members(m.early, m.late), stats)
+	return e.commit(ctx, p.members(&m, m.early, m.late), stats)
 }
 
 func (s *state) setMembers(a netip.Addr, ids []policy.SetID) {
@@ -256,13 +256,14 @@ func (e *Engine) attempt(ctx context.Context, rs *policy.Ruleset, refused map[pr
 		e.have = e.adopt(content, want)
 		want, used = e.image(rs, refused) // links may be held
 	}
-	changes := e.plan(e.have, want)
-	for _, c := range changes {
+	wrote := false
+	for c := range e.plan(e.have, want) {
 		if err := e.commit(ctx, c, stats); err != nil {
 			return err
 		}
+		wrote = true
 	}
-	if len(changes) > 0 || content != nil {
+	if wrote || content != nil {
 		e.settle(want, used)
 	}
 	return nil

@@ -18,7 +18,7 @@ func (e *Engine) Silence(size uint32) {
 func (e *Engine) StepByStep(ctx context.Context, rs *policy.Ruleset, portion int, look func()) error {
 	e.portion = portion
 	want, used := e.image(rs, map[programKey]error{})
-	for _, c := range e.plan(e.have, want) {
+	for c := range e.plan(e.have, want) {
 		if err := e.commit(ctx, c, &Stats{}); err != nil {
 			return err
 		}

@@ -59,10 +59,10 @@ func memberKey(id policy.SetID, a netip.Addr) string {
 	return string(append(b, sixteen[:]...))
 }
 
-// move is an element of a set of members that comes or goes.
+// move is an element of a set of members that comes or goes. A first load has 20 for each pod.
 type move struct {
-	addr netip.Addr
-	id   policy.SetID
+	at int32 // of the address in moves
+	id policy.SetID
 }
 
 // compareIDs calls gone and added for what is in only one of two ascending lists.
@@ -85,31 +85,36 @@ func compareIDs(have, want []policy.SetID, gone, added func(policy.SetID)) {
 }
 
 // moves are changes of members. Early ones are those that no rule of the old programs looks for, late ones those that none of the new.
-type moves struct{ early, added, gone, late []move }
+type moves struct {
+	addrs                    []netip.Addr
+	early, added, gone, late []move
+}
 
 // compare finds the moves of one address.
 func (m *moves) compare(a netip.Addr, have, want []policy.SetID, old, new map[policy.SetID]bool) {
+	at := int32(len(m.addrs))
+	m.addrs = append(m.addrs, a)
 	compareIDs(have, want, func(id policy.SetID) {
 		if new[id] {
-			m.gone = append(m.gone, move{a, id})
+			m.gone = append(m.gone, move{at, id})
 		} else {
-			m.late = append(m.late, move{a, id})
+			m.late = append(m.late, move{at, id})
 		}
 	}, func(id policy.SetID) {
 		if old[id] {
-			m.added = append(m.added, move{a, id})
+			m.added = append(m.added, move{at, id})
 		} else {
-			m.early = append(m.early, move{a, id})
+			m.early = append(m.early, move{at, id})
 		}
 	})
 }
 
-// elements are the moves of a family.
-func elements(of []move, family int) []nft.Element {
+// elements are those of moves in a family.
+func (m *moves) elements(of []move, family int) []nft.Element {
 	list := make([]nft.Element, 0, len(of))
-	for _, m := range of {
-		if familyOf(m.addr) == family {
-			list = append(list, nft.Element{First: memberKey(m.id, m.addr)})
+	for _, o := range of {
+		if a := m.addrs[o.at]; familyOf(a) == family {
+			list = append(list, nft.Element{First: memberKey(o.id, a)})
 		}
 	}
 	return list

@@ -2,6 +2,7 @@ package netpol
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 
@@ -18,38 +19,59 @@ type planner struct {
 	want *image
 }
 
-// plan returns transactions in an order that never lets through what neither the old nor the new Ruleset does: what no rule in force looks for or
+// later makes a change when it is due: the messages of all portions at once are the most that the agent would hold.
+type later func() *nft.Change
+
+// plan yields transactions in an order that never lets through what neither the old nor the new Ruleset does: what no rule in force looks for or
 // leads to comes first, then in one transaction all that decides, then what nothing uses any more goes. Less than a portion is one transaction,
 // or two with new interval sets: to packets these are empty until the transaction that makes them has ended, some 0.1 to 1 ms after its rules are
 // in force (Linux 6.18). A table that is new, or made anew, is one transaction always: without it, or its base chains, everything passes.
-func (e *Engine) plan(have *state, want *image) []*nft.Change {
+func (e *Engine) plan(have *state, want *image) iter.Seq[*nft.Change] {
 	p := planner{e, have, want}
 	if have.remake {
 		p.have = emptyState()
 	}
 	m := p.moves()
-	late := p.portions(m.late, func(part []move) *nft.Change { return p.members(nil, part) })
-	first := slices.Concat([]*nft.Change{p.ground(have.remake)}, p.early(m), []*nft.Change{p.lead()})
-	all := slices.Concat(first, []*nft.Change{p.decide(m)}, late)
-	total := 0
-	for _, c := range all {
-		total += c.Elements
-	}
+	first := slices.Concat([]later{func() *nft.Change { return p.ground(have.remake) }}, p.early(m), []later{p.lead})
+	rest := append([]later{func() *nft.Change { return p.decide(m) }}, p.portions(m.late, func(part []move) *nft.Change { return p.members(m, nil, part) })...)
+	all := slices.Concat(first, rest)
+	total := p.elements(m)
 	switch {
 	case have.remake || total <= e.portion && (!have.table || !p.makesIntervals()):
-		all = []*nft.Change{p.joined(all)}
+		all = []later{p.joined(all)}
 	case total <= e.portion:
-		all = []*nft.Change{p.joined(first), p.joined(all[len(first):])}
+		all = []later{p.joined(first), p.joined(rest)}
 	}
-	return slices.DeleteFunc(all, (*nft.Change).Empty)
+	return func(yield func(*nft.Change) bool) {
+		for _, change := range all {
+			if c := change(); !c.Empty() && !yield(c) {
+				return
+			}
+		}
+	}
 }
 
-func (p *planner) joined(all []*nft.Change) *nft.Change {
-	one := p.table.Change()
-	for _, c := range all {
-		one.Append(c)
+func (p *planner) joined(all []later) later {
+	return func() *nft.Change {
+		one := p.table.Change()
+		for _, change := range all {
+			one.Append(change())
+		}
+		return one
 	}
-	return one
+}
+
+// elements is how many elements change.
+func (p *planner) elements(m *moves) int {
+	c := p.table.Change()
+	p.placed(c)
+	total := c.Elements + len(m.early) + len(m.added) + len(m.gone) + len(m.late)
+	for name, s := range p.want.sets {
+		if !has(p.have.sets, name) {
+			total += len(s.Elements)
+		}
+	}
+	return total
 }
 
 func (p *planner) makesIntervals() bool {
@@ -62,7 +84,8 @@ func (p *planner) makesIntervals() bool {
 }
 
 // moves compares the members. Nothing has come into sets that are to be made.
-func (p *planner) moves() (m moves) {
+func (p *planner) moves() *moves {
+	m := &moves{}
 	have, old := p.have.members, p.have.ids
 	if _, ok := p.have.sets[p.want.family[0].Name]; !ok {
 		have, old = nil, nil
@@ -96,34 +119,43 @@ func (p *planner) ground(remake bool) *nft.Change {
 }
 
 // early fills sets that are new, and adds members that no rule in force looks for.
-func (p *planner) early(m moves) []*nft.Change {
-	var all []*nft.Change
+func (p *planner) early(m *moves) []later {
+	var all []later
 	for _, name := range slices.Sorted(maps.Keys(p.want.sets)) {
 		s := p.want.sets[name]
 		if _, ok := p.have.sets[name]; ok || s.Value == nft.VerdictType {
 			continue
 		}
 		for part := range slices.Chunk(s.Elements, p.portion) {
-			c := p.table.Change()
-			c.Add(s, part)
-			all = append(all, c)
+			all = append(all, func() *nft.Change {
+				c := p.table.Change()
+				c.Add(s, part)
+				return c
+			})
 		}
 	}
-	return append(all, p.portions(m.early, func(part []move) *nft.Change { return p.members(part, nil) })...)
+	return append(all, p.portions(m.early, func(part []move) *nft.Change { return p.members(m, part, nil) })...)
 }
 
-func (p *planner) portions(of []move, change func([]move) *nft.Change) (all []*nft.Change) {
+func (p *planner) portions(of []move, change func([]move) *nft.Change) (all []later) {
 	for part := range slices.Chunk(of, p.portion) {
-		all = append(all, change(part))
+		all = append(all, func() *nft.Change { return change(part) })
 	}
 	return all
 }
 
-func (p *planner) members(added, gone []move) *nft.Change {
+// inRequest is about how many members fill a request.
+const inRequest = 3000
+
+func (p *planner) members(m *moves, added, gone []move) *nft.Change {
 	c := p.table.Change()
 	for i, s := range p.want.family {
-		c.Delete(s, elements(gone, i))
-		c.Add(s, elements(added, i))
+		for part := range slices.Chunk(gone, inRequest) {
+			c.Delete(s, m.elements(part, i))
+		}
+		for part := range slices.Chunk(added, inRequest) {
+			c.Add(s, m.elements(part, i))
+		}
 	}
 	return c
 }
@@ -155,7 +187,7 @@ func has(names map[string]bool, name string) bool {
 }
 
 // decide is all that decides about packets: it has to be in one transaction.
-func (p *planner) decide(m moves) *nft.Change {
+func (p *planner) decide(m *moves) *nft.Change {
 	c := p.table.Change()
 	p.repair(c)
 	for _, name := range slices.Sorted(maps.Keys(p.want.chains)) {
@@ -170,13 +202,18 @@ func (p *planner) decide(m moves) *nft.Change {
 		}
 		c.AddRules(chain)
 	}
+	p.placed(c)
+	c.Append(p.members(m, m.added, m.gone))
+	p.remove(c)
+	return c
+}
+
+// placed brings the elements of links up to date.
+func (p *planner) placed(c *nft.Change) {
 	for d := range p.want.links {
 		p.links(c, d)
 	}
 	p.close(c)
-	c.Append(p.members(m.added, m.gone))
-	p.remove(c)
-	return c
 }
 
 // repair fills sets of fixed content that have another one.

@@ -59,7 +59,11 @@ func lasting(err error) bool {
 func (e *Engine) sample() *nft.Change {
 	e.resize(sizeFor(0))
 	want, _ := e.image(everything(), map[programKey]error{})
-	return (&planner{Engine: e}).joined(e.plan(emptyState(), want))
+	all := e.table.Change()
+	for c := range e.plan(emptyState(), want) {
+		all.Append(c)
+	}
+	return all
 }
 
 // everything is a Ruleset that uses all that there is: ports, protocols, sets, networks and denials, of both families and directions.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -202,7 +203,11 @@ func refusedAt(m Message) int {
 
 // Batch sends requests at once and returns when that with NLM_F_ACK is answered, or the first error of one of them, a *Refusal.
 func (s *Socket) Batch(requests []Message) error {
-	first, last, b := s.Seq+1, uint32(0), s.Request()
+	size := 0
+	for _, m := range requests {
+		size += unix.SizeofNlMsghdr + Aligned(len(m.Body))
+	}
+	first, last, b := s.Seq+1, uint32(0), slices.Grow(s.Request(), size)
 	for _, m := range requests {
 		s.Seq++
 		b = m.Append(b, s.Seq)
