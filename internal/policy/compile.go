@@ -31,6 +31,8 @@ type compiler struct {
 	networkSets func() *networkSets
 	spent       map[string]*spending // by namespace of the subjects
 	tooLarge    map[*Program]ID
+	listings    map[string]*listing     // by key: programs share their steps, here and in the kernel
+	finished    map[*Step][]Step        // by the first
 	declared    map[string][]declaredAt // by name, of any pod, for the names that rules use of peers' ports
 }
 
@@ -43,7 +45,8 @@ func (s *Selection) Compile() *Compiled {
 	state, selected := s.state, s.byLink
 	t := newTerms(state.directory())
 	c := &compiler{directory: state.directory(), state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
-		networkSets: sync.OnceValue(func() *networkSets { return newNetworkSets(state) }), spent: map[string]*spending{}, tooLarge: map[*Program]ID{}}
+		networkSets: sync.OnceValue(func() *networkSets { return newNetworkSets(state) }), spent: map[string]*spending{}, tooLarge: map[*Program]ID{},
+		listings: map[string]*listing{}, finished: map[*Step][]Step{}}
 	for namespace, i := range s.crowded {
 		c.spendingOf(namespace).exhaust(s.policies[i].ID)
 	}
@@ -238,25 +241,35 @@ func writeNamed(b *strings.Builder, pod *Pod, port Port) {
 
 // finish puts a program into the Ruleset, under its key, with the ids of its sets.
 func (c *compiler) finish(r *Ruleset, p *Program) string {
-	p.lists(func(l *List) {
-		steps := make([]Step, len(l.Steps))
-		for i, s := range l.Steps {
-			if s.Set != 0 {
-				s.Set = c.sets.ids[s.Set-1]
-			}
-			if s.Nets != "" {
-				r.Nets[s.Nets] = c.terms.nets[c.terms.netIDs[s.Nets]]
-			}
-			steps[i] = s
-		}
-		l.Steps = steps
-	})
+	p.lists(func(l *List) { l.Steps = c.finishSteps(r, l.Steps) })
 	if len(p.Ports) == 0 && len(p.Protocols) == 0 && len(p.Rest.Steps) == 0 && p.Rest.Else.Allow && len(p.Logs) == 0 && len(p.Sequence) == 0 {
 		return ""
 	}
 	k := programKey(*p)
 	r.Programs[k] = *p
 	return k
+}
+
+func (c *compiler) finishSteps(r *Ruleset, of []Step) []Step {
+	if len(of) == 0 {
+		return nil
+	}
+	steps, done := c.finished[&of[0]]
+	if done {
+		return steps
+	}
+	steps = slices.Clone(of)
+	for i := range steps {
+		s := &steps[i]
+		if s.Set != 0 {
+			s.Set = c.sets.ids[s.Set-1]
+		}
+		if s.Nets != "" {
+			r.Nets[s.Nets] = c.terms.nets[c.terms.netIDs[s.Nets]]
+		}
+	}
+	c.finished[&of[0]] = steps
+	return steps
 }
 
 // index knows which sets pods are in.
@@ -276,6 +289,7 @@ type index struct {
 
 // class has the pods that no policy tells apart but by their addresses.
 type class struct {
+	key   string
 	pods  int
 	terms []int32
 	// ids are by the position of the address among the cuts.
@@ -285,7 +299,6 @@ type class struct {
 // known is what the index knows of a pod.
 type known struct {
 	pod       *Pod
-	key       string
 	class     *class
 	addresses []netip.Addr
 }
@@ -317,10 +330,10 @@ func (x *index) fill(state State) map[netip.Addr][]SetID {
 
 func (x *index) add(key PodKey, pod *Pod) {
 	k := &known{pod: pod, addresses: pod.addresses()}
-	k.key = x.classKey(pod)
-	if k.class = x.classes[k.key]; k.class == nil {
-		k.class = &class{terms: x.sets.terms.ofPod(pod), ids: map[int][]SetID{}}
-		x.classes[k.key] = k.class
+	name := x.classKey(pod)
+	if k.class = x.classes[name]; k.class == nil {
+		k.class = &class{key: name, terms: x.sets.terms.ofPod(pod), ids: map[int][]SetID{}}
+		x.classes[name] = k.class
 	}
 	k.class.pods++
 	x.pods[key] = k
@@ -336,7 +349,7 @@ func (x *index) remove(key PodKey) {
 	k := x.pods[key]
 	delete(x.pods, key)
 	if k.class.pods--; k.class.pods == 0 {
-		delete(x.classes, k.key)
+		delete(x.classes, k.class.key)
 	}
 	for _, port := range x.declares(k.pod) {
 		d := x.declaredAt(port, k.pod)

@@ -14,7 +14,7 @@ const (
 
 // part is what is left of a tier for a range of ports.
 type part struct {
-	rules []item // none matches any peer
+	rules []*item // none matches any peer
 	union bool
 }
 
@@ -34,7 +34,10 @@ func (b *builder) list(active []int32) *listing {
 	parts = trim(parts, end)
 	l := &listing{list: b.compile(parts, end)}
 	l.key = string(appendList(nil, l.list))
-	b.lists[string(key)] = l
+	if same := b.listings[l.key]; same != nil {
+		l = same
+	}
+	b.listings[l.key], b.lists[string(key)] = l, l
 	return l
 }
 
@@ -45,9 +48,9 @@ func (b *builder) parts(active []int32) (parts []part, end Verdict) {
 		for n < len(active) && len(t.items) > 0 && active[n] <= t.items[len(t.items)-1] {
 			n++
 		}
-		p := part{union: t.union}
-		for _, i := range active[:n] {
-			p.rules = append(p.rules, b.items[i])
+		p := part{rules: make([]*item, n, n+1), union: t.union}
+		for at, i := range active[:n] {
+			p.rules[at] = &b.items[i]
 		}
 		active = active[n:]
 		if last := p.cut(t.end); last != nil {
@@ -60,7 +63,7 @@ func (b *builder) parts(active []int32) (parts []part, end Verdict) {
 
 // cut drops what follows a rule that matches any peer, and returns the verdict if then nothing gets to the next tier.
 func (p *part) cut(end *Verdict) *Verdict {
-	if i := slices.IndexFunc(p.rules, func(it item) bool { return it.clause.any }); i >= 0 {
+	if i := slices.IndexFunc(p.rules, func(it *item) bool { return it.clause.any }); i >= 0 {
 		end = nil
 		if it := p.rules[i]; !it.pass {
 			end = &it.verdict
@@ -69,9 +72,9 @@ func (p *part) cut(end *Verdict) *Verdict {
 			p.rules = nil
 		}
 	}
-	passes := slices.ContainsFunc(p.rules, func(it item) bool { return it.pass })
+	passes := slices.ContainsFunc(p.rules, func(it *item) bool { return it.pass })
 	if end != nil && passes {
-		p.rules = append(p.rules, item{verdict: *end, clause: &clause{any: true}})
+		p.rules = append(p.rules, &item{verdict: *end, clause: &clause{any: true}})
 		return nil
 	}
 	return end
@@ -153,7 +156,7 @@ func (b *builder) lookup(p part, final *Verdict, end Verdict, whole bool) lookup
 }
 
 // spend counts what rules of policies need that are bounded.
-func (b *builder) spend(rules []item, st *stage, nets []Step) {
+func (b *builder) spend(rules []*item, st *stage, nets []Step) {
 	terms, ranges := 0, 0
 	for _, it := range rules {
 		if it.bounded {
@@ -228,14 +231,14 @@ func (b *builder) networksOf(rules []stageRule, verdicts []Verdict) (steps []Ste
 
 // groups are the steps of rules that all allow: by the ports that they have in common, so that sets are shared by the lists of many ports.
 // The widest ones come first, and if there are too many, the rest of them are merged.
-func (b *builder) groups(rules []item, whole bool) (x lookup) {
+func (b *builder) groups(rules []*item, whole bool) (x lookup) {
 	if len(rules) > mostGroups {
 		var rest []*clause
 		for _, it := range rules[mostGroups-1:] {
 			rest = append(rest, it.clause)
 			b.spent.work += 1 + len(it.clause.terms) + b.rangesIn(it.clause.nets)
 		}
-		rules = append(slices.Clone(rules[:mostGroups-1]), item{clause: b.merge(rest)})
+		rules = append(slices.Clone(rules[:mostGroups-1]), &item{clause: b.merge(rest)})
 	}
 	for _, it := range rules {
 		terms := it.clause.terms

@@ -80,6 +80,15 @@ func (p portSet) empty() bool { return !p.any && len(p.spans) == 0 }
 // all reports that the set has every protocol and port.
 func (p portSet) all() bool { return p.any && len(p.spans) == 0 }
 
+// whole reports that the set has all ports of a protocol.
+func (p portSet) whole(protocol uint8) bool {
+	if p.all() {
+		return true
+	}
+	of := p.of(protocol)
+	return len(of) == 1 && of[0].whole()
+}
+
 // of are the ports of a protocol.
 func (p portSet) of(protocol uint8) []span { return p.only(span{protocol, 0, lastPort}).spans }
 

@@ -223,24 +223,22 @@ func (b *builder) program() Program {
 
 // ports returns the ranges of destination ports whose list is not that of the protocol's other ports.
 func (b *builder) ports(protocol uint8, always, candidates []int32) ([]PortRange, *listing) {
-	candidates = slices.DeleteFunc(candidates, func(i int32) bool { return len(b.items[i].sources.of(protocol)) == 0 })
+	candidates = slices.DeleteFunc(candidates, func(i int32) bool {
+		sources := &b.items[i].sources
+		return !sources.all() && len(sources.of(protocol)) == 0
+	})
 	spans := func(it *item) []span { return it.ports.of(protocol) }
 	return b.sweep(always, candidates, spans, func(active []int32) *listing { return b.bySource(protocol, active) })
 }
 
 // bySource is the list for items that match a range of destination ports: with others in it for ranges of source ports.
 func (b *builder) bySource(protocol uint8, active []int32) *listing {
-	var always, candidates []int32
-	for _, i := range active {
-		if of := b.items[i].sources.of(protocol); len(of) == 1 && of[0].whole() {
-			always = append(always, i)
-		} else {
-			candidates = append(candidates, i)
-		}
-	}
-	if len(candidates) == 0 {
+	whole := func(i int32) bool { return b.items[i].sources.whole(protocol) }
+	narrow := func(i int32) bool { return !whole(i) }
+	if !slices.ContainsFunc(active, narrow) {
 		return b.list(active)
 	}
+	always, candidates := slices.DeleteFunc(slices.Clone(active), narrow), slices.DeleteFunc(slices.Clone(active), whole)
 	ranges, other := b.sweep(always, candidates, func(it *item) []span { return it.sources.of(protocol) }, b.list)
 	if len(ranges) == 0 {
 		return other

@@ -138,12 +138,12 @@ func spares(rules []stageRule) bool {
 }
 
 // member returns the set that a pod belongs to, by the terms that it matches and the networks that its address is inside of.
-func (st *stage) member(matched func(int32) bool, inside []bool) (set int32, ok bool) {
+func (st *stage) member(matched, inside []bool) (set int32, ok bool) {
 	value, byNets := uint8(0), uint8(0)
 	decided, covered := false, false
 	for i := range st.rules {
 		r := &st.rules[i]
-		if !decided && (r.nets != none && inside[r.nets] || slices.ContainsFunc(r.terms, matched)) {
+		if !decided && (r.nets != none && inside[r.nets] || anyOf(r.terms, matched)) {
 			value, decided = r.value, true
 		}
 		if !covered && r.outer != none && inside[r.outer] {
@@ -158,6 +158,16 @@ func (st *stage) member(matched func(int32) bool, inside []bool) (set int32, ok 
 	}
 	set, ok = st.sets[value]
 	return set, ok
+}
+
+// anyOf is slices.ContainsFunc without a call for each term: of every kind of pod there is one for each rule.
+func anyOf(terms []int32, matched []bool) bool {
+	for _, id := range terms {
+		if matched[id] {
+			return true
+		}
+	}
+	return false
 }
 
 // assign gives the sets their ids: a part of the digest, and if two have the same, by the order of the digests.
@@ -196,7 +206,7 @@ func (s *sets) of(pod *Pod, byLabels []int32, inside []bool) []SetID {
 		}
 	}
 	for _, st := range s.ordered {
-		if n, ok := st.member(func(id int32) bool { return matched[id] }, inside); ok {
+		if n, ok := st.member(matched, inside); ok {
 			ids = append(ids, s.ids[n])
 		}
 	}

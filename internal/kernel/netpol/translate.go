@@ -270,7 +270,14 @@ type builder struct {
 	policy.Direction
 	rejects bool
 	match   *nft.Verdict // if set, what is allowed goes there, and all else comes back
+	made    map[shared]nft.Verdict
 	err     error
+}
+
+// shared is a list that ranges of ports share: Compile gives equal lists the same steps.
+type shared struct {
+	first *policy.Step
+	end   policy.Verdict
 }
 
 // chain keeps a chain, named by its content, and says how to get there. By collects what is used.
@@ -300,6 +307,14 @@ func (b *builder) ports(protocol uint8, ranges []policy.PortRange, u *uses) stri
 
 // list translates a list; one without steps needs no chain. It is for packets of the protocol alone, if that is not 0.
 func (b *builder) list(protocol uint8, l policy.List, u *uses) nft.Verdict {
+	var key shared
+	if len(l.Steps) > 0 && len(l.Sources) == 0 {
+		key = shared{&l.Steps[0], l.Else}
+	}
+	if v, ok := b.made[key]; ok {
+		u.add(b.within[v.Chain()])
+		return v
+	}
 	var inner uses
 	var rules []nft.Rule
 	if len(l.Sources) > 0 && policy.HasPorts(protocol) {
@@ -316,7 +331,14 @@ func (b *builder) list(protocol uint8, l policy.List, u *uses) nft.Verdict {
 		u.add(inner)
 		return end
 	}
-	return b.chain("l-", append(rules, nft.NewRule("", nft.Do(end))), inner, u)
+	v := b.chain("l-", append(rules, nft.NewRule("", nft.Do(end))), inner, u)
+	if key.first != nil {
+		if b.made == nil {
+			b.made = map[shared]nft.Verdict{}
+		}
+		b.made[key] = v
+	}
+	return v
 }
 
 // step has a rule for each family: members may come in both.

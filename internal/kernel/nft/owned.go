@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io/fs"
 	"maps"
 	"math/bits"
@@ -526,22 +527,22 @@ func (c *Content) SameElements(want Set) bool {
 
 // Digest is the same for chains with the same rules, and for no others.
 func (c Chain) Digest() string {
-	var b strings.Builder
+	h := sha256.New()
 	for _, r := range c.Rules {
-		b.WriteString(r.normal())
-		b.WriteByte('\n')
+		h.Write([]byte(r.normal()))
+		h.Write([]byte{'\n'})
 	}
-	return digest(b.String())
+	return digest(h)
 }
 
 // Digest is the same for sets of the same kind with the same elements in the same order, and for no others.
 func (s Set) Digest() string {
-	var b strings.Builder
-	fmt.Fprintln(&b, s.kind())
+	h := sha256.New()
+	fmt.Fprintln(h, s.kind())
 	for _, e := range s.Elements {
-		fmt.Fprintf(&b, "%d:%s%d:%s%d:%s%d:%s\n", len(e.First), e.First, len(e.Last), e.Last, len(e.Verdict), e.Verdict, len(e.Value), e.Value)
+		fmt.Fprintf(h, "%d:%s%d:%s%d:%s%d:%s\n", len(e.First), e.First, len(e.Last), e.Last, len(e.Verdict), e.Verdict, len(e.Value), e.Value)
 	}
-	return digest(b.String())
+	return digest(h)
 }
 
 // Counters returns the sum of the counters of the rules of each chain, by its name. The error of netlinkx.IsNotExist says that there is no table.
@@ -594,8 +595,5 @@ func (o *Owned) Exists(ctx context.Context) (bool, error) {
 	return c.exists, err
 }
 
-// digest is a short one of a text, for names.
-func digest(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:10])
-}
+// digest is a short one, for names.
+func digest(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)[:10]) }
