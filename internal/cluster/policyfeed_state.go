@@ -24,7 +24,7 @@ type PolicyState struct {
 // unreadable the last version stays that was not. It is for one goroutine.
 type PolicyReader struct {
 	read  map[any]any // by object
-	good  map[version]policy.Policy
+	good  map[version]*policy.Policy
 	tiers []*api.CalicoTier // that read was made with
 }
 
@@ -53,7 +53,7 @@ func (r *PolicyReader) State(v *PolicyView) PolicyState {
 	if !slices.Equal(before.tiers, v.Calico.Tiers) {
 		before.read = nil // policies are read with their tiers
 	}
-	*r = PolicyReader{read: make(map[any]any, len(before.read)), good: make(map[version]policy.Policy, len(before.good)), tiers: v.Calico.Tiers}
+	*r = PolicyReader{read: make(map[any]any, len(before.read)), good: make(map[version]*policy.Policy, len(before.good)), tiers: v.Calico.Tiers}
 	r.policies(&before, v, &s)
 	readStaged(&v.Staged, &s)
 	for _, o := range v.Calico.NetworkSets {
@@ -82,24 +82,29 @@ func (r *PolicyReader) policies(before *PolicyReader, v *PolicyView, s *PolicySt
 	for name, problems := range wrong {
 		s.Invalid[policy.ID{Kind: "Tier", Name: name}] = problems
 	}
-	for _, o := range v.Policies(tiers) {
-		got, known := before.read[o.Resource].(reading[policy.Policy])
+	all := v.Policies(tiers)
+	s.Policies = make([]policy.Policy, 0, len(all))
+	for _, o := range all {
+		got, known := before.read[o.Resource].(*reading[policy.Policy])
 		if !known {
+			got = &reading[policy.Policy]{}
 			got.of, got.err = o.Read()
 		}
 		r.read[o.Resource] = got
-		p, named := got.of, version{o.ID, o.GetMeta().UID}
+		p, named := &got.of, version{o.ID, o.GetMeta().UID}
 		if got.err != nil {
 			s.LeftOut[o.ID] = []string{got.err.Error()}
-			if p, known = before.good[named]; !known {
+			good := before.good[named]
+			if good == nil {
 				continue
 			}
-			p = p.In(tiers)
+			placed := good.In(tiers)
+			p = &placed
 		} else if len(p.Problems) > 0 {
 			s.Invalid[o.ID] = p.Problems
 		}
 		r.good[named] = p
-		s.Policies = append(s.Policies, p)
+		s.Policies = append(s.Policies, *p)
 	}
 }
 

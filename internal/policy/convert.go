@@ -30,6 +30,7 @@ const lastPort = 65535
 type reader struct {
 	problems []string
 	wrong    int
+	first    map[string]*Pods // by text
 }
 
 // mostProblems is how many problems of an object are named: one of 1 MB has room for 300,000, which every agent would hold, compare and log.
@@ -42,6 +43,19 @@ func (r *reader) note(problem string) {
 		r.problems = r.problems[:mostProblems]
 	}
 	r.problems = append(r.problems, problem)
+}
+
+// shared returns the first of equal selections: many policies list the same peers for several ports.
+func (r *reader) shared(p *Pods) *Pods {
+	text := p.text()
+	if first := r.first[text]; first != nil {
+		return first
+	}
+	if r.first == nil {
+		r.first = map[string]*Pods{}
+	}
+	r.first[text] = p
+	return p
 }
 
 // problem names a field, its value and what to do about it. It returns false, for the caller that closes what it could not read.

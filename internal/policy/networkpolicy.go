@@ -91,7 +91,7 @@ func (r *reader) peer(namespace, field string, peer api.NetworkPolicyPeer) (Peer
 		selected.Labels, readable = r.selector(field+".podSelector", *peer.PodSelector)
 		ok = ok && readable
 	}
-	return Peer{Pods: selected}, ok
+	return Peer{Pods: r.shared(selected)}, ok
 }
 
 // block reads an ipBlock. Without one of its exceptions it would match more than was meant, so that it then matches nothing.
