@@ -58,6 +58,7 @@ func (r *results) judgePolicy() []verdict {
 		}{
 			{"10 policies", "x-with-10", "one policy", maxTenPolicies},
 			{"1,000 policies", "x-with-1000", "one policy", maxThousand},
+			{"500 GlobalNetworkPolicies in three tiers", "x-with-500-in-tiers", "one policy", maxThousand},
 			{"10 policies among 1,000 others and 10,000 peers", "x-crowded", "10 policies alone", maxCrowded},
 		} {
 			if n, ok := r.reported("FirstPacket/"+kind, limit.unit); ok {
@@ -74,9 +75,11 @@ func (r *results) judgePolicy() []verdict {
 	}{
 		{"EstablishedPacket", "ns-more-than-tracked", "packet of a connection, beyond connection tracking", "ns", maxEstablished, 1},
 		{"EstablishedPacket", "ns-more-than-bare", "packet of a connection, with connection tracking, which nothing else needs", "ns", maxEstablished, 1},
+		{"EstablishedPacket", "ns-more-with-tiers", "packet of a connection with 500 GlobalNetworkPolicies in three tiers, beyond connection tracking", "ns", maxEstablished, 1},
 		{"OneMorePod", "µs-kernel/pod", "one more pod under 20 selectors, kernel", "µs", maxOneMorePod, 1},
 		{"FromEmpty/sparse", "CPU-ms", "1,000 policies for 100 pods from nothing, CPU", "ms", maxFromEmpty, 1},
 		{"FromEmpty/dense", "CPU-ms", "1,000 policies on each of 100 pods from nothing, CPU", "ms", maxFromEmpty, 1},
+		{"FromEmpty/tiers", "CPU-ms", "500 GlobalNetworkPolicies in three tiers on each of 100 pods from nothing, CPU", "ms", maxFromEmpty, 1},
 		{"Plugin", "ns/op", "what ADD asks the kernel", "µs", maxPolicyADD, 1000},
 		{"Flood", "MB", "flow records while pods flood connections, memory", "MB", maxFlowsMB, 1},
 	} {
@@ -136,7 +139,7 @@ func (r *results) writePolicy(w *bytes.Buffer) {
 		return
 	}
 	w.WriteString("## Network policy\n\nPackets: processor time of the whole way from one pod to another, medians of 15 rounds in turns. ADD: on two nodes by turns, whose " +
-		"agents enforce policies or do not. The agent: the real process with 1,000 policies, ten on each of 100 own pods or all on each, 10,000 pods as peers; then 20 pods " +
+		"agents enforce policies or do not. The agent: the real process with 1,000 policies, ten on each of 100 own pods or all on each, or with 500 GlobalNetworkPolicies in three tiers on each, 10,000 pods as peers; then 20 pods " +
 		"per second under 20 selectors each. Changes: five real agents, 20 pods per second, and packets every 5 ms that tell how soon all agents let a pod through, or deny what a new policy denies. The API " +
 		"server and all agents share this machine's processors.\n\n")
 	t := table{{"claim", "bound", "measured", ""}}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
@@ -23,6 +24,7 @@ const (
 	policyNamespace = "policies"
 	localPods       = 100
 	policyCount     = 1000
+	globalCount     = 500
 	podGroups       = policyCount / 20
 	podPace         = 50 * time.Millisecond // between pods that come, and between changes of no effect
 )
@@ -130,19 +132,27 @@ func policyConf(n *node, enforced bool) ([]byte, error) {
 	return ownConfWith(n, object{"policy_enforced": enforced, "policy_setup_timeout_seconds": map[bool]int{true: 5}[enforced]})
 }
 
-// runPolicyAgents runs the agent with policies that select few of its pods each, then with as many that select all.
+// runPolicyAgents runs the agent with policies that select few of its pods each, then with as many that select all, then with GlobalNetworkPolicies.
 func (b *bench) runPolicyAgents(ctx context.Context) (all []policyAgent, err error) {
 	home := fmt.Sprintf("bench-%d", policyIndex+2)
 	progress(fmt.Sprintf("policy: making %d pods", b.size.pods))
 	if err := b.cluster.makePeers(home, b.size.pods); err != nil {
 		return nil, err
 	}
-	for i, dense := range []bool{false, true} {
-		a := policyAgent{what: map[bool]string{false: "ten policies on each pod", true: "1,000 policies on each pod"}[dense]}
-		if err := b.cluster.makePolicies(dense); err != nil {
+	for i, kind := range []struct {
+		what     string
+		policies int
+		make     func() error
+	}{
+		{"ten policies on each pod", policyCount, func() error { return b.cluster.makePolicies(false) }},
+		{"1,000 policies on each pod", policyCount, func() error { return b.cluster.makePolicies(true) }},
+		{"500 GlobalNetworkPolicies in three tiers on each pod", globalCount, b.cluster.makeGlobalPolicies},
+	} {
+		a := policyAgent{what: kind.what}
+		if err := kind.make(); err != nil {
 			return nil, err
 		}
-		if err := a.run(ctx, b, fmt.Sprint("more-", i)); err != nil {
+		if err := a.run(ctx, b, fmt.Sprint("more-", i), kind.policies); err != nil {
 			return nil, fmt.Errorf("%s: %w", a.what, err)
 		}
 		all = append(all, a)
@@ -150,14 +160,14 @@ func (b *bench) runPolicyAgents(ctx context.Context) (all []policyAgent, err err
 	return all, nil
 }
 
-func (a *policyAgent) run(ctx context.Context, b *bench, more string) error {
+func (a *policyAgent) run(ctx context.Context, b *bench, more string, policies int) error {
 	began := time.Now()
 	p, err := b.newPolicyNode(ctx, policyIndex+2, "on", 0)
 	if err != nil {
 		return err
 	}
 	defer p.end()
-	err = p.await(ctx, map[string]int{"policies": policyCount + addPolicies, "endpoints": localPods}) // some are of the part before
+	err = p.await(ctx, map[string]int{"policies": policies + addPolicies, "endpoints": localPods}) // some are of the part before
 	if err != nil {
 		return err
 	}
@@ -270,10 +280,11 @@ func peer(name, node string, i, net int) object {
 	}
 }
 
+const networkPoliciesPath = "/apis/networking.k8s.io/v1/namespaces/" + policyNamespace + "/networkpolicies"
+
 // makePolicies makes policies of five ports, in the place of others: dense, each selects all pods; else each of the node's pods has ten.
 func (c *cluster) makePolicies(dense bool) error {
-	const path = "/apis/networking.k8s.io/v1/namespaces/" + policyNamespace + "/networkpolicies"
-	if err := c.do(http.MethodDelete, path, nil, nil); err != nil {
+	if err := c.do(http.MethodDelete, networkPoliciesPath, nil, nil); err != nil {
 		return err
 	}
 	var g errgroup.Group
@@ -287,7 +298,45 @@ func (c *cluster) makePolicies(dense bool) error {
 		peers := object{"matchExpressions": []object{{"key": "group", "operator": "In", "values": []string{fmt.Sprint("group-", i%podGroups), fmt.Sprint("nobody-", i)}}}}
 		port := 1000 + 10*i
 		p := networkPolicy(fmt.Sprint("policy-", i), subject, peers, port, port+2, port+4, port+6, port+8)
-		g.Go(func() error { return c.do(http.MethodPost, path, p, nil) })
+		g.Go(func() error { return c.do(http.MethodPost, networkPoliciesPath, p, nil) })
+	}
+	return g.Wait()
+}
+
+// makeGlobalPolicies makes GlobalNetworkPolicies for all pods of the namespace, in the place of the others. Each names a group: those of the first tier deny it
+// everything, those of the second pass it on at three ports and deny the next group these, those of the last allow it three ports.
+func (c *cluster) makeGlobalPolicies() error {
+	custom := func(kind, name string, spec object) object {
+		return object{"apiVersion": api.Group + "/v1", "kind": kind, "metadata": object{"name": name}, "spec": spec}
+	}
+	err := c.do(http.MethodDelete, networkPoliciesPath, nil, nil)
+	for i, name := range []string{"first", "second"} {
+		err = errors.Join(err, c.do(http.MethodPost, crdPath+"tiers", custom("Tier", name, object{"order": 100 + i, "defaultAction": "Pass"}), nil))
+	}
+	if err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(16)
+	for i := range globalCount {
+		rule := func(action string, group int, ports ...int) object {
+			r := object{"action": action, "source": object{"selector": fmt.Sprintf("group in {'group-%d', 'nobody-%d'}", group%podGroups, i)}}
+			if len(ports) > 0 {
+				r["protocol"], r["destination"] = "TCP", object{"ports": ports}
+			}
+			return r
+		}
+		spec := object{"tier": "default", "order": i, "types": []string{"Ingress"}, "selector": "projectcalico.org/namespace == '" + policyNamespace + "'"}
+		switch port := 1000 + 10*i; i * 3 / globalCount {
+		case 0:
+			spec["tier"], spec["ingress"] = "first", []object{rule("Deny", i%10)}
+		case 1:
+			spec["tier"], spec["ingress"] = "second", []object{rule("Pass", i, port, port+2, port+4), rule("Deny", i+1, port, port+2, port+4)}
+		default:
+			spec["ingress"] = []object{rule("Allow", i, port, port+2, port+4)}
+		}
+		p := custom("GlobalNetworkPolicy", fmt.Sprint(spec["tier"], ".policy-", i), spec)
+		g.Go(func() error { return c.do(http.MethodPost, crdPath+"globalnetworkpolicies", p, nil) })
 	}
 	return g.Wait()
 }

@@ -192,13 +192,58 @@ func selecting(b testing.TB, s policy.State, policies int, peers bool) *policy.R
 	return &policy.Compile(s).Ruleset
 }
 
+const globals = 500
+
+// global adds GlobalNetworkPolicies in three tiers that select the pods with a value of label k. Each names a group of pods: those of the first tier deny it
+// everything, those of the second pass it on at three ports and deny the next group these, those of the third allow it three ports.
+func global(b testing.TB, s *policy.State, subject, group string, lastPort int) {
+	b.Helper()
+	tiers := map[string]policy.Tier{"first": {Name: "first", Order: 100, End: policy.Pass}, "second": {Name: "second", Order: 200, End: policy.Pass}}
+	protocol := api.CalicoProtocol("UDP")
+	for i := range globals {
+		rule := func(action string, group string) api.CalicoRule {
+			r := api.CalicoRule{Action: action, Source: api.CalicoEntityRule{Selector: "k == '" + group + "'"}}
+			if last := lastPort - 6*(globals-1-i); i >= globals/3 {
+				r.Protocol = &protocol
+				r.Destination.Ports = []api.CalicoPort{api.CalicoPort(fmt.Sprint(last - 4)), api.CalicoPort(fmt.Sprint(last - 2)), api.CalicoPort(fmt.Sprint(last))}
+			}
+			return r
+		}
+		own, next := fmt.Sprint(group, i), fmt.Sprint(group, i+1)
+		g := &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: fmt.Sprint("global-", i)}}
+		g.Spec.Selector, g.Spec.Types = "k == '"+subject+"'", []string{"Ingress"}
+		switch i * 3 / globals {
+		case 0:
+			g.Spec.Tier, g.Spec.Ingress = "first", []api.CalicoRule{rule("Deny", own)}
+		case 1:
+			g.Spec.Tier, g.Spec.Ingress = "second", []api.CalicoRule{rule("Pass", own), rule("Deny", next)}
+		default:
+			g.Spec.Tier, g.Spec.Ingress = "default", []api.CalicoRule{rule("Allow", own)}
+		}
+		p, err := policy.FromCalicoGlobalNetworkPolicy(g, tiers)
+		if err != nil || len(p.Problems) > 0 {
+			b.Fatal(err, p.Problems)
+		}
+		s.Policies = append(s.Policies, p)
+	}
+}
+
+// globally is pod 2 with GlobalNetworkPolicies in three tiers, of which the last one allows packets from pod 1.
+func globally(b testing.TB) *policy.Ruleset {
+	s := peers(globals)
+	add(s, "one", "cali1", fmt.Sprint("peer-", globals-1), pod4(1))
+	add(s, "two", "cali2", "subject-of-two", pod4(2))
+	global(b, &s, "subject-of-two", "peer-", sinkPort)
+	return &policy.Compile(s).Ruleset
+}
+
 // BenchmarkFirstPacket is the CPU time of a packet's whole way from one pod to another that opens a connection, by policies on the pod; crowded:
-// ten, in a cluster with a thousand more for 100 other pods of the node, and 10,000 peers.
+// ten, in a cluster with a thousand more for 100 other pods of the node, and 10,000 peers; tiers: GlobalNetworkPolicies in three tiers.
 func BenchmarkFirstPacket(b *testing.B) {
 	for name, byPeer := range map[string]bool{"ports": false, "peers": true} {
 		b.Run(name, func(b *testing.B) {
-			const packets, crowded = 2000, "ns-with-10-crowded"
-			counts := map[string]int{"ns-with-0": 0, "ns-with-1": 1, "ns-with-10": 10, "ns-with-100": 100, "ns-with-1000": 1000, crowded: 10}
+			const packets, crowded, tiers = 2000, "ns-with-10-crowded", "ns-with-500-in-tiers"
+			counts := map[string]int{"ns-with-0": 0, "ns-with-1": 1, "ns-with-10": 10, "ns-with-100": 100, "ns-with-1000": 1000, crowded: 10, tiers: 0}
 			senders := map[string]*sender{}
 			for unit, n := range counts {
 				c := newCluster(b, 2)
@@ -206,7 +251,10 @@ func BenchmarkFirstPacket(b *testing.B) {
 				if unit == crowded {
 					s = thousand(b, false)
 				}
-				if n > 0 {
+				switch {
+				case unit == tiers:
+					mustSync(b, c.Engine, globally(b))
+				case n > 0:
 					mustSync(b, c.Engine, selecting(b, s, n, byPeer))
 				}
 				senders[unit] = newSender(b, c)
@@ -226,19 +274,21 @@ func BenchmarkFirstPacket(b *testing.B) {
 			}
 			b.ReportMetric(median(took["ns-with-10"])/median(took["ns-with-1"]), "x-with-10")
 			b.ReportMetric(median(took["ns-with-1000"])/median(took["ns-with-1"]), "x-with-1000")
+			b.ReportMetric(median(took[tiers])/median(took["ns-with-1"]), "x-with-500-in-tiers")
 			b.ReportMetric(median(took[crowded])/median(took["ns-with-10"]), "x-crowded")
 		})
 	}
 }
 
-// BenchmarkEstablishedPacket is the same for a packet of a connection that is there: without the table, with connection tracking alone, and
-// with the table.
+// BenchmarkEstablishedPacket is the same for a packet of a connection that is there: without the table, with connection tracking alone,
+// with the table, and with GlobalNetworkPolicies in three tiers.
 func BenchmarkEstablishedPacket(b *testing.B) {
 	const packets = 20_000
-	bare, tracked, ours := newCluster(b, 2), newCluster(b, 2), newCluster(b, 2)
+	bare, tracked, ours, tiers := newCluster(b, 2), newCluster(b, 2), newCluster(b, 2), newCluster(b, 2)
 	tracked.host.Run(b, "nft", "add table inet t; add chain inet t c { type filter hook postrouting priority 0; }; add rule inet t c ct state invalid drop")
 	mustSync(b, ours.Engine, selecting(b, thousand(b, false), 10, true))
-	all := []*cluster{bare, tracked, ours}
+	mustSync(b, tiers.Engine, globally(b))
+	all := []*cluster{bare, tracked, ours, tiers}
 	senders := make([]*sender, len(all))
 	for i, c := range all {
 		senders[i] = newSender(b, c)
@@ -252,11 +302,12 @@ func BenchmarkEstablishedPacket(b *testing.B) {
 		}
 	}
 	b.ReportMetric(0, "ns/op")
-	for i, name := range []string{"bare", "tracked", "ours"} {
+	for i, name := range []string{"bare", "tracked", "ours", "tiers"} {
 		b.ReportMetric(float64(median(took[i])), "ns-"+name)
 	}
 	b.ReportMetric(float64(median(took[2])-median(took[1])), "ns-more-than-tracked")
 	b.ReportMetric(float64(median(took[2])-median(took[0])), "ns-more-than-bare")
+	b.ReportMetric(float64(median(took[3])-median(took[1])), "ns-more-with-tiers")
 }
 
 // manyMembers are pods that are in so many sets each.
@@ -342,7 +393,10 @@ func slab(b *testing.B) float64 {
 
 // BenchmarkFromEmpty is the CPU time from a State to a table that enforces it where there is none.
 func BenchmarkFromEmpty(b *testing.B) {
-	for name, s := range map[string]policy.State{"sparse": thousand(b, false), "dense": thousand(b, true)} {
+	tiers := thousand(b, true)
+	tiers.Policies = nil
+	global(b, &tiers, "subject", "group-", 9000)
+	for name, s := range map[string]policy.State{"sparse": thousand(b, false), "dense": thousand(b, true), "tiers": tiers} {
 		b.Run(name, func(b *testing.B) {
 			fromEmpty(b, func() *policy.Ruleset { return &policy.Compile(s).Ruleset })
 		})
