@@ -31,6 +31,7 @@ type compiler struct {
 	networkSets func() *networkSets
 	spent       map[string]*spending // by namespace of the subjects
 	tooLarge    map[*Program]ID
+	telling     map[ruleKey][]int       // rules that read something of the pod itself, by policy and direction
 	listings    map[string]*listing     // by key: programs share their steps, here and in the kernel
 	finished    map[*Step][]Step        // by the first
 	declared    map[string][]declaredAt // by name, of any pod, for the names that rules use of peers' ports
@@ -46,7 +47,7 @@ func (s *Selection) Compile() *Compiled {
 	t := newTerms(state.directory())
 	c := &compiler{directory: state.directory(), state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
 		networkSets: sync.OnceValue(func() *networkSets { return newNetworkSets(state) }), spent: map[string]*spending{}, tooLarge: map[*Program]ID{},
-		listings: map[string]*listing{}, finished: map[*Step][]Step{}}
+		telling: map[ruleKey][]int{}, listings: map[string]*listing{}, finished: map[*Step][]Step{}}
 	for namespace, i := range s.crowded {
 		c.spendingOf(namespace).exhaust(s.policies[i].ID)
 	}
@@ -211,7 +212,7 @@ func (c *compiler) profile(d Direction, policies []int, pod *Pod) string {
 	b.WriteString(d.String())
 	for _, i := range policies {
 		b.WriteString(" " + strconv.Itoa(i))
-		for r := range c.policies[i].Rules[d] {
+		for _, r := range c.tells(i, d) {
 			rule := &c.policies[i].Rules[d][r]
 			ports, except := rule.ownPorts(d)
 			for _, port := range ports {
@@ -228,6 +229,26 @@ func (c *compiler) profile(d Direction, policies []int, pod *Pod) string {
 	}
 	return b.String()
 }
+
+// tells are the rules of a policy that read ports' names, or more, of the pod that they are for.
+func (c *compiler) tells(policy int, d Direction) []int {
+	key := ruleKey{policy: policy, direction: d}
+	found, known := c.telling[key]
+	if known {
+		return found
+	}
+	for i := range c.policies[policy].Rules[d] {
+		rule := &c.policies[policy].Rules[d][i]
+		ports, except := rule.ownPorts(d)
+		if rule.Own != nil || slices.ContainsFunc(ports, Port.named) || slices.ContainsFunc(except, Port.named) {
+			found = append(found, i)
+		}
+	}
+	c.telling[key] = found
+	return found
+}
+
+func (p Port) named() bool { return p.Name != "" }
 
 // writeNamed writes the numbers that the pod declares, if the port has a name.
 func writeNamed(b *strings.Builder, pod *Pod, port Port) {

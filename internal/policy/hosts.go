@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -197,8 +198,9 @@ func (h *HostEndpoint) ending(stage Stage) ending {
 // hostPrograms are by link.
 func (c *compiler) hostPrograms(hosts map[string]ofHost) map[string][Stages][2]*Program {
 	found := map[string][Stages][2]*Program{}
-	for link, host := range hosts {
+	for _, link := range slices.Sorted(maps.Keys(hosts)) { // the first ones have the room that the limit leaves
 		var programs [Stages][2]*Program
+		host := hosts[link]
 		for stage := range Stages {
 			for d, policies := range host.policies[stage] {
 				programs[stage][d] = c.hostProgram(Direction(d), policies, host.subject(), host.ending(stage))
