@@ -28,8 +28,8 @@ const (
 	// again is how often the limit is read: Kubernetes may change it while the process runs, and nothing tells of it.
 	again = time.Minute
 	// percent of what is in use is how much garbage there is before Go collects: the processes rest most of the time, so that what remains of a
-	// pass over 10,000 pods would stay for minutes.
-	percent = 40
+	// pass over 10,000 pods would stay for minutes, and on each node of a cluster.
+	percent = 25
 	// explicit is the variable by which people set Go's limit themselves.
 	explicit = "GOMEMLIMIT"
 	// explicitPercent is the variable by which people set the percentage themselves.
