@@ -153,7 +153,7 @@ func addresses(texts []string) []netip.Addr {
 // protocols are the numbers of the protocols that containers' ports have.
 var protocols = map[corev1.Protocol]uint8{"": 6, corev1.ProtocolTCP: 6, corev1.ProtocolUDP: 17, corev1.ProtocolSCTP: 132}
 
-// namedPorts returns the named ports of containers and of sidecars, which are init containers with the restart policy Always.
+// namedPorts returns the named ports of containers and, as to Calico, of all init containers, whether they stay or not.
 func namedPorts(obj *corev1.Pod) []policy.NamedPort {
 	var named []policy.NamedPort
 	add := func(c *corev1.Container) {
@@ -167,9 +167,7 @@ func namedPorts(obj *corev1.Pod) []policy.NamedPort {
 		add(&obj.Spec.Containers[i])
 	}
 	for i := range obj.Spec.InitContainers {
-		if c := &obj.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			add(c)
-		}
+		add(&obj.Spec.InitContainers[i])
 	}
 	return slices.Clip(named)
 }

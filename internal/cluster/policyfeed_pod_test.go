@@ -72,7 +72,7 @@ func TestPodsPortsAndIdentity(t *testing.T) {
 		"initContainers":[{"ports":[{"name":"once","containerPort":1}]},{"restartPolicy":"Always","ports":[{"name":"side","protocol":"SCTP","containerPort":2}]}]`, "")
 	var p policyPod
 	errtest.Must(t, json.Unmarshal([]byte(text), &p))
-	if got := fmt.Sprint(p.pod.Ports); got != "[{http 6 80} {dns 17 53} {side 132 2}]" {
+	if got := fmt.Sprint(p.pod.Ports); got != "[{http 6 80} {dns 17 53} {once 6 1} {side 132 2}]" {
 		t.Error(got)
 	}
 	if p.pod.UID != "static" || p.meta.UID != "u" || p.pod.Labels["app"] != "web" {
