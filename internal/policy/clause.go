@@ -11,6 +11,8 @@ type clause struct {
 	terms []int32 // ascending
 	nets  int32   // of any address
 	outer int32   // nets, and what counts for addresses of no pod
+	// counted is how many ranges count into the limits of a namespace: those of its policies and of its network sets, and few of others'.
+	counted int
 }
 
 // clauseKey names a rule with what narrows its peers.
@@ -29,6 +31,7 @@ type peers struct {
 	terms []term
 	// nets are of any address, foreign of those that no pod has.
 	nets, foreign ranges
+	counted       int
 }
 
 // clause resolves a rule's peers, once for all subjects.
@@ -39,11 +42,11 @@ func (c *compiler) clause(k clauseKey) *clause {
 	rule := c.rule(k.ruleKey)
 	p := peers{any: rule.AnyPeer && k.service == (Packet{}) && !k.own}
 	if k.own {
-		c.addMatch(&p, rule.Own, rule.Action == Deny)
+		c.addMatch(&p, rule.Own, k)
 	}
 	for i := range rule.Peers {
 		if peer := &rule.Peers[i]; !p.any && !k.own && (k.service == (Packet{}) || peer.Service != nil) {
-			c.addPeer(&p, peer, rule.Action == Deny, k)
+			c.addPeer(&p, peer, k)
 		}
 	}
 	p.nets, p.foreign = normal(p.nets), normal(p.foreign)
@@ -57,6 +60,7 @@ func (c *compiler) clause(k clauseKey) *clause {
 	if cl.outer = cl.nets; len(p.foreign) > 0 {
 		cl.outer = c.terms.addNets(union(p.nets, p.foreign))
 	}
+	cl.counted = min(p.counted, c.rangesIn(cl.outer))
 	c.clauses[k] = cl
 	return cl
 }
@@ -64,17 +68,20 @@ func (c *compiler) clause(k clauseKey) *clause {
 func (c *compiler) rule(k ruleKey) *Rule { return &c.policies[k.policy].Rules[k.direction][k.rule] }
 
 // addPeer adds one. Of what labels are not known the pods have no rights, and nothing that is denied.
-func (c *compiler) addPeer(p *peers, peer *Peer, deny bool, k clauseKey) {
+func (c *compiler) addPeer(p *peers, peer *Peer, k clauseKey) {
+	before := len(p.nets)
 	switch {
 	case peer.Pods != nil:
-		p.terms = append(p.terms, c.selection(peer.Pods, deny))
+		p.terms = append(p.terms, c.selection(peer.Pods, c.rule(k.ruleKey).Action == Deny))
 	case peer.Match != nil:
-		c.addMatch(p, peer.Match, deny)
+		c.addMatch(p, peer.Match, k)
+		return
 	case peer.Service != nil:
 		p.nets = append(p.nets, c.service(*peer.Service, k)...)
 	default:
 		p.nets = append(p.nets, c.networks(peer)...)
 	}
+	p.counted += len(p.nets) - before
 }
 
 // selection is the term of the pods alone.
@@ -84,16 +91,20 @@ func (c *compiler) selection(pods *Pods, unknown bool) term {
 	return t
 }
 
-func (c *compiler) addMatch(p *peers, m *Match, deny bool) {
+func (c *compiler) addMatch(p *peers, m *Match, k clauseKey) {
+	p.counted += len(m.Nets) + len(m.NotNets)
 	nets := m.networks()
 	if m.Select == nil {
 		p.nets = append(p.nets, nets...)
 		p.any = p.any || slices.Equal(nets, everywhere)
 		return
 	}
-	t := c.selection(m.Select, deny != m.Not)
+	action := c.rule(k.ruleKey).Action
+	t := c.selection(m.Select, (action == Deny) != m.Not)
 	t.negated = m.Not
-	selected := c.selectedNets(m.Select, deny != m.Not)
+	from := c.selectedBy(m, action)
+	p.counted += from.of(c.policies[k.policy].Namespace)
+	selected := from.nets
 	if m.Not {
 		nets = minus(nets, selected)
 		p.foreign = append(p.foreign, nets...)

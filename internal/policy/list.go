@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/binary"
+	"fmt"
 	"slices"
 )
 
@@ -161,7 +162,7 @@ func (b *builder) spend(rules []*item, st *stage, nets []Step) {
 	for _, it := range rules {
 		if it.bounded {
 			terms += len(it.clause.terms)
-			ranges += b.rangesIn(it.clause.outer)
+			ranges += it.clause.counted
 			b.spent.work += 1 + len(it.clause.terms) + ranges/workOfRanges
 		}
 	}
@@ -170,7 +171,7 @@ func (b *builder) spend(rules []*item, st *stage, nets []Step) {
 	}
 	for _, s := range nets {
 		if id := b.terms.netIDs[s.Nets]; ranges > 0 {
-			b.spent.count(^id, b.rangesIn(id))
+			b.spent.count(^id, min(b.rangesIn(id), ranges+mostForeign))
 		}
 	}
 }
@@ -230,21 +231,12 @@ func (b *builder) networksOf(rules []stageRule, verdicts []Verdict) (steps []Ste
 }
 
 // groups are the steps of rules that all allow: by the ports that they have in common, so that sets are shared by the lists of many ports.
-// The widest ones come first, and if there are too many, the rest of them are merged.
 func (b *builder) groups(rules []*item, whole bool) (x lookup) {
-	if len(rules) > mostGroups {
-		var rest []*clause
-		for _, it := range rules[mostGroups-1:] {
-			rest = append(rest, it.clause)
-			b.spent.work += 1 + len(it.clause.terms) + b.rangesIn(it.clause.nets)
-		}
-		rules = append(slices.Clone(rules[:mostGroups-1]), &item{clause: b.merge(rest)})
-	}
-	for _, it := range rules {
+	for _, it := range b.grouped(rules) {
 		terms := it.clause.terms
 		if nets := it.clause.nets; nets != none {
 			x.nets = append(x.nets, Step{Nets: b.terms.netKeys[nets], Verdict: Verdict{Allow: true}})
-			b.spent.count(^nets, b.rangesIn(nets))
+			b.countIf(it.bounded, ^nets, it.clause.counted)
 			if whole {
 				terms = append(slices.Clone(terms), b.terms.add(term{pods: none, nets: nets, declared: none, absent: none}))
 				slices.Sort(terms)
@@ -253,8 +245,67 @@ func (b *builder) groups(rules []*item, whole bool) (x lookup) {
 		if len(terms) > 0 {
 			set := b.sets.union(terms)
 			x.sets = append(x.sets, Step{Set: SetID(set + 1), Verdict: Verdict{Allow: true}})
-			b.spent.count(set, len(terms))
+			b.countIf(it.bounded, set, len(terms))
 		}
 	}
 	return x
+}
+
+func (b *builder) countIf(bounded bool, what int32, elements int) {
+	if bounded {
+		b.spent.count(what, elements)
+	}
+}
+
+// grouped merges rules if there are too many. Those whose size counts are merged apart: others' networks must not be in lists of the ports that they name.
+func (b *builder) grouped(rules []*item) []*item {
+	if len(rules) <= mostGroups {
+		return rules
+	}
+	var free, counting []*item
+	for _, it := range rules {
+		if it.bounded {
+			counting = append(counting, it)
+		} else {
+			free = append(free, it)
+		}
+	}
+	most := mostGroups
+	if len(free) > 0 && len(counting) > 0 {
+		most /= 2
+	}
+	return append(b.widest(free, most), b.widest(counting, most)...)
+}
+
+// widest leaves the rules that come first, and merges the rest of them.
+func (b *builder) widest(rules []*item, most int) []*item {
+	if len(rules) <= most {
+		return rules
+	}
+	var rest []*clause
+	for _, it := range rules[most-1:] {
+		rest = append(rest, it.clause)
+		if it.bounded {
+			b.spent.work += 1 + len(it.clause.terms) + it.clause.counted
+		}
+	}
+	return append(slices.Clone(rules[:most-1]), &item{clause: b.mergeOnce(rest, rules[0].bounded), bounded: rules[0].bounded})
+}
+
+// mergeOnce merges clauses; those that do not count once, as the work does not count either.
+func (b *builder) mergeOnce(clauses []*clause, bounded bool) *clause {
+	if bounded {
+		return b.merge(clauses)
+	}
+	var key []byte
+	for _, cl := range clauses {
+		key = fmt.Appendf(key, "%p ", cl)
+	}
+	if b.merged == nil {
+		b.merged = map[string]*clause{}
+	}
+	if b.merged[string(key)] == nil {
+		b.merged[string(key)] = b.merge(clauses)
+	}
+	return b.merged[string(key)]
 }

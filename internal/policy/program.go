@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strconv"
 )
 
 // Lists are all lists of a program, but for those of its Logs.
@@ -54,6 +55,8 @@ type builder struct {
 	end   ending
 	lists map[string]*listing // by the items that match
 	spent *spending
+	// merged are clauses by those of items that they were made of, none of which count.
+	merged map[string]*clause
 }
 
 // listing is a List with its canonical form.
@@ -142,12 +145,12 @@ func (c *compiler) sameTier(policies []int) int {
 	return n
 }
 
-// bundle joins the items that have the same ports, the widest first.
+// bundle joins the items that have the same ports, the widest first; those whose size counts are apart.
 func (b *builder) bundle(items []item) []item {
 	byPorts := map[string][]*clause{}
 	bundles := map[string]item{}
 	for _, it := range items {
-		key := it.ports.key() + it.sources.key()
+		key := it.ports.key() + it.sources.key() + strconv.FormatBool(it.bounded)
 		byPorts[key] = append(byPorts[key], it.clause)
 		bundles[key] = it
 	}
@@ -171,13 +174,14 @@ func (c *compiler) merge(clauses []*clause) *clause {
 	for _, cl := range clauses {
 		m.any = m.any || cl.any
 		m.terms = append(m.terms, cl.terms...)
+		m.counted += cl.counted
 		if cl.nets != none {
 			nets = append(nets, c.terms.nets[cl.nets]...)
 		}
 	}
 	slices.Sort(m.terms)
 	m.terms, m.nets = slices.Compact(m.terms), c.terms.addNets(normal(nets))
-	m.outer = m.nets
+	m.outer, m.counted = m.nets, min(m.counted, c.rangesIn(m.nets))
 	return m
 }
 

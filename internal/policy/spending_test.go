@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -305,4 +306,61 @@ func TestSelectorsOfNetworkSets(t *testing.T) {
 // host is the network of an address; no two are adjacent.
 func host(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 15), byte(i >> 7), byte(i << 1)}), 32)
+}
+
+// What others have written closes no pods: network sets of other namespaces, and policies of administrators, whatever their size.
+func TestOthersNetworksCloseNothing(t *testing.T) {
+	all := make([]netip.Prefix, mostElements+1000)
+	for i := range all {
+		all[i] = host(i)
+	}
+	for name, c := range map[string]struct {
+		global bool
+		of     string // the namespace of the set
+		rules  string // before that which selects it
+		large  bool
+	}{
+		"of a tenant in a global policy":                {global: true, of: "b"},
+		"of the administrator in a global policy":       {global: true},
+		"of another namespace in a policy":              {of: "b"},
+		"of another namespace in one that denies":       {of: "b", rules: `{"action":"Deny","source":{"nets":["198.51.100.0/24"]}},`},
+		"of the policy's own namespace, which do count": {of: "a", large: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := PodKey{"a", "p"}
+			state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil, "b": nil},
+				Pods: map[PodKey]*Pod{key: {PodKey: key, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}},
+				Sets: []NetworkSet{{Namespace: c.of, Name: "big", Labels: map[string]string{"role": "mon"}, Nets: all}}}
+			namespaces := `,"namespaceSelector":"all()"`
+			if c.global {
+				namespaces = ""
+			}
+			spec := `{"spec":{"types":["Ingress"],"ingress":[` + c.rules + `{"action":"Allow","source":{"selector":"role == 'mon'"` + namespaces + `}}]}}`
+			state.Policies = []Policy{policyOf(t, spec, c.global)}
+			got := Compile(state)
+			if (len(got.TooLarge) > 0) != c.large {
+				t.Errorf("too large: %v", got.TooLarge)
+			}
+			if v := got.Decide("cali1", Ingress, all[len(all)-1].Addr(), Packet{Protocol: TCP, Port: 80}); v.Allow == c.large {
+				t.Errorf("an address of the set: %+v", v)
+			}
+		})
+	}
+}
+
+// policyOf reads a policy of namespace a, or a global one.
+func policyOf(t *testing.T, text string, global bool) (p Policy) {
+	t.Helper()
+	var own api.CalicoNetworkPolicy
+	var of api.CalicoGlobalNetworkPolicy
+	err := errors.Join(json.Unmarshal([]byte(text), &own), json.Unmarshal([]byte(text), &of))
+	own.Meta, of.Meta = api.Meta{Namespace: "a", Name: "p"}, api.Meta{Name: "p"}
+	var unread error
+	if p, unread = FromCalicoNetworkPolicy(&own, nil); global {
+		p, unread = FromCalicoGlobalNetworkPolicy(&of, nil)
+	}
+	if err = errors.Join(err, unread); err != nil || len(p.Problems) > 0 {
+		t.Fatal(err, p.Problems)
+	}
+	return p
 }
