@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -345,6 +346,20 @@ func TestOthersNetworksCloseNothing(t *testing.T) {
 				t.Errorf("an address of the set: %+v", v)
 			}
 		})
+	}
+}
+
+// A condition without a label costs as any other does.
+func TestConditionsWithoutLabelsCount(t *testing.T) {
+	key := PodKey{"a", "p"}
+	state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil}, Pods: map[PodKey]*Pod{key: {PodKey: key}}}
+	for conditions, large := range map[int]bool{100: false, 800: true} {
+		selector := strings.Repeat("!all() || ", conditions) + "x == 'q'"
+		p := policyOf(t, `{"spec":{"types":["Ingress"],"ingress":[{"action":"Allow","source":{"selector":"`+selector+`","namespaceSelector":"all()"}}]}}`, false)
+		state.Policies = []Policy{p}
+		if got := Compile(state).TooLarge; slices.Contains(got, p.ID) != large {
+			t.Errorf("%d conditions: too large: %v", conditions, got)
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ type Need struct {
 // Needs returns labels each of which everything has that the selector matches, as far as they are known.
 func (s Selector) Needs() []Need { return s.needs }
 
-// Size is how many conditions the selector has, which is what Matches costs.
+// Size is how many conditions the selector has, all() and global() among others too, which is what Matches costs.
 func (s Selector) Size() int { return s.size }
 
 // condition is one term of a label selector; all of them must hold.

@@ -60,9 +60,11 @@ func parse(text, scope string) (Selector, error) {
 	if err != nil {
 		return Selector{}, fmt.Errorf("selector %q: %w", text, err)
 	}
-	size := len(p.keys)
+	if p.terms == 1 && len(p.keys) == 0 {
+		p.terms = 0 // all() alone is no condition
+	}
 	slices.Sort(p.keys)
-	return Selector{text: text, eval: eval.matches, keys: slices.Compact(p.keys), needs: eval.needs, size: size, global: p.global}, nil
+	return Selector{text: text, eval: eval.matches, keys: slices.Compact(p.keys), needs: eval.needs, size: p.terms, global: p.global}, nil
 }
 
 // evaluator is a part of a selector.
@@ -83,6 +85,7 @@ type parser struct {
 	keys   []string // labels that were named so far
 	scope  string   // see ParseScoped
 	global bool
+	terms  int
 }
 
 func (p *parser) peek() token { return p.tokens[p.pos] }
@@ -166,6 +169,7 @@ func (p *parser) primary() (evaluator, error) {
 	if p.peek().kind != word {
 		return evaluator{}, p.unexpected("a label name, has(…), all(), '!' or '('")
 	}
+	p.terms++
 	name := p.next()
 	if bracket := p.peek(); bracket.kind == symbol && bracket.text == "(" && bracket.at == name.at+len(name.text) {
 		p.next()

@@ -96,6 +96,9 @@ func TestNeeds(t *testing.T) {
 	if s, err := Parse("a == '1' && (a != '2' || !has(b))"); err != nil || s.Size() != 3 {
 		t.Errorf("%d conditions, %v, want 3", s.Size(), err)
 	}
+	if s, err := Parse("!all() || !global() || a == '1'"); err != nil || s.Size() != 3 {
+		t.Errorf("%d conditions with those without a label, %v, want 3", s.Size(), err)
+	}
 }
 
 func TestScoped(t *testing.T) {
