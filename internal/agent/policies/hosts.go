@@ -12,8 +12,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// SetHostRules says what counts for host endpoints whatever their policies say. Until it is called no policies are programmed on a node that has some,
-// for a while: what an earlier agent left may allow other ports. Nothing comes of a nil Worker.
+// SetHostRules says what counts for host endpoints whatever their policies say, and whether pods reach their node. Until it is called no policies are
+// programmed, for a while: what an earlier agent left may allow other ports, and deny what the defaults allow. Nothing comes of a nil Worker.
 func (w *Worker) SetHostRules(r policy.HostRules) {
 	if w == nil {
 		return
@@ -48,11 +48,11 @@ func (w *Worker) mannerKnown() *policy.Manner {
 	return w.manner
 }
 
-// hostKnown reports whether SetHostRules was called, or does not matter.
+// hostKnown reports whether SetHostRules was called.
 func (w *Worker) hostKnown() bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return w.host != nil || !w.model.HasHosts()
+	return w.host != nil
 }
 
 // hostRules are Calico's until others are known.

@@ -67,7 +67,6 @@ func TestHostEndpoint(t *testing.T) {
 	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", n.name, fmt.Sprintf(`"spec":{"selector":"host == '%s'","types":["Ingress"],
 		"ingress":[{"action":"Allow","protocol":"TCP","destination":{"ports":[80],"nets":["172.30.0.0/24"]}}]}`, n.name))
 	w, _ := n.work(t)
-	w.SetHostRules(policy.HostRules{Inbound: policy.DefaultInbound(), Outbound: policy.DefaultOutbound()})
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
 	eventually(t, soon, "no interface has the address", state(true, true, true))
 	n.ns.Addr(t, "eth1", "172.30.0.7/24")

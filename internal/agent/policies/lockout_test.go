@@ -106,7 +106,7 @@ func (n *distant) answers(ctx context.Context, judged bool) bool {
 func (n *distant) lockOut(t *testing.T, found func(*policies.Worker) bool, wayOpen bool) *policies.Worker {
 	t.Helper()
 	w, _ := n.work(t)
-	w.SetHostRules(policy.HostRules{})
+	w.SetHostRules(policy.HostRules{}) // no failsafe ports
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
 	n.calico(t, "HostEndpoint", "hostendpoints", n.name, fmt.Sprintf(`"spec":{"node":%q,"interfaceName":"*"}`, n.name))
 	eventually(t, soon, "everything else is denied", func() bool { return !opens(t, n.ns, otherAt) })

@@ -186,14 +186,11 @@ func TestLackingKernelIsNamedAtTheStart(t *testing.T) {
 	}
 }
 
-// A node with a host endpoint waits a while for what is always allowed: the defaults could close a port that an earlier agent has left open.
-func TestBeginsWithFailsafePorts(t *testing.T) {
+// A node waits a while for what its configuration says: the defaults could close a failsafe port that an earlier agent has left open, and open the node
+// to its pods.
+func TestBeginsWithHostRules(t *testing.T) {
 	w, now := New(Options{}), time.Now()
 	w.model.view.Complete, w.model.Node = true, "n"
-	if !w.begins(now) {
-		t.Error("without a host endpoint the agent waits")
-	}
-	w.model.HostEndpoints = []policy.HostEndpoint{{Name: "h", Node: "other"}, {Name: "i", Node: "n"}}
 	if w.begins(now) || !w.begins(now.Add(listTime)) {
 		t.Error("the agent does not wait, or forever")
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
@@ -162,6 +163,7 @@ func (n *node) work(t *testing.T) (w *policies.Worker, stop func()) {
 		n.configure(&o)
 	}
 	w = policies.New(o)
+	w.SetHostRules(policy.HostRules{Inbound: policy.DefaultInbound(), Outbound: policy.DefaultOutbound()})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()

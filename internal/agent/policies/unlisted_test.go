@@ -133,7 +133,7 @@ func TestFirstRulesetAwaitsLists(t *testing.T) {
 	if w.begins(now) || w.begins(now.Add(listTime-1)) || !w.begins(now.Add(listTime)) {
 		t.Error("does not await a list")
 	}
-	w = &Worker{}
+	w = &Worker{host: &policy.HostRules{}}
 	if w.model.view.Complete = true; !w.begins(now) {
 		t.Error("awaits a list, though all is known")
 	}

@@ -213,7 +213,7 @@ func (w *Worker) pass(ctx context.Context, now time.Time) error {
 	return w.apply(ctx, touched, all)
 }
 
-// begins reports that the first Ruleset may be programmed: nothing is missing, or it is a list that takes long, or what host endpoints always allow.
+// begins reports that the first Ruleset may be programmed: nothing is missing, or it is a list that takes long, or what the agent has to say.
 func (w *Worker) begins(now time.Time) bool {
 	if !w.model.complete() {
 		return false

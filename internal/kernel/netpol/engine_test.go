@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the kernel has now")
@@ -243,10 +244,10 @@ func TestLost(t *testing.T) {
 				want := list(t, ns)
 				ns.Run(t, "nft", script)
 				<-wake
-				text := list(t, ns)
-				if strings.Contains(text, "chain shut-forward") != (shut && closed) || strings.Contains(text, "chain shut-to-host") != (shut && closed) {
-					t.Errorf("shut %v, want %v:\n%s", !shut, shut && closed, text)
-				}
+				waittest.Until(t, 10*time.Second, fmt.Sprintf("shut: want %v", shut && closed), func() bool {
+					text := list(t, ns)
+					return strings.Contains(text, "chain shut-forward") == (shut && closed) && strings.Contains(text, "chain shut-to-host") == (shut && closed)
+				})
 				mustSync(t, e, rs)
 				if got := list(t, ns); got != want {
 					t.Errorf("after the repair:\n%s\nwant:\n%s", got, want)

@@ -87,6 +87,7 @@ func (g *guarded) work(t *testing.T) {
 		Mode: config.PolicyOn, Feed: &g.feed, Engine: engine, Kernel: g.Host.Conn, Table: nft.New(g.Host.Namespace),
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
+	g.SetHostRules(policy.HostRules{})
 	g.tell(g.known)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
