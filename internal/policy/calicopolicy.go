@@ -205,12 +205,15 @@ func (r *calicoReader) narrowAll(spec *api.CalicoGlobalNetworkPolicySpec, p *Pod
 	if (spec.NamespaceSelector != "" || spec.ServiceAccountSelector != "") && strings.Contains(spec.Selector, all) {
 		p.Labels = r.labels("spec.selector", strings.ReplaceAll(spec.Selector, all, "has("+label+")"))
 	}
-	if text := spec.ServiceAccountSelector; text != "" && !matchesNone(text) {
-		p.OnlyAccounts = true
+	if spec.ServiceAccountSelector == "" {
+		return
+	}
+	if s, err := selector.ParseScoped(orAll(spec.ServiceAccountSelector), hasAccount); err == nil {
+		p.AccountLabels, p.ByAccount = s, true
 	}
 }
 
-// matchesNone reports whether a selector on labels of a namespace, or of a service account, is true of what has none.
+// matchesNone reports whether a selector on labels of a namespace is true of what has none.
 func matchesNone(text string) bool {
 	s, err := selector.ParseScoped(orAll(text), labelName)
 	return err == nil && s.Matches(nil)

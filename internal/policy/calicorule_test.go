@@ -88,8 +88,8 @@ func saidPods(p *Pods) string {
 	word("accounts", strings.Join(p.Accounts, ","))
 	word("accounts with", p.AccountLabels.String())
 	word("", map[Scope]string{Namespaced: "namespaced", Global: "global"}[p.Scope])
-	if p.OnlyAccounts {
-		words = append(words, "only accounts")
+	if p.ByAccount {
+		words = append(words, "by account")
 	}
 	if !p.Calico {
 		words = append(words, "NOT CALICO")

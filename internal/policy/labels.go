@@ -14,6 +14,8 @@ const (
 	orchestrator      = "k8s"
 	ofNamespacePrefix = "pcns."
 	ofAccountPrefix   = "pcsa."
+	// hasAccount is among the labels of a service account whether they are known or not; no object can have it.
+	hasAccount = "\x00"
 )
 
 // directory has the labels of what pods belong to.
@@ -33,14 +35,6 @@ type selectable struct {
 	knownNamespace, knownAccount bool
 	// As Calico shows them, if that was asked for.
 	calico, calicoNamespace, ofAccount map[string]string
-}
-
-// account is the name of its service account; empty: it has none.
-func (x *selectable) account() string {
-	if x.pod == nil {
-		return ""
-	}
-	return x.pod.Account
 }
 
 // knows reports whether the labels are known that a pod has of its namespace and of its service account.
@@ -66,7 +60,10 @@ func (d directory) pod(pod *Pod, calico bool) selectable {
 		if labels, there := d.accounts[Account{pod.Namespace, pod.Account}]; there {
 			x.ofAccount = withName(labels, pod.Account)
 			prefixed(x.calico, ofAccountPrefix, x.ofAccount)
+		} else {
+			x.ofAccount = map[string]string{}
 		}
+		x.ofAccount[hasAccount] = ""
 	}
 	return x
 }

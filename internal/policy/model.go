@@ -105,10 +105,10 @@ type Pods struct {
 	// labels.
 	Scope Scope
 	// Accounts are names of service accounts of which a pod has to have one; nil: any. AccountLabels is on the labels of the pod's service account,
-	// of which there are none without one. With OnlyAccounts nothing is selected that has no service account.
+	// of which there are none without one. ByAccount: all() is what has a service account there.
 	Accounts      []string
 	AccountLabels selector.Selector
-	OnlyAccounts  bool
+	ByAccount     bool
 }
 
 // Scope says where something is that is selected.

@@ -54,7 +54,7 @@ func (p *Pods) matches(x *selectable, unknown bool) bool {
 	if !p.Calico {
 		return p.Labels.Matches(x.labels)
 	}
-	if p.OnlyAccounts && x.account() == "" || p.Accounts != nil && (x.pod == nil || !slices.Contains(p.Accounts, x.pod.Account)) {
+	if p.Accounts != nil && (x.pod == nil || !slices.Contains(p.Accounts, x.pod.Account)) {
 		return false
 	}
 	if p.readsUnknown(x) {
@@ -93,8 +93,8 @@ func (p *Pods) text() string {
 	if p.AccountLabels.String() != "" {
 		text = "account (" + p.AccountLabels.String() + ") " + text
 	}
-	if p.OnlyAccounts {
-		text = "only accounts " + text
+	if p.ByAccount {
+		text = "by account " + text
 	}
 	if p.Calico {
 		text = "calico " + text
@@ -107,7 +107,7 @@ func (p *Pods) size() int { return max(1, p.Labels.Size()+p.Namespaces.Size()) }
 
 // readsAccount reports whether the selection depends on the pod's service account.
 func (p *Pods) readsAccount() bool {
-	return p.readsAccountLabels() || p.Calico && (p.Accounts != nil || p.OnlyAccounts || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
+	return p.readsAccountLabels() || p.Calico && (p.Accounts != nil || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
 }
 
 // podIndex finds the selections that a pod is in without trying all of them.
