@@ -51,7 +51,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	a.Status.SetNode(&shown)
 	if a.offline == nil {
 		a.Policies.SetHostRules(s.HostRules())
-		a.Policies.SetManner(s.Felix.Manner, s.Felix.LogPrefix)
+		a.Policies.SetHandling(s.Felix.Handling, s.Felix.LogPrefix)
 	}
 	// The ends of tunnels are announced after the devices exist and the guard accepts packets.
 	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s), a.syncTunnels(ctx, &s), a.prepareHost(&s))

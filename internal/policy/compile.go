@@ -76,7 +76,7 @@ func (s *Selection) Compile() *Compiled {
 		r.Endpoints[link] = e
 	}
 	r.Hosts, r.HostRules = hostsOf(s.hosts, hosts, key), state.Host
-	r.Manner = state.Manner
+	r.Handling = state.Handling
 	x := newIndex(c, names)
 	r.Members = x.fill(state)
 	return &Compiled{r, slices.Compact(slices.SortedFunc(maps.Values(c.tooLarge), ID.compare)), closed, x}

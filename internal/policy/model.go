@@ -204,7 +204,7 @@ type State struct {
 	Node       string
 	Interfaces map[string][]netip.Addr
 	Host       HostRules
-	Manner     *Manner // nil: not known
+	Handling   *Handling // nil: not known
 }
 
 // PodKey names a pod.

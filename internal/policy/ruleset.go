@@ -16,11 +16,11 @@ type Ruleset struct {
 	// Hosts are the host endpoints of this node by the name of their link. That of AllInterfaces has all that are no pod's and have none of their own.
 	Hosts     map[string]Host
 	HostRules HostRules // for Hosts, but for DropFromPods
-	Manner    *Manner   // nil: not known, so that it stays as it is
+	Handling  *Handling // nil: not known, so that it stays as it is
 }
 
-// Manner is how the kernel treats packets, whatever policies say.
-type Manner struct {
+// Handling is how the kernel treats packets, whatever policies say.
+type Handling struct {
 	// Reject: who sends what policies deny is told so.
 	Reject bool
 	// Invalid: packets that connection tracking takes for no part of a connection, and for none that opens one, are judged by policies.

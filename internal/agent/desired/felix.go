@@ -36,7 +36,7 @@ type Felix struct {
 	// Inbound and Outbound are the failsafe ports; nil: the defaults.
 	Inbound, Outbound []policy.Failsafe
 	DropFromPods      bool // what they send to their node
-	Manner            policy.Manner
+	Handling          policy.Handling
 	LogPrefix         string // of what Log rules match; empty: the default
 }
 
@@ -71,7 +71,7 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 		note("workloadSourceSpoofing", spec.WorkloadSourceSpoofing, "Disabled or Any")
 	}
 	f.parseHosts(spec, note)
-	f.parseManner(spec, note)
+	f.parseHandling(spec, note)
 	f.AllowIPIP = spec.AllowIPIPPacketsFromWorkloads != nil && *spec.AllowIPIPPacketsFromWorkloads
 	f.AllowVXLAN = spec.AllowVXLANPacketsFromWorkloads != nil && *spec.AllowVXLANPacketsFromWorkloads
 	return f, problems
@@ -98,23 +98,23 @@ func (f *Felix) parseHosts(spec api.FelixConfigurationSpec, note func(field, val
 	}
 }
 
-// parseManner reads how packets are treated, and what is logged of them.
-func (f *Felix) parseManner(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
+// parseHandling reads how packets are treated, and what is logged of them.
+func (f *Felix) parseHandling(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
 	field, action := "nftablesFilterDenyAction", spec.NftablesFilterDenyAction
 	if action == "" {
 		field, action = "iptablesFilterDenyAction", spec.IptablesFilterDenyAction
 	}
-	if !choice(strings.ToLower(action), "drop", "reject", &f.Manner.Reject) {
+	if !choice(strings.ToLower(action), "drop", "reject", &f.Handling.Reject) {
 		note(field, action, "Drop or Reject")
 	}
-	f.Manner.Invalid = spec.DisableConntrackInvalidCheck != nil && *spec.DisableConntrackInvalidCheck
+	f.Handling.Invalid = spec.DisableConntrackInvalidCheck != nil && *spec.DisableConntrackInvalidCheck
 	f.LogPrefix = spec.LogPrefix
 	if rate, ok := logRate(spec.LogActionRateLimit); !ok {
 		note("logActionRateLimit", spec.LogActionRateLimit, "a number from 1 and a unit second, minute, hour or day, such as 10/second")
 	} else if burst, ok := logBurst(spec.LogActionRateLimitBurst); !ok {
 		note("logActionRateLimitBurst", fmt.Sprint(*spec.LogActionRateLimitBurst), "a number from 0 to 65535")
-	} else if f.Manner.Logs = rate; rate.Packets != 0 {
-		f.Manner.Logs.Burst = burst
+	} else if f.Handling.Logs = rate; rate.Packets != 0 {
+		f.Handling.Logs.Burst = burst
 	}
 }
 

@@ -36,7 +36,7 @@ func TestParseFelix(t *testing.T) {
 		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
 		NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
 		OtherSources: true, Outbound: []policy.Failsafe{}, DropFromPods: true,
-		Manner: policy.Manner{Reject: true, Invalid: true, Logs: policy.LogRate{Packets: 10, Seconds: 60, Burst: 7}}, LogPrefix: "%t",
+		Handling: policy.Handling{Reject: true, Invalid: true, Logs: policy.LogRate{Packets: 10, Seconds: 60, Burst: 7}}, LogPrefix: "%t",
 		Inbound: []policy.Failsafe{{Protocol: policy.TCP, Port: 22}, {Protocol: policy.UDP, Port: 68, Net: netip.MustParsePrefix("10.0.0.0/8")},
 			{Protocol: policy.TCP, Port: 7, Net: netip.MustParsePrefix("fd00::1/128")}},
 	}
@@ -50,8 +50,8 @@ func TestParseFelix(t *testing.T) {
 		"derived MTUs":     {api.FelixConfigurationSpec{VXLANMTU: ptr(0), VXLANMTUV6: ptr(0), FeatureDetectOverride: "ChecksumOffloadBroken=false"}, parsed, Felix{Checksums: checksumsByDevice}},
 		"defaults": {api.FelixConfigurationSpec{NATOutgoingExclusions: "IPPoolsOnly", IPForwarding: "Enabled", AllowIPIPPacketsFromWorkloads: ptr(false)},
 			parsed, Felix{}},
-		"rejected by iptables": {api.FelixConfigurationSpec{IptablesFilterDenyAction: "Reject"}, Felix{}, Felix{Manner: policy.Manner{Reject: true}}},
-		"a rate alone":         {api.FelixConfigurationSpec{LogActionRateLimit: "2/day"}, parsed, Felix{Manner: policy.Manner{Logs: policy.LogRate{Packets: 2, Seconds: 86400, Burst: 5}}}},
+		"rejected by iptables": {api.FelixConfigurationSpec{IptablesFilterDenyAction: "Reject"}, Felix{}, Felix{Handling: policy.Handling{Reject: true}}},
+		"a rate alone":         {api.FelixConfigurationSpec{LogActionRateLimit: "2/day"}, parsed, Felix{Handling: policy.Handling{Logs: policy.LogRate{Packets: 2, Seconds: 86400, Burst: 5}}}},
 		"a burst alone":        {api.FelixConfigurationSpec{LogActionRateLimitBurst: ptr(0)}, parsed, Felix{}},
 		"one port":             {api.FelixConfigurationSpec{NATPortRange: ptr(api.PortRange("7"))}, Felix{}, Felix{NATPorts: nft.Ports{First: 7, Last: 7}}},
 	} {
@@ -80,7 +80,7 @@ func TestParseFelix(t *testing.T) {
 		"featureDetectOverride":       {FeatureDetectOverride: "ChecksumOffloadBroken=perhaps"},
 	} {
 		before := parsed
-		before.AllowIPIP, before.AllowVXLAN, before.Manner.Invalid, before.LogPrefix = false, false, false, ""
+		before.AllowIPIP, before.AllowVXLAN, before.Handling.Invalid, before.LogPrefix = false, false, false, ""
 		got, problems := ParseFelix(spec, before)
 		if len(problems) != 1 || !errtest.Names(problems[0], "FelixConfiguration default spec."+field) {
 			t.Errorf("%s: problems %v, want one that names it", field, problems)

@@ -62,7 +62,7 @@ func (w *Worker) logDrops(ctx context.Context) {
 
 // logsAll reports that all is logged that the kernel tells of what Log rules match, as it has a rate for it.
 func (w *Worker) logsAll() bool {
-	m := w.mannerKnown()
+	m := w.handlingKnown()
 	return m != nil && m.Logs != policy.LogRate{}
 }
 

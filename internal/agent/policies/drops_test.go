@@ -16,14 +16,14 @@ func TestLogRules(t *testing.T) {
 	id := policy.ID{Kind: policy.KindCalicoNetworkPolicy, Namespace: "shop", Name: "audit"}
 	const several = 20
 	for name, tt := range map[string]struct {
-		manner policy.Manner
-		prefix string
-		lines  int
-		want   string
+		handling policy.Handling
+		prefix   string
+		lines    int
+		want     string
 	}{
-		"a sample":  {policy.Manner{}, "", 1, "prefix=calico-packet"},
-		"specifics": {policy.Manner{}, "a%k b%t c%n d%p %z", 1, `prefix="anp bsecurity caudit dshop/audit %z"`},
-		"a rate":    {policy.Manner{Logs: policy.LogRate{Packets: 50, Seconds: 1, Burst: 50}}, "", several, "prefix=calico-packet"},
+		"a sample":  {policy.Handling{}, "", 1, "prefix=calico-packet"},
+		"specifics": {policy.Handling{}, "a%k b%t c%n d%p %z", 1, `prefix="anp bsecurity caudit dshop/audit %z"`},
+		"a rate":    {policy.Handling{Logs: policy.LogRate{Packets: 50, Seconds: 1, Burst: 50}}, "", several, "prefix=calico-packet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -40,7 +40,7 @@ func TestLogRules(t *testing.T) {
 			}})
 			tier := policy.Tier{Name: "security", Order: 1}
 			w.inForce.selection = policy.Select(policy.State{Policies: []policy.Policy{{ID: id, Tier: tier}}})
-			w.SetManner(tt.manner, tt.prefix)
+			w.SetHandling(tt.handling, tt.prefix)
 			w.logDrops(ctx)
 			if n := strings.Count(text.String(), "Log rule"); n != tt.lines || strings.Count(text.String(), tt.want) != n {
 				t.Errorf("%d lines, want %d with %s:\n%s", n, tt.lines, tt.want, &text)

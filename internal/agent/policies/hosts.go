@@ -27,25 +27,25 @@ func (w *Worker) SetHostRules(r policy.HostRules) {
 	}
 }
 
-// SetManner says how packets are treated whatever policies say, and what the log of what Log rules match is told by. Until it is called packets are treated
+// SetHandling says how packets are treated whatever policies say, and what the log of what Log rules match is told by. Until it is called packets are treated
 // as an earlier agent did. Nothing comes of a nil Worker.
-func (w *Worker) SetManner(m policy.Manner, logPrefix string) {
+func (w *Worker) SetHandling(m policy.Handling, logPrefix string) {
 	if w == nil {
 		return
 	}
 	w.mu.Lock()
-	changed := w.manner == nil || *w.manner != m
-	w.manner, w.prefix = &m, logPrefix
+	changed := w.handling == nil || *w.handling != m
+	w.handling, w.prefix = &m, logPrefix
 	w.mu.Unlock()
 	if changed {
 		wait.Signal(w.hostChanged)
 	}
 }
 
-func (w *Worker) mannerKnown() *policy.Manner {
+func (w *Worker) handlingKnown() *policy.Handling {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
-	return w.manner
+	return w.handling
 }
 
 // hostKnown reports whether SetHostRules was called.
@@ -75,7 +75,7 @@ func (w *Worker) hostsMoved() (bool, error) {
 		return true, nil
 	}
 	now, before := w.hostRules(), w.model.Host
-	if !reflect.DeepEqual(w.mannerKnown(), w.model.Manner) || now.DropFromPods != before.DropFromPods || w.model.HasHosts() && !reflect.DeepEqual(now, before) {
+	if !reflect.DeepEqual(w.handlingKnown(), w.model.Handling) || now.DropFromPods != before.DropFromPods || w.model.HasHosts() && !reflect.DeepEqual(now, before) {
 		return true, nil
 	}
 	links, err := w.interfaces()
@@ -84,7 +84,7 @@ func (w *Worker) hostsMoved() (bool, error) {
 
 // addHost completes the model with what the node itself says.
 func (w *Worker) addHost() (err error) {
-	w.model.Host, w.model.Manner = w.hostRules(), w.mannerKnown()
+	w.model.Host, w.model.Handling = w.hostRules(), w.handlingKnown()
 	w.model.Interfaces, err = w.interfaces()
 	return err
 }

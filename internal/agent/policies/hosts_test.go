@@ -71,7 +71,7 @@ func TestHostEndpoint(t *testing.T) {
 	eventually(t, soon, "no interface has the address", state(true, true, true))
 	n.ns.Addr(t, "eth1", "172.30.0.7/24")
 	eventually(t, soon, "an interface with the address is governed", state(true, true, false))
-	w.SetManner(policy.Manner{Reject: true}, "")
+	w.SetHandling(policy.Handling{Reject: true}, "")
 	eventually(t, soon, "denials are answered", func() bool { return errors.Is(dial(t, outside, "172.30.0.1:81"), unix.ECONNREFUSED) })
 	w.SetHostRules(policy.HostRules{Outbound: policy.DefaultOutbound()})
 	eventually(t, soon, "without failsafe ports", state(false, true, false))

@@ -92,12 +92,12 @@ type Worker struct {
 	onTrial     chan struct{}
 	placed      chan struct{}
 
-	mu      sync.RWMutex // guards what follows: Run alone writes it
-	inForce compiled
-	seen    Seen
-	host    *policy.HostRules // nil: not known yet
-	manner  *policy.Manner    // likewise
-	prefix  string            // of the log of what Log rules match
+	mu       sync.RWMutex // guards what follows: Run alone writes it
+	inForce  compiled
+	seen     Seen
+	host     *policy.HostRules // nil: not known yet
+	handling *policy.Handling  // likewise
+	prefix   string            // of the log of what Log rules match
 
 	// What follows is for the goroutine of Run.
 	compiled   compiled // what is to be in force

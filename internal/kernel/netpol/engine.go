@@ -33,7 +33,7 @@ type Engine struct {
 	mu       sync.Mutex
 	t        *translator
 	mute     bool // the kernel cannot log
-	manner   policy.Manner
+	handling policy.Handling
 	noReject bool   // the kernel cannot
 	size     uint32 // of the sets of members
 	have     *state // nil: not known
@@ -212,7 +212,7 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 			e.silence()
 			continue
 		}
-		if e.manner.Reject && r.Expression == "reject" {
+		if e.handling.Reject && r.Expression == "reject" {
 			lesser = append(lesser, fmt.Errorf("%w, although FelixConfiguration asks for Reject: %w", ErrNoReject, r))
 			e.noReject = true
 			continue
@@ -300,7 +300,7 @@ func (e *Engine) settle(want *image, used map[programKey]bool) {
 	maps.DeleteFunc(e.held, func(link string, h held) bool { return want.links[policy.Ingress][link].Comment != h.comment })
 }
 
-func (e *Engine) resize(size uint32) { e.size, e.t = size, newTranslator(size, e.mute, e.manner) }
+func (e *Engine) resize(size uint32) { e.size, e.t = size, newTranslator(size, e.mute, e.handling) }
 
 // silence makes chains that log nothing from now on.
 func (e *Engine) silence() {
@@ -371,7 +371,7 @@ func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image
 		}
 	}
 	e.hosts(rs, w, refused, used)
-	if c := mannerChain(e.manner); c != nil {
+	if c := handlingChain(e.handling); c != nil {
 		e.keep(w, *c)
 	}
 	return w, used

@@ -63,7 +63,7 @@ func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]erro
 	}
 	for _, h := range hostHooks {
 		h.known = known
-		own := h.byLink(rs, e.linkPrefix, e.manner.Reject, func(key programKey) nft.Verdict { return e.verdict(rs, w, key, refused, used) })
+		own := h.byLink(rs, e.linkPrefix, e.handling.Reject, func(key programKey) nft.Verdict { return e.verdict(rs, w, key, refused, used) })
 		if len(own) == 0 {
 			continue
 		}

@@ -65,7 +65,7 @@ type Denied struct {
 // Ruleset that has the same member sets.
 type translator struct {
 	mute     bool // log nothing
-	manner   policy.Manner
+	handling policy.Handling
 	members  [2]nft.Set // by family: of IPv4, of IPv6
 	chains   map[string]nft.Chain
 	sets     map[string]nft.Set
@@ -76,8 +76,8 @@ type translator struct {
 
 var families = [2]nft.Family{nft.IPv4, nft.IPv6}
 
-func newTranslator(size uint32, mute bool, manner policy.Manner) *translator {
-	t := &translator{mute: mute, manner: manner, chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, denied: map[string]Denied{},
+func newTranslator(size uint32, mute bool, handling policy.Handling) *translator {
+	t := &translator{mute: mute, handling: handling, chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, denied: map[string]Denied{},
 		programs: map[programKey]*program{}, within: map[string]uses{}}
 	for i, f := range families {
 		t.members[i] = nft.Set{Name: memberSet(i, size), Key: []nft.Type{nft.Mark, f.Addr}, Size: size}
@@ -101,12 +101,12 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 	if !ok {
 		return nil, fmt.Errorf("program %s is not in the ruleset", key.key)
 	}
-	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction, rejects: t.manner.Reject && !key.silent}
+	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction, rejects: t.handling.Reject && !key.silent}
 	var rules []nft.Rule
-	if !from.Untracked && !t.manner.Invalid {
+	if !from.Untracked && !t.handling.Invalid {
 		rules = append(rules, nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop)))
 	}
-	if !key.host && !t.manner.Invalid { // whose connections may be older than connection tracking, and are not ended
+	if !key.host && !t.handling.Invalid { // whose connections may be older than connection tracking, and are not ended
 		rules = append(rules, joins(invalidState))
 	}
 	var u uses
@@ -231,7 +231,7 @@ func (b *builder) segment(s policy.Segment, pass nft.Verdict, u *uses) []nft.Rul
 func (t *translator) open(rs *policy.Ruleset, key programKey) *program {
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
 	rules := []nft.Rule{nft.NewRule("", nft.Do(nft.Accept))}
-	if !t.manner.Invalid {
+	if !t.handling.Invalid {
 		rules = append([]nft.Rule{joins(key.Direction.String() + " " + invalidState)}, rules...)
 	}
 	return b.finish(key, rules, uses{})

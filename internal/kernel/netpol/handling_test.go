@@ -46,7 +46,7 @@ func rules(t *testing.T, ns *netnstest.NS, text string) (found []string) {
 
 // With Reject senders are told of denials, in all hooks where the kernel can; a new engine, and Compare, that are not told how packets are
 // treated leave it as it is.
-func TestManner(t *testing.T) {
+func TestHandling(t *testing.T) {
 	h := newHost(t)
 	rs := h.local(1, policy.Egress, policy.Program{Rest: policy.List{Else: deny("none")}, Logs: []policy.Logging{
 		{LogRule: policy.LogRule{Policy: np("watch")}, When: policy.Program{Rest: policy.List{Else: allow}}}}})
@@ -56,7 +56,7 @@ func TestManner(t *testing.T) {
 		rs.Programs[key] = p
 	}
 	rs.Hosts = map[string]policy.Host{"eth0": {Name: "one", Programs: [policy.Stages][2]string{{"web", "out"}, {"web", ""}, {"pre", ""}, {"raw", ""}}}}
-	rs.Manner = &policy.Manner{Reject: true, Logs: policy.LogRate{Packets: 7, Seconds: 60, Burst: 9}}
+	rs.Handling = &policy.Handling{Reject: true, Logs: policy.LogRate{Packets: 7, Seconds: 60, Burst: 9}}
 	mustSync(t, h.Engine, rs)
 	restorable(t, h.node)
 	steady(t, h.node, h.Engine, rs)
@@ -87,7 +87,7 @@ func TestManner(t *testing.T) {
 
 	before := list(t, h.node)
 	same := *rs
-	same.Manner = nil
+	same.Handling = nil
 	mustSync(t, newEngine(t, h.node), &same)
 	if after := list(t, h.node); after != before {
 		t.Errorf("not told how packets are treated, an engine changes it:\n%s", after)
@@ -100,9 +100,9 @@ func TestManner(t *testing.T) {
 		return err
 	})
 
-	rs.Manner = &policy.Manner{}
+	rs.Handling = &policy.Handling{}
 	mustSync(t, h.Engine, rs)
-	if found := rules(t, h.node, "reject"); len(found) != 0 || len(rules(t, h.node, "manner-")) != 0 {
+	if found := rules(t, h.node, "reject"); len(found) != 0 || len(rules(t, h.node, "handling-")) != 0 {
 		t.Errorf("left: %q", found)
 	}
 }
@@ -116,7 +116,7 @@ func TestInvalidPackets(t *testing.T) {
 	if len(rules(t, ns, "ct state invalid")) == 0 || len(rules(t, ns, "tcp flags")) == 0 {
 		t.Fatal("the rules that drop them are not found")
 	}
-	rs.Manner = &policy.Manner{Invalid: true}
+	rs.Handling = &policy.Handling{Invalid: true}
 	mustSync(t, e, rs)
 	if left := append(rules(t, ns, "ct state invalid"), rules(t, ns, "tcp flags")...); len(left) > 0 {
 		t.Errorf("left: %q", left)

@@ -9,29 +9,29 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// mannerPrefix begins the name of a chain to which nothing leads. The name says what the agent alone is told, so that `node policy`, and an agent that
+// handlingPrefix begins the name of a chain to which nothing leads. The name says what the agent alone is told, so that `node policy`, and an agent that
 // has not been told yet, find it. With the defaults there is no such chain.
-const mannerPrefix = "manner-"
+const handlingPrefix = "handling-"
 
-// mannerChain is nil for the defaults. Its rule is there because chains without rules are found by known names only.
-func mannerChain(m policy.Manner) *nft.Chain {
-	if m == (policy.Manner{}) {
+// handlingChain is nil for the defaults. Its rule is there because chains without rules are found by known names only.
+func handlingChain(m policy.Handling) *nft.Chain {
+	if m == (policy.Handling{}) {
 		return nil
 	}
-	name := fmt.Sprintf("%s%t-%t-%d-%d-%d", mannerPrefix, m.Reject, m.Invalid, m.Logs.Packets, m.Logs.Seconds, m.Logs.Burst)
+	name := fmt.Sprintf("%s%t-%t-%d-%d-%d", handlingPrefix, m.Reject, m.Invalid, m.Logs.Packets, m.Logs.Seconds, m.Logs.Burst)
 	return &nft.Chain{Name: name, Rules: []nft.Rule{nft.NewRule("", nft.Do(nft.Return))}}
 }
 
-// mannerOf reads the name of the chain that a table has.
-func mannerOf(content *nft.Content) (m policy.Manner) {
+// handlingOf reads the name of the chain that a table has.
+func handlingOf(content *nft.Content) (m policy.Handling) {
 	for _, name := range content.Chains() {
-		text, ours := strings.CutPrefix(name, mannerPrefix)
+		text, ours := strings.CutPrefix(name, handlingPrefix)
 		text = strings.ReplaceAll(text, "-", " ")
 		if !ours {
 			continue
 		}
 		if _, err := fmt.Sscan(text, &m.Reject, &m.Invalid, &m.Logs.Packets, &m.Logs.Seconds, &m.Logs.Burst); err != nil {
-			return policy.Manner{}
+			return policy.Handling{}
 		}
 	}
 	return m
@@ -43,18 +43,18 @@ var ErrNoReject = errors.New("packets that policies deny are dropped without an 
 
 // treat takes in how packets are treated; content is what was read of the table, if it was.
 func (e *Engine) treat(rs *policy.Ruleset, content *nft.Content) {
-	now := e.manner
+	now := e.handling
 	switch {
-	case rs.Manner != nil:
-		now = *rs.Manner
+	case rs.Handling != nil:
+		now = *rs.Handling
 	case content != nil:
-		now = mannerOf(content)
+		now = handlingOf(content)
 	}
 	now.Reject = now.Reject && !e.noReject
-	if now == e.manner {
+	if now == e.handling {
 		return
 	}
-	e.manner = now
+	e.handling = now
 	if e.t != nil {
 		e.resize(e.size)
 	}
@@ -62,8 +62,8 @@ func (e *Engine) treat(rs *policy.Ruleset, content *nft.Content) {
 
 // logRate is that of a Log rule.
 func (t *translator) logRate() nft.Rate {
-	if t.manner.Logs == (policy.LogRate{}) {
+	if t.handling.Logs == (policy.LogRate{}) {
 		return deniedRate
 	}
-	return nft.Rate(t.manner.Logs)
+	return nft.Rate(t.handling.Logs)
 }
