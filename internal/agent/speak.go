@@ -254,7 +254,9 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	a.records.trust(inherited)
 	ctx, cancel := context.WithTimeout(ctx, bgpStart)
 	defer cancel()
-	if err := a.Speaker.Start(ctx, local); err != nil {
+	if err := a.Speaker.Start(ctx, local); errors.Is(err, bgp.ErrIdentity) {
+		return errRestart
+	} else if err != nil {
 		return err
 	}
 	a.bgp.started, a.bgp.local = true, local

@@ -78,8 +78,8 @@ func (s *Server) Start(ctx context.Context, local Local) error {
 // start makes one attempt and leaves nothing behind if it fails.
 func (s *Server) start(ctx context.Context, local Local) error {
 	switch s.phase {
-	case running:
-		return errors.New("BGP speaker is already started")
+	case running: // by a Start whose caller has left at its deadline
+		return s.change(ctx, local)
 	case stopped:
 		return ErrStopped
 	}
@@ -107,22 +107,27 @@ func (s *Server) SetLocal(ctx context.Context, local Local) error {
 		if err := s.started(); err != nil {
 			return err
 		}
-		if local.ASN != s.local.ASN || local.RouterID != s.local.RouterID {
-			return fmt.Errorf("AS %d and router ID %s in place of %d and %s: %w", local.ASN, local.RouterID, s.local.ASN, s.local.RouterID, ErrIdentity)
-		}
-		local.Restarting = s.local.Restarting
-		if err := s.listen(ctx, s.relay, local); err != nil {
-			return err
-		}
-		s.local = local
-		var errs []error
-		for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
-			if p := s.peers[addr]; s.inner(p) != s.sessions[addr].inside {
-				errs = append(errs, s.replacePeer(ctx, p))
-			}
-		}
-		return errors.Join(errs...)
+		return s.change(ctx, local)
 	})
+}
+
+// change changes this end of a speaker that is running.
+func (s *Server) change(ctx context.Context, local Local) error {
+	if local.ASN != s.local.ASN || local.RouterID != s.local.RouterID {
+		return fmt.Errorf("AS %d and router ID %s in place of %d and %s: %w", local.ASN, local.RouterID, s.local.ASN, s.local.RouterID, ErrIdentity)
+	}
+	local.Restarting = s.local.Restarting
+	if err := s.listen(ctx, s.relay, local); err != nil {
+		return err
+	}
+	s.local = local
+	var errs []error
+	for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
+		if p := s.peers[addr]; s.inner(p) != s.sessions[addr].inside {
+			errs = append(errs, s.replacePeer(ctx, p))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // listen binds the node's addresses.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
@@ -16,6 +17,9 @@ import (
 
 // noMD5Env is set for a speaker that is to believe that its kernel has no TCP MD5 signatures.
 const noMD5Env = "BGP_TEST_NO_MD5"
+
+// slowEnv is how long Start of a speaker is to take at least.
+const slowEnv = "BGP_TEST_START_TAKES"
 
 func TestMain(m *testing.M) {
 	if child, err := child(); child {
@@ -53,6 +57,9 @@ func TestMain(m *testing.M) {
 func child() (was bool, err error) {
 	if os.Getenv(noMD5Env) != "" {
 		bgp.ForgetMD5()
+	}
+	if takes, err := time.ParseDuration(os.Getenv(slowEnv)); err == nil {
+		bgp.StartSlowly(takes)
 	}
 	var level slog.LevelVar
 	level.Set(slog.LevelDebug)

@@ -47,8 +47,8 @@ var (
 type Speaker interface {
 	// Start binds local's addresses and starts the speaker. An address that can't be bound now is tried again with
 	// backoff until ctx ends, whose error then names address, port, cause and remedy (*ListenError); what will not
-	// change by waiting (invalid Local, missing capability) returns at once. After an error Start may be called again.
-	// Started, a second Start is an error.
+	// change by waiting (invalid Local, missing capability) returns at once. After an error Start may be called again, also
+	// if it has ended at its deadline and the speaker was started nevertheless, later: then it is SetLocal.
 	Start(ctx context.Context, local Local) error
 
 	// SetLocal changes what a started speaker can change of itself: the addresses and the port that it listens on, and its cluster ID.
