@@ -87,11 +87,17 @@ func (c *compiler) build(d Direction, policies []int, subject *Pod, end ending) 
 // closed is the program of policies that are too large.
 func (c *compiler) closed(spent *spending, policies []int, d Direction) *Program {
 	if spent.largest == (ID{}) {
-		spent.largest = c.policies[slices.MaxFunc(policies, func(x, y int) int { return cmp.Compare(c.policies[x].size(d), c.policies[y].size(d)) })].ID
+		spent.largest = c.policies[slices.MaxFunc(policies, func(x, y int) int { return c.blames(x, y, d, spent.namespace) })].ID
 	}
 	closed := &Program{Rest: List{Else: Verdict{By: spent.largest}}}
 	c.tooLarge[closed] = spent.largest
 	return closed
+}
+
+// blames compares what policies count for: those of the namespace do.
+func (c *compiler) blames(x, y int, d Direction, namespace string) int {
+	a, b := &c.policies[x], &c.policies[y]
+	return cmp.Or(int(boolByte(a.Namespace == namespace))-int(boolByte(b.Namespace == namespace)), cmp.Compare(a.size(d), b.size(d)))
 }
 
 // size is how much the policy has to say.

@@ -6,7 +6,7 @@ const (
 	// all memory of the agent and of the kernel. The limit is reached by 700 rules that all overlap, each with one network.
 	// What pods are tried with counts, too: the conditions of different selectors that no label tells apart. It grows as their square, and does not
 	// depend on pods, which are other users': 700 reach the limit, and cost 50 µs for a pod. So it is with the subjects of a namespace's policies, by
-	// themselves.
+	// themselves. Selectors of policies that are of no namespace do not count for its pods: administrators have written them, and they would close tenants' pods.
 	mostElements = 250_000
 	// mostWork bounds what is merged for them.
 	mostWork = 1_000_000
@@ -28,6 +28,7 @@ const TooLargeText = "the policies of the namespace are too large for one node, 
 
 // spending is what the programs of a namespace's pods need. What is over the limits is closed: the policies are of that namespace, too.
 type spending struct {
+	namespace      string // empty: of host endpoints
 	elements, work int
 	tries          int
 	largest        ID             // of the policies of the program that went over
@@ -48,7 +49,7 @@ type ruleKey struct {
 func (c *compiler) spendingOf(namespace string) *spending {
 	s := c.spent[namespace]
 	if s == nil {
-		s = &spending{counted: map[int32]bool{}, rules: map[ruleKey]bool{}, selections: map[string]bool{}, ofSets: map[string]bool{}, conditions: map[place]int{}}
+		s = &spending{namespace: namespace, counted: map[int32]bool{}, rules: map[ruleKey]bool{}, selections: map[string]bool{}, ofSets: map[string]bool{}, conditions: map[place]int{}}
 		c.spent[namespace] = s
 	}
 	return s
@@ -69,13 +70,13 @@ func (s *spending) count(what int32, elements int) {
 	}
 }
 
-// affords counts the selectors of a rule, each once, and reports whether the rule may be used.
+// affords counts the selectors of a rule, each once, and reports whether the rule may be used. Administrators' selectors count for host endpoints alone.
 func (c *compiler) affords(s *spending, k ruleKey) bool {
-	if s.rules[k] {
+	policy, rule := &c.policies[k.policy], c.rule(k)
+	if s.rules[k] || policy.Namespace != s.namespace {
 		return !s.over()
 	}
 	s.rules[k] = true
-	policy, rule := &c.policies[k.policy], c.rule(k)
 	for _, peer := range rule.Peers {
 		pods := peer.Pods
 		if peer.Match != nil {

@@ -349,6 +349,44 @@ func TestOthersNetworksCloseNothing(t *testing.T) {
 	}
 }
 
+// Selectors of administrators' policies close no tenant's pods, and do not count into what the tenant's own may be.
+func TestAdministratorsSelectorsCloseNothing(t *testing.T) {
+	key, peer := PodKey{"a", "p"}, PodKey{"b", "peer"}
+	address := netip.MustParseAddr("10.0.0.2")
+	state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil, "b": nil},
+		Pods: map[PodKey]*Pod{key: {PodKey: key}, peer: {PodKey: peer, Labels: map[string]string{"x": "1"}, Addresses: []netip.Addr{address}}}}
+	rules := func(n int, value string) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf(`{"action":"Allow","source":{"selector":"x != '%s%d'","namespaceSelector":"all()"}}`, value, i))
+		}
+		return `{"spec":{"types":["Ingress"],"ingress":[` + strings.Join(all, ",") + `]}}`
+	}
+	for name, c := range map[string]struct {
+		administrators, own int
+		large               bool
+	}{
+		"an administrator's":     {3000, 0, false},
+		"both":                   {3000, 500, false},
+		"too many of the tenant": {3000, 800, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			global := policyOf(t, rules(c.administrators, "g"), true)
+			state.Policies = []Policy{global}
+			if c.own > 0 {
+				state.Policies = append(state.Policies, policyOf(t, rules(c.own, "o"), false))
+			}
+			got := Compile(state)
+			if v := got.Decide("cali1", Ingress, address, Packet{Protocol: TCP, Port: 80}); v.Allow == c.large || (len(got.TooLarge) > 0) != c.large {
+				t.Errorf("%+v, too large: %v", v, got.TooLarge)
+			}
+			if slices.Contains(got.TooLarge, global.ID) {
+				t.Errorf("the administrator's policy is blamed: %v", got.TooLarge)
+			}
+		})
+	}
+}
+
 // A condition without a label costs as any other does.
 func TestConditionsWithoutLabelsCount(t *testing.T) {
 	key := PodKey{"a", "p"}
@@ -364,14 +402,23 @@ func TestConditionsWithoutLabelsCount(t *testing.T) {
 }
 
 // policyOf reads a policy of namespace a, or a global one.
-func policyOf(t *testing.T, text string, global bool) (p Policy) {
+func policyOf(t *testing.T, text string, global bool) Policy {
+	t.Helper()
+	if global {
+		return policyIn(t, text, "")
+	}
+	return policyIn(t, text, "a")
+}
+
+// policyIn reads a policy of a namespace; empty: a global one.
+func policyIn(t *testing.T, text, namespace string) (p Policy) {
 	t.Helper()
 	var own api.CalicoNetworkPolicy
 	var of api.CalicoGlobalNetworkPolicy
 	err := errors.Join(json.Unmarshal([]byte(text), &own), json.Unmarshal([]byte(text), &of))
-	own.Meta, of.Meta = api.Meta{Namespace: "a", Name: "p"}, api.Meta{Name: "p"}
+	own.Meta, of.Meta = api.Meta{Namespace: namespace, Name: "p"}, api.Meta{Name: "p"}
 	var unread error
-	if p, unread = FromCalicoNetworkPolicy(&own, nil); global {
+	if p, unread = FromCalicoNetworkPolicy(&own, nil); namespace == "" {
 		p, unread = FromCalicoGlobalNetworkPolicy(&of, nil)
 	}
 	if err = errors.Join(err, unread); err != nil || len(p.Problems) > 0 {
