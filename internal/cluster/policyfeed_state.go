@@ -56,9 +56,7 @@ func (r *PolicyReader) State(v *PolicyView) PolicyState {
 	*r = PolicyReader{read: make(map[any]any, len(before.read)), good: make(map[version]*policy.Policy, len(before.good)), tiers: v.Calico.Tiers}
 	r.policies(&before, v, &s)
 	readStaged(&v.Staged, &s)
-	for _, o := range v.Calico.NetworkSets {
-		s.Sets = append(s.Sets, readOnce(r, &before, &s, o, policy.FromCalicoNetworkSet))
-	}
+	r.networkSets(&before, v, &s)
 	for _, o := range v.Calico.GlobalNetworkSets {
 		s.Sets = append(s.Sets, readOnce(r, &before, &s, o, policy.FromCalicoGlobalNetworkSet))
 	}
@@ -108,15 +106,33 @@ func (r *PolicyReader) policies(before *PolicyReader, v *PolicyView, s *PolicySt
 	}
 }
 
+func (r *PolicyReader) networkSets(before *PolicyReader, v *PolicyView, s *PolicyState) {
+	surplus := policy.FindSurplus(v.Calico.NetworkSets)
+	for _, o := range v.Calico.NetworkSets {
+		set := readOnce(r, before, s, o, policy.FromCalicoNetworkSet)
+		if of, found := surplus[o]; found {
+			set = set.Sharing(of.Shared)
+			s.invalid(o, of.Problems...)
+		}
+		s.Sets = append(s.Sets, set)
+	}
+}
+
+// invalid adds problems of an object, if there are any.
+func (s *PolicyState) invalid(o api.Resource, problems ...string) {
+	if m := o.GetMeta(); len(problems) > 0 {
+		id := policyID(o.ResourceType(), m.Namespace, m.Name)
+		s.Invalid[id] = append(slices.Clip(s.Invalid[id]), problems...)
+	}
+}
+
 func readOnce[O api.Resource, T any](r, before *PolicyReader, s *PolicyState, o O, read func(O) (T, []string)) T {
 	got, known := before.read[o].(reading[T])
 	if !known {
 		got.of, got.problems = read(o)
 	}
 	r.read[o] = got
-	if m := o.GetMeta(); len(got.problems) > 0 {
-		s.Invalid[policyID(o.ResourceType(), m.Namespace, m.Name)] = got.problems
-	}
+	s.invalid(o, got.problems...)
 	return got.of
 }
 

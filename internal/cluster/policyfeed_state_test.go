@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -39,6 +40,11 @@ func TestPolicyReader(t *testing.T) {
 		if len(s.Sets) != 1 || len(s.Sets[0].Nets) != 1 || len(s.Invalid[policy.ID{Kind: "NetworkSet", Namespace: "shop", Name: "set"}]) != 1 {
 			t.Errorf("step %d: sets %+v, invalid %v", i, s.Sets, s.Invalid)
 		}
+	}
+	crowded := &api.CalicoNetworkSet{Meta: api.Meta{Namespace: "shop", Name: "crowded"}, Spec: api.CalicoNetworkSetSpec{Nets: slices.Repeat([]string{"192.0.2.0/24"}, 20_000)}}
+	s := new(PolicyReader).State(&PolicyView{Calico: CalicoView{NetworkSets: []*api.CalicoNetworkSet{crowded}}})
+	if len(s.Sets) != 1 || len(s.Sets[0].Nets)+len(s.Sets[0].Private) != 20_000 || len(s.Sets[0].Private) == 0 || len(s.Invalid[policy.ID{Kind: "NetworkSet", Namespace: "shop", Name: "crowded"}]) != 1 {
+		t.Errorf("a set of too many networks: %d and %d, invalid %v", len(s.Sets[0].Nets), len(s.Sets[0].Private), s.Invalid)
 	}
 	if s := new(PolicyReader).State(&PolicyView{Calico: CalicoView{NetworkPolicies: []*api.CalicoNetworkPolicy{unreadable}}}); len(s.Policies) != 0 || len(s.LeftOut[id]) != 1 {
 		t.Errorf("a policy that was never readable: %+v, left out %v", s.Policies, s.LeftOut)

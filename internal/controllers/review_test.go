@@ -36,6 +36,27 @@ func sel(t *testing.T, text string) selector.Selector {
 	return s
 }
 
+// A NetworkSet from which on a namespace has too many networks has an Event, once.
+func TestSurplusOfNetworkSetsIsReviewed(t *testing.T) {
+	set := func(name string, nets int) *api.CalicoNetworkSet {
+		return &api.CalicoNetworkSet{Meta: api.Meta{Namespace: "a", Name: name, UID: name, ResourceVersion: "1"}, Spec: api.CalicoNetworkSetSpec{Nets: make([]string, nets)}}
+	}
+	view := cluster.PolicyView{Calico: cluster.CalicoView{NetworkSets: []*api.CalicoNetworkSet{set("3", 5000), set("1", 5000), set("2", 5001)}}}
+	all := editions(&view)
+	if len(all) != 1 || all[0].about.Kind != "NetworkSet" || all[0].about.Name != "2" {
+		t.Fatalf("%+v", all)
+	}
+	p, err := all[0].decode()
+	errtest.Must(t, err)
+	if reasons, text := reviewed(t, p); !slices.Equal(reasons, []string{reasonInvalid}) || !strings.Contains(text, "spec.nets[5000]") {
+		t.Errorf("%q: %s", reasons, text)
+	}
+	view.Calico.NetworkSets[2].ResourceVersion = "2"
+	if again := editions(&view); again[0].id != all[0].id {
+		t.Errorf("%s and %s", all[0].id, again[0].id)
+	}
+}
+
 func TestReview(t *testing.T) {
 	web := policy.Pods{Namespace: "a", Labels: sel(t, "app == 'web'")}
 	named := func(d policy.Direction, name string, protocol uint8, peers ...policy.Peer) (rules [2][]policy.Rule) {

@@ -79,12 +79,18 @@ func (r *reviews) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// editions returns the policies as they are. Calico's tiers change how a policy is to be read, but not what is said of it.
+// editions returns the policies as they are, and once each NetworkSet from which on those of its namespace are too many. Calico's tiers change how a policy is to be read, but not what is said of it.
 func editions(view *cluster.PolicyView) (all []edition) {
 	tiers, _ := policy.FromCalicoTiers(view.Calico.Tiers)
 	for _, p := range append(view.Policies(tiers), view.Staged.Policies(tiers)...) {
 		m := p.GetMeta()
 		all = append(all, edition{m.UID + "/" + m.ResourceVersion, reference(p, m), p.Read})
+	}
+	for s, of := range policy.FindSurplus(view.Calico.NetworkSets) {
+		if len(of.Problems) > 0 {
+			told := policy.Policy{Problems: of.Problems}
+			all = append(all, edition{s.UID + "/surplus", reference(s, &s.Meta), func() (policy.Policy, error) { return told, nil }})
+		}
 	}
 	return all
 }

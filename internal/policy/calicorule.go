@@ -269,7 +269,7 @@ func (r *reader) net(field, text string) (netip.Prefix, bool) {
 // selection reads who an end is; nil: anyone. A notSelector alone excludes what it selects in a GlobalNetworkPolicy, of all there is, and in a
 // NetworkPolicy selects all else of its namespace, as all other selectors do there without a namespaceSelector.
 func (c *calicoRule) selection(field string, e *api.CalicoEntityRule) (p *Pods, not bool) {
-	p = &Pods{Calico: true, Namespace: c.namespace}
+	p = &Pods{Calico: true, Namespace: c.namespace, Owner: c.namespace}
 	given := e.Selector != "" || e.NamespaceSelector != ""
 	if a := e.ServiceAccounts; a != nil {
 		p.Accounts, p.AccountLabels = a.Names, c.labels(field+".serviceAccounts.selector", a.Selector)

@@ -42,6 +42,7 @@ func (w world) calicoPods() *Pods {
 	case 2:
 		p.Scope = pick(w, Everywhere, Everywhere, Global)
 	}
+	p.Owner = pick(w, "", "x", "y")
 	if w.chance(10) {
 		p.Accounts = []string{pick(w, worldAccounts...), "one"}
 	}
@@ -164,6 +165,9 @@ func (w world) calicoState() State {
 		set := NetworkSet{Namespace: pick(w, "", "", "x", "y"), Name: fmt.Sprint(i), Labels: w.labels(), Nets: w.nets()}
 		if w.chance(10) {
 			set.Labels["pcns.a"] = "1"
+		}
+		if w.chance(30) {
+			set.Private = w.nets()
 		}
 		s.Sets = append(s.Sets, set)
 	}

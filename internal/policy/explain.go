@@ -223,13 +223,18 @@ func (m *Match) matches(state State, addr netip.Addr, pod *Pod, unknown bool) bo
 	selected := pod != nil && m.Select.selects(d, pod, unknown)
 	for i := 0; i < len(state.Sets) && !selected; i++ {
 		s := &state.Sets[i]
-		selected = contains(s.Nets, addr) && m.Select.hasSet(d, s, unknown)
+		selected = s.contains(addr, m.Select.Owner) && m.Select.hasSet(d, s, unknown)
 	}
 	for i := 0; i < len(state.HostEndpoints) && !selected; i++ {
 		h := &state.HostEndpoints[i]
 		selected = h.has(addr) && m.Select.hasSet(d, &NetworkSet{Labels: h.Labels}, unknown)
 	}
 	return selected != m.Not
+}
+
+// contains reports whether the set has an address, to a policy of the namespace owner.
+func (s *NetworkSet) contains(addr netip.Addr, owner string) bool {
+	return contains(s.Nets, addr) || s.Namespace == owner && contains(s.Private, addr)
 }
 
 // ofOwn judges the addresses that a pod has of a family, or of any family if it is 0. Of a family of which the pod has none, its labels decide.

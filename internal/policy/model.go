@@ -109,6 +109,8 @@ type Pods struct {
 	Accounts      []string
 	AccountLabels selector.Selector
 	ByAccount     bool
+	// Owner is the namespace of the policy, in a Match, for whose policies alone some networks count. It is no part of the text.
+	Owner string
 }
 
 // Scope says where something is that is selected.
@@ -245,6 +247,8 @@ type NetworkSet struct {
 	Namespace, Name string
 	Labels          map[string]string
 	Nets            []netip.Prefix // masked
+	// Private are networks that count for policies of its namespace alone, see FindSurplus.
+	Private []netip.Prefix
 }
 
 // HostEndpoint is one of Calico's: a node, or one of its interfaces.

@@ -12,12 +12,14 @@ type networkSets struct {
 	labelled map[setLabel][]int32         // by labels, as Calico shows them
 	unsure   []int32                      // those whose namespace's labels are not known, which are in no other list by labels
 	selected map[string]*selectedNetworks // by selection
+	private  map[string]bool              // namespaces with networks that count for their own policies alone
 }
 
 type setNetworks struct {
 	selectable
 	nets  func() ranges
 	count int    // of its networks
+	owned bool   // they count for policies of its namespace alone
 	known ranges // what nets has returned
 }
 
@@ -39,11 +41,16 @@ func (s *selectedNetworks) of(namespace string) int {
 }
 
 func newNetworkSets(state State) *networkSets {
-	x := &networkSets{labelled: map[setLabel][]int32{}, selected: map[string]*selectedNetworks{}}
+	x := &networkSets{labelled: map[setLabel][]int32{}, selected: map[string]*selectedNetworks{}, private: map[string]bool{}}
 	d := state.directory()
 	for i := range state.Sets {
 		s := &state.Sets[i]
-		x.all = append(x.all, setNetworks{selectable: d.set(s), nets: func() ranges { return rangesOf(s.Nets) }, count: len(s.Nets)})
+		shown := d.set(s)
+		x.all = append(x.all, setNetworks{selectable: shown, nets: func() ranges { return rangesOf(s.Nets) }, count: len(s.Nets)})
+		if len(s.Private) > 0 {
+			x.private[s.Namespace] = true
+			x.all = append(x.all, setNetworks{selectable: shown, nets: func() ranges { return rangesOf(s.Private) }, count: len(s.Private), owned: true})
+		}
 	}
 	for i := range state.HostEndpoints {
 		h := &state.HostEndpoints[i]
@@ -110,12 +117,15 @@ func (x *networkSets) selects(p *Pods, unknown bool) *selectedNetworks {
 	if unknown {
 		text = "unknown " + text
 	}
+	if x.private[p.Owner] {
+		text = "of " + p.Owner + ": " + text
+	}
 	if x.selected[text] != nil {
 		return x.selected[text]
 	}
 	found := &selectedNetworks{by: map[string]int{}}
 	for _, i := range x.candidates(p) {
-		if s := &x.all[i]; p.has(&s.selectable, unknown) {
+		if s := &x.all[i]; (!s.owned || s.namespace == p.Owner) && p.has(&s.selectable, unknown) {
 			if s.known == nil {
 				s.known = s.nets()
 			}
