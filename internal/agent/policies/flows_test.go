@@ -1,12 +1,15 @@
 package policies_test
 
 import (
+	"fmt"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/policies"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 // stream is a TCP connection in which both ends send all the time, or one of them.
@@ -109,4 +112,26 @@ func TestConnectionsAreKeptOnRequest(t *testing.T) {
 	if !s.flows(2 * time.Second) {
 		t.Error("the connection has ended")
 	}
+}
+
+// A pod of another node may send before this one knows it: what a policy denies to such pods ends when it does.
+func TestConnectionsBeforeAPodIsKnownEnd(t *testing.T) {
+	n := newNode(t)
+	far := netnstest.New(t)
+	netnstest.Cable(t, n.ns, "eth1", far, "eth0")
+	n.ns.Addr(t, "eth1", "172.30.0.1/24")
+	far.Addr(t, "eth0", "172.30.0.2/24")
+	far.Route(t, "10.90.14.0/24", "172.30.0.1", "")
+	server := n.start(t, "server", "10.90.14.1")
+	w, _ := n.work(t)
+	const policies = "/apis/crd.projectcalico.org/v1/globalnetworkpolicies"
+	n.put(t, policies, n.name, fmt.Sprintf(`{"apiVersion":"crd.projectcalico.org/v1","kind":"GlobalNetworkPolicy","metadata":{"name":%q},"spec":{"types":["Ingress"],
+		"namespaceSelector":"projectcalico.org/name == '%s'","ingress":[{"action":"Deny","source":{"selector":"app == 'evil'"}},{"action":"Allow"}]}}`, n.name, n.name))
+	eventually(t, soon, "in force", func() bool { return w.Seen().Policed == 1 })
+	s := connect(t, &pod{NS: far, addr: netip.MustParseAddr("172.30.0.2")}, server, "7001", true, true)
+	eventually(t, soon, "a stranger's stream", func() bool { return s.total() > 10 })
+	n.bind(t, "evil", "elsewhere")
+	n.note(t, "evil", "172.30.0.2")
+	eventually(t, soon, "the stranger is known as a pod", func() bool { return w.Seen().Members == 1 })
+	eventually(t, soon, "its connection has ended", func() bool { return w.Seen().Ended == 1 })
 }

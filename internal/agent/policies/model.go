@@ -78,8 +78,29 @@ func mayForbid(before, after *policy.Ruleset) bool {
 
 // newlyDenied reports that an address which was in no set has come into one that a program denies.
 func newlyDenied(before, after *policy.Ruleset) bool {
-	denying := map[policy.SetID]bool{}
-	for _, p := range after.Programs {
+	denying := denyingSets(after)
+	if len(denying) == 0 {
+		return false
+	}
+	for addr, sets := range after.Members {
+		if _, known := before.Members[addr]; !known && denying.anyOf(sets) {
+			return true
+		}
+	}
+	return false
+}
+
+// setIDs are sets of addresses.
+type setIDs map[policy.SetID]bool
+
+func (s setIDs) anyOf(sets []policy.SetID) bool {
+	return slices.ContainsFunc(sets, func(id policy.SetID) bool { return s[id] })
+}
+
+// denyingSets are those that a program denies.
+func denyingSets(rules *policy.Ruleset) setIDs {
+	denying := setIDs{}
+	for _, p := range rules.Programs {
 		for l := range p.Lists() {
 			for _, s := range l.Steps {
 				if s.Set != 0 && !s.Verdict.Allow {
@@ -88,15 +109,7 @@ func newlyDenied(before, after *policy.Ruleset) bool {
 			}
 		}
 	}
-	if len(denying) == 0 {
-		return false
-	}
-	for addr, sets := range after.Members {
-		if _, known := before.Members[addr]; !known && slices.ContainsFunc(sets, func(id policy.SetID) bool { return denying[id] }) {
-			return true
-		}
-	}
-	return false
+	return denying
 }
 
 func (r routed) equal(o routed) bool {

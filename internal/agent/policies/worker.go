@@ -134,8 +134,12 @@ type compiled struct {
 	selection *policy.Selection
 	routed    routed
 	tried
-	trial *trial // of host endpoints; nil: there are none, or nothing is guarded. mu guards what it points to
+	trial   *trial // of host endpoints; nil: there are none, or nothing is guarded. mu guards what it points to
+	denying setIDs
 }
+
+// denied reports that an address is in a set that a program denies: a pod may have sent before it was known.
+func (c *compiled) denied(a netip.Addr) bool { return c.denying.anyOf(c.rules.Members[a]) }
 
 // todo is what a pass has to do besides looking whether to enforce.
 type todo struct{ feed, routes, table, host bool }
@@ -310,7 +314,9 @@ func (w *Worker) update(pods []policy.PodKey) (touched []netip.Addr, ok bool) {
 	defer w.mu.Unlock()
 	w.forbids = w.model.replace(pods, w.compiled.routed) || w.forbids
 	w.showPods(pods)
-	return w.compiled.rules.Update(w.model.State, pods)
+	touched, ok = w.compiled.rules.Update(w.model.State, pods)
+	w.forbids = w.forbids || slices.ContainsFunc(touched, w.compiled.denied)
+	return touched, ok
 }
 
 // compile makes the Ruleset anew.
@@ -330,7 +336,7 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 		w.model.Invalid[id] = append(slices.Clip(w.model.Invalid[id]), policy.TooLargeText)
 	}
 	w.forbids = w.compiled.rules == nil || mayForbid(&w.compiled.rules.Ruleset, &rules.Ruleset) || w.forbids
-	w.compiled = compiled{rules, selection, routed, tried, w.guard(&rules.Ruleset)}
+	w.compiled = compiled{rules, selection, routed, tried, w.guard(&rules.Ruleset), denyingSets(&rules.Ruleset)}
 	return nil
 }
 
