@@ -246,14 +246,14 @@ func (c *command) declared(ctx context.Context) (map[policy.PodKey][]port, error
 	}
 	all := make(map[policy.PodKey][]port, len(pods.Items))
 	for i := range pods.Items {
-		all[policy.PodKey{Namespace: pods.Items[i].Namespace, Name: pods.Items[i].Name}] = containerPorts(pods.Items[i].Spec.Containers)
+		all[policy.PodKey{Namespace: pods.Items[i].Namespace, Name: pods.Items[i].Name}] = containerPorts(&pods.Items[i].Spec)
 	}
 	return all, nil
 }
 
-// containerPorts returns the ports of containers, each once, in order.
-func containerPorts(containers []api.Container) (ports []port) {
-	for _, c := range containers {
+// containerPorts returns the ports of containers, and of init containers, as these may stay, each once, in order.
+func containerPorts(spec *api.PodSpec) (ports []port) {
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 		for _, p := range c.Ports {
 			if protocol, ok := protocols[cmp.Or(p.Protocol, "TCP")]; ok {
 				ports = append(ports, port{protocol, p.ContainerPort})

@@ -47,6 +47,8 @@ type Flow struct {
 	To       []string `json:"to"`
 	Protocol string   `json:"protocol"`
 	Port     uint16   `json:"port"`
+	// Family is IPv4 or IPv6 if both ends have addresses of both, and the other one's verdict does not change so.
+	Family string `json:"family,omitempty"`
 	// By is the policy that denies it, before or after, and in which direction.
 	By string `json:"by"`
 }
@@ -76,11 +78,12 @@ func parsePolicies(name string, data []byte) (*change, error) {
 	return &c, nil
 }
 
-// documents splits YAML at lines of three dashes, without empty documents.
+// documents splits YAML at lines that begin with three dashes, without empty documents. A comment, or a document, may follow the dashes.
 func documents(text string) (all []string) {
 	var current strings.Builder
 	for line := range strings.Lines(text + "\n---\n") {
-		if strings.TrimRight(line, " \t\r\n") != "---" {
+		rest, begins := strings.CutPrefix(line, "---")
+		if begins = begins && strings.TrimLeft(rest, " \t\r\n") != rest; !begins {
 			current.WriteString(line)
 			continue
 		}
@@ -88,6 +91,7 @@ func documents(text string) (all []string) {
 			all = append(all, current.String())
 		}
 		current.Reset()
+		current.WriteString(rest)
 	}
 	return all
 }
@@ -269,7 +273,7 @@ type comparison struct {
 
 // flowKey groups flows of pods that no policy tells apart.
 type flowKey struct {
-	from, to, change, by string
+	from, to, change, by, family string
 	port
 }
 
@@ -346,30 +350,47 @@ func (x *comparison) tooLarge() (texts []string) {
 	return texts
 }
 
-// compare judges all connections from a pod to another.
+// compare judges all connections from a pod to another, in each family that both have.
 func (x *comparison) compare(from, to *policy.Pod) {
-	source, target, ok := addresses(from, to)
-	if !ok {
+	pairs := addresses(from, to)
+	if len(pairs) == 0 {
 		return
 	}
 	for _, port := range x.ports(to) {
 		x.judged++
-		was, wasBy := judge(x.before, from, to, source, target, port)
-		is, isBy := judge(x.after, from, to, source, target, port)
-		if was == is {
-			continue
+		changed := map[flowKey][]addressPair{}
+		for _, pair := range pairs {
+			if key, ok := x.changes(from, to, pair, port); ok {
+				changed[key] = append(changed[key], pair)
+			}
 		}
-		key := flowKey{x.group(from), x.group(to), changeDenied, isBy, port}
-		if is {
-			key.change, key.by = changeAllowed, wasBy
+		for key, in := range changed {
+			if len(in) < len(pairs) {
+				key.family = in[0].family()
+			}
+			x.note(key, from, to)
 		}
-		f := x.flows[key]
-		if f == nil {
-			f = &Flow{Change: key.change, Protocol: protocolName(port.protocol), Port: port.number, By: key.by}
-			x.flows[key] = f
-		}
-		f.From, f.To = append(f.From, from.String()), append(f.To, to.String())
 	}
+}
+
+// changes says what becomes of a connection, if that is not what it was.
+func (x *comparison) changes(from, to *policy.Pod, pair addressPair, port port) (key flowKey, changed bool) {
+	was, wasBy := judge(x.before, from, to, pair.source, pair.target, port)
+	is, isBy := judge(x.after, from, to, pair.source, pair.target, port)
+	key = flowKey{from: x.group(from), to: x.group(to), change: changeDenied, by: isBy, port: port}
+	if is {
+		key.change, key.by = changeAllowed, wasBy
+	}
+	return key, was != is
+}
+
+func (x *comparison) note(key flowKey, from, to *policy.Pod) {
+	f := x.flows[key]
+	if f == nil {
+		f = &Flow{Change: key.change, Protocol: protocolName(key.protocol), Port: key.number, Family: key.family, By: key.by}
+		x.flows[key] = f
+	}
+	f.From, f.To = append(f.From, from.String()), append(f.To, to.String())
 }
 
 // judge returns whether a connection is allowed, and by which policy in which direction it is denied.
@@ -384,16 +405,26 @@ func judge(c *policy.Compiled, from, to *policy.Pod, source, target netip.Addr, 
 	return true, ""
 }
 
-// addresses returns a pair of the same family.
-func addresses(from, to *policy.Pod) (source, target netip.Addr, ok bool) {
-	for _, a := range from.Addresses {
-		for _, b := range to.Addresses {
-			if a.Is4() == b.Is4() {
-				return a, b, true
-			}
+// addressPair are addresses of the same family.
+type addressPair struct{ source, target netip.Addr }
+
+func (p addressPair) family() string {
+	if p.source.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// addresses returns a pair for each family that both pods have.
+func addresses(from, to *policy.Pod) (pairs []addressPair) {
+	for _, is4 := range []bool{true, false} {
+		of := func(a netip.Addr) bool { return a.Is4() == is4 }
+		source, target := slices.IndexFunc(from.Addresses, of), slices.IndexFunc(to.Addresses, of)
+		if source >= 0 && target >= 0 {
+			pairs = append(pairs, addressPair{from.Addresses[source], to.Addresses[target]})
 		}
 	}
-	return source, target, false
+	return pairs
 }
 
 // addressed returns the pods with an address, in order.
@@ -478,7 +509,7 @@ func (x *comparison) sorted() []Flow {
 	}
 	slices.SortFunc(all, func(a, b Flow) int {
 		return cmp.Or(slices.Compare(a.From, b.From), slices.Compare(a.To, b.To), strings.Compare(a.Protocol, b.Protocol),
-			cmp.Compare(a.Port, b.Port), strings.Compare(a.By, b.By))
+			cmp.Compare(a.Port, b.Port), strings.Compare(a.Family, b.Family), strings.Compare(a.By, b.By))
 	})
 	return all
 }
@@ -501,7 +532,7 @@ func (d *Difference) WriteText(w io.Writer) error {
 	if len(d.Flows) > 0 {
 		rows := [][]string{{"WILL BE", "FROM", "TO", "DENIED BY"}}
 		for _, f := range d.Flows {
-			rows = append(rows, []string{f.Change, several(f.From), fmt.Sprintf("%s:%d/%s", several(f.To), f.Port, f.Protocol), f.By})
+			rows = append(rows, []string{f.Change, several(f.From), strings.TrimSpace(fmt.Sprintf("%s:%d/%s %s", several(f.To), f.Port, f.Protocol, f.Family)), f.By})
 		}
 		b.WriteString("\n" + tabulate(rows))
 	}

@@ -71,6 +71,7 @@ const kernelAgrees = "agrees"
 type tables interface {
 	standing
 	Members(netip.Addr) bool
+	DropsToHost() bool
 }
 
 // explain is the command of that name.
@@ -143,10 +144,15 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	if err := asked.resolve(k.Pods[to.Pod]); err != nil {
 		return nil, err
 	}
-	packet := policy.Packet{Protocol: asked.protocol, Port: asked.port}
+	pairs := k.addresses(from, to, asked.protocol)
+	if len(pairs) == 0 {
+		return nil, fmt.Errorf("FROM %s and TO %s have no addresses of one family by which %s goes", asked.from, asked.to, protocolName(asked.protocol))
+	}
+	source, target := pairs[0].source, pairs[0].target
+	from.Address, to.Address = source, target
+	packet := asked.packet()
 	e := policy.Explain(k.State, from, to, packet)
 	x := &Explained{Protocol: protocolName(asked.protocol), Port: asked.port, Allowed: e.Allow}
-	source, target := k.addresses(from, to)
 	x.From, x.To = name(k, from, e.Egress, source), name(k, to, e.Ingress, target)
 	side := func(j *policy.Judgement, peer netip.Addr) *Judgement {
 		if j == nil {
@@ -165,12 +171,28 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	if x.Egress == nil && own[source] && x.Ingress != nil && k.Local[linkOf(e.Ingress.Pod)] == e.Ingress.Pod {
 		x.exempt(source)
 	}
+	if x.Egress != nil && own[target] && k.Local[linkOf(e.Egress.Pod)] == e.Egress.Pod && kernel.DropsToHost() {
+		x.Allowed = false
+		x.Notes = append(x.Notes, "FelixConfiguration's defaultEndpointToHostAction is Drop: pods open no connections to their node, whatever their policies allow")
+	}
+	x.Notes = append(x.Notes, k.otherFamily(&e, pairs[1:], packet)...)
 	x.Notes = append(x.Notes, k.hostNotes(asked, compiled, own, source, target)...)
 	if x.Ingress == nil && !own[target] {
 		x.Notes = append(x.Notes, fmt.Sprintf("%s is no pod's. Packets to a Service are judged with the address and port of the pod behind it: if it is a Service's, "+
 			"name one of its pods", target))
 	}
 	return x, nil
+}
+
+// otherFamily says that the verdict is another one between addresses of the other family.
+func (k *known) otherFamily(e *policy.Explanation, pairs []addressPair, packet policy.Packet) (notes []string) {
+	for _, p := range pairs {
+		other := policy.Explain(k.State, policy.Party{Address: p.source}, policy.Party{Address: p.target}, packet)
+		if other.Allow != e.Allow {
+			notes = append(notes, fmt.Sprintf("By %s it is %s: ask for %s and %s", p.family(), verdictName(other.Allow), p.source, p.target))
+		}
+	}
+	return notes
 }
 
 // tryOut says how it would be with staged policies in force. e is how it is.
@@ -201,7 +223,7 @@ func (x *Explained) tryOut(k *known, e *policy.Explanation, from, to policy.Part
 func (k *known) hostNotes(asked connection, compiled *policy.Compiled, own map[netip.Addr]bool, source, target netip.Addr) (notes []string) {
 	e := ends{own, localAddresses(&k.State)}
 	for _, link := range slices.Sorted(maps.Keys(compiled.Hosts)) {
-		p, by, denied := e.deniedAt(compiled, link, source, target, policy.Packet{Protocol: asked.protocol, Port: asked.port})
+		p, by, denied := e.deniedAt(compiled, link, source, target, asked.packet())
 		if !denied {
 			continue
 		}
@@ -288,22 +310,17 @@ func (c *connection) resolve(pod *policy.Pod) error {
 		cmp.Or(strings.Join(declared, ", "), "none"))
 }
 
-// addresses are those of the connection's ends, of one family.
-func (k *known) addresses(from, to policy.Party) (source, target netip.Addr) {
-	ofParty := func(p policy.Party) []netip.Addr {
+// addresses are those of the connection's ends, a pair for each family that both have, and the protocol.
+func (k *known) addresses(from, to policy.Party, protocol uint8) []addressPair {
+	ofParty := func(p policy.Party) *policy.Pod {
 		if pod := k.Pods[p.Pod]; pod != nil && !p.Address.IsValid() {
-			return pod.Addresses
+			return pod
 		}
-		return []netip.Addr{p.Address}
+		return &policy.Pod{Addresses: []netip.Addr{p.Address}}
 	}
-	for _, a := range ofParty(from) {
-		for _, b := range ofParty(to) {
-			if a.Is4() == b.Is4() {
-				return a, b
-			}
-		}
-	}
-	return source, target
+	return slices.DeleteFunc(addresses(ofParty(from), ofParty(to)), func(p addressPair) bool {
+		return protocol == icmp && !p.source.Is4() || protocol == icmpv6 && p.source.Is4()
+	})
 }
 
 // name names an end: an address that a pod has is the pod's.
@@ -351,7 +368,7 @@ func (k *known) compare(j *policy.Judgement, peer netip.Addr, asked connection, 
 	if compiled.Endpoints[link].Programs[j.Direction] != "" && !kernel.Members(peer) {
 		return fmt.Sprintf("differs: %s is in other sets of addresses than the API server's word makes it: ask again in a second", peer)
 	}
-	if v := compiled.Decide(link, j.Direction, peer, policy.Packet{Protocol: asked.protocol, Port: asked.port}); v.Allow != j.Verdict.Allow {
+	if v := compiled.Decide(link, j.Direction, peer, asked.packet()); v.Allow != j.Verdict.Allow {
 		return "differs: the program that was compiled of the policies decides otherwise, which is an error of Tortie: report it"
 	}
 	return kernelAgrees

@@ -53,6 +53,18 @@ type connection struct {
 	name     string // of the port, in the place of its number
 }
 
+// packet is the first one of the connection: of ICMP the request of an echo.
+func (c *connection) packet() policy.Packet {
+	p := policy.Packet{Protocol: c.protocol, Port: c.port}
+	switch c.protocol {
+	case icmp:
+		p.Port = 8 << 8
+	case icmpv6:
+		p.Port = 128 << 8
+	}
+	return p
+}
+
 const explainForm = "FROM TO:PORT[/PROTOCOL], such as `default/client default/web:80/TCP`"
 
 // parseConnection reads the arguments FROM and TO, which "->" or "to" may stand between; one argument may hold all.

@@ -92,10 +92,12 @@ func addresses4(texts ...string) (all []netip.Addr) {
 type kernel struct {
 	links   map[string]string
 	strange netip.Addr
+	closed  bool // to its pods
 }
 
 func (k kernel) Link(link string, _ policy.Direction) string                 { return k.links[link] }
 func (k kernel) Host(link string, _ policy.Stage, _ policy.Direction) string { return k.links[link] }
+func (k kernel) DropsToHost() bool                                           { return k.closed }
 func (k kernel) Members(a netip.Addr) bool                                   { return a != k.strange }
 
 func golden(t *testing.T, name string, a answer) {
@@ -205,6 +207,76 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// asks explains a connection under policies alone.
+func asks(t *testing.T, policies, question string, kernel kernel, own map[netip.Addr]bool) *Explained {
+	t.Helper()
+	k := shop(t)
+	c, err := parsePolicies("file", []byte(policies))
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(nil))
+	k.Policies = c.policies
+	asked, err := parseConnection(strings.Fields(question))
+	errtest.Must(t, err)
+	x, err := explain(k, asked, policy.Compile(k.State), kernel, own)
+	errtest.Must(t, err)
+	return x
+}
+
+// fromIPv6 allows what comes by IPv6 alone.
+const fromIPv6 = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web, namespace: shop}, spec: {podSelector: {matchLabels: {app: web}}, ingress: [{from: [{ipBlock: {cidr: 'fd00::/64'}}]}]}}`
+
+// Pods with addresses of both families have a verdict in each.
+func TestFamilies(t *testing.T) {
+	x := asks(t, fromIPv6, "shop/client-1 shop/web-1:8080", kernel{}, nil)
+	if x.Allowed || len(x.Notes) != 1 || !strings.Contains(x.Notes[0], "By IPv6 it is allowed: ask for fd00::2 and fd00::1") {
+		t.Errorf("allowed %v, notes %q", x.Allowed, x.Notes)
+	}
+	k := shop(t)
+	k.Policies = nil
+	c, err := parsePolicies("file", []byte("--- # a comment\n"+fromIPv6+"\n--- # another\n"+strings.ReplaceAll(strings.ReplaceAll(fromIPv6, "web", "client"), "'fd00::/64'", "10.0.0.1/32")))
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(nil))
+	got := map[string]string{}
+	for _, f := range diff(k.State, c, map[policy.PodKey][]port{{Namespace: "shop", Name: "web-1"}: {{tcp, 8080}}, {Namespace: "shop", Name: "client-1"}: {{tcp, 80}}}, nil).Flows {
+		got[strings.Join(f.From, " ")+" "+strings.Join(f.To, " ")] = f.Change + f.Family
+	}
+	for flow, want := range map[string]string{"shop/client-1 shop/web-1": "deniedIPv4", "shop/client-2 shop/web-1": "denied", "shop/web-1 shop/client-1": "deniedIPv6", "shop/client-2 shop/client-1": "denied"} {
+		if got[flow] != want {
+			t.Errorf("%s: %q, want %q of %q", flow, got[flow], want, got)
+		}
+	}
+}
+
+// Init containers may stay, with ports.
+func TestPortsOfInitContainers(t *testing.T) {
+	spec := api.PodSpec{Containers: []api.Container{{Ports: []api.ContainerPort{{ContainerPort: 80}}}}, InitContainers: []api.Container{{Ports: []api.ContainerPort{{ContainerPort: 53, Protocol: "UDP"}, {ContainerPort: 80}}}}}
+	if got := containerPorts(&spec); !reflect.DeepEqual(got, []port{{tcp, 80}, {udp, 53}}) {
+		t.Error(got)
+	}
+}
+
+// An ICMP that is asked for is the request of an echo, in its family.
+func TestExplainEcho(t *testing.T) {
+	const pings = `{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {name: web, namespace: shop}, spec: {selector: app == 'web', types: [Ingress], ingress: [
+		{action: Allow, protocol: ICMP, icmp: {type: 8}}, {action: Allow, protocol: ICMPv6, icmp: {type: 128}, source: {nets: ['fd00::2/128']}}]}}`
+	for _, question := range []string{"shop/client-1 shop/web-1/ICMP", "shop/client-1 shop/web-1/ICMPv6"} {
+		if x := asks(t, pings, question, kernel{}, nil); !x.Allowed || x.Ingress.Kernel != kernelAgrees || x.Port != 0 {
+			t.Errorf("%s: %+v, %+v", question, x, x.Ingress)
+		}
+	}
+}
+
+// What FelixConfiguration forbids pods to send to their node is not allowed, whatever policies say.
+func TestExplainToHost(t *testing.T) {
+	node := map[netip.Addr]bool{netip.MustParseAddr("172.16.0.1"): true}
+	for question, want := range map[string]bool{"shop/client-1 172.16.0.1:53/UDP": false, "shop/client-1 172.16.0.2:53/UDP": true, "shop/client-2 172.16.0.1:53/UDP": true} {
+		x := asks(t, fromIPv6, question, kernel{closed: true}, node)
+		if x.Allowed != want || want == strings.Contains(strings.Join(x.Notes, " "), "defaultEndpointToHostAction") {
+			t.Errorf("%s: allowed %v, notes %q", question, x.Allowed, x.Notes)
+		}
+	}
+}
+
 // tooLarge is a policy of namespace shop that is over the limit.
 func tooLarge(t *testing.T, subject selector.Selector) policy.Policy {
 	t.Helper()
@@ -249,6 +321,8 @@ func TestExplainErrors(t *testing.T) {
 		"shop/web-1 shop/gone:80":        "TO shop/gone",
 		"shop/client-1 shop/web-1:https": `port "https" shop/web-1 TCP http/TCP`,
 		"shop/web-1 shop/client-1:http":  `"http" shop/client-1 none`,
+		"fd00::9 lab/mouse:80":           "FROM fd00::9 lab/mouse family",
+		"10.0.0.9 lab/mouse/ICMPv6":      "10.0.0.9 lab/mouse family ICMPv6",
 	} {
 		k := shop(t)
 		asked, err := parseConnection(strings.Fields(question))

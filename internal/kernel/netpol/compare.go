@@ -83,6 +83,9 @@ func (c *Comparison) Members(a netip.Addr) bool {
 	return slices.Equal(c.have.members[a], c.want.members[a])
 }
 
+// DropsToHost reports that pods open no connections to their node, whatever their programs allow.
+func (c *Comparison) DropsToHost() bool { return has(c.have.chains, noPodsChain) }
+
 func (c *Comparison) link(link string, d int, p *program) string {
 	have, there := c.have.links[d][link]
 	want := c.want.links[d][link]

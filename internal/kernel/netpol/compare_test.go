@@ -35,6 +35,16 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%s is not in its sets", a)
 		}
 	}
+	if compare(rs).DropsToHost() {
+		t.Error("pods are said to be kept from their node")
+	}
+	drops := sample()
+	drops.HostRules.DropFromPods = true
+	mustSync(t, newEngine(t, ns), drops)
+	if !compare(rs).DropsToHost() {
+		t.Error("pods are kept from their node, which is not said")
+	}
+	mustSync(t, newEngine(t, ns), sample())
 	rs.Endpoints["cali4"] = policy.Endpoint{UID: "uid-4"}
 	rs.Endpoints["cali3"] = policy.Endpoint{UID: "uid-5"}
 	rs.Endpoints["cali1"] = policy.Endpoint{UID: "uid-1"}
