@@ -35,8 +35,8 @@ func comparePackets(t *testing.T, s State, r *Ruleset, packets func() []Packet) 
 				continue
 			}
 			for _, packet := range packets() {
-				comparePacket(t, s, r, link, connection{Ingress, peer, s.Pods[peer.Pod], packet})
-				comparePacket(t, s, r, link, connection{Egress, peer, s.Pods[peer.Pod], packet})
+				comparePacket(t, s, r, link, connection{Ingress, peer, s.Pods[peer.Pod], packet, nil})
+				comparePacket(t, s, r, link, connection{Egress, peer, s.Pods[peer.Pod], packet, nil})
 			}
 		}
 	}

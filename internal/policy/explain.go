@@ -42,11 +42,11 @@ func Explain(state State, from, to Party, packet Packet) Explanation {
 	from.Address, to.Address = from.address(state, to), to.address(state, from)
 	e := Explanation{Allow: true}
 	if pod := state.Pods[from.Pod]; pod != nil {
-		e.Egress = judge(state, pod, connection{Egress, to, state.Pods[to.Pod], packet})
+		e.Egress = judge(state, pod, connection{Egress, to, state.Pods[to.Pod], packet, nil})
 		e.Allow = e.Egress.Verdict.Allow
 	}
 	if pod := state.Pods[to.Pod]; pod != nil {
-		e.Ingress = judge(state, pod, connection{Ingress, from, state.Pods[from.Pod], packet})
+		e.Ingress = judge(state, pod, connection{Ingress, from, state.Pods[from.Pod], packet, nil})
 		e.Allow = e.Allow && e.Ingress.Verdict.Allow
 	}
 	return e
@@ -98,6 +98,7 @@ type connection struct {
 	peer      Party
 	pod       *Pod // nil: the peer is none
 	Packet
+	host *hostEnd // nil: the subject is a pod
 }
 
 // judge expects the policies in the order of evaluation.
@@ -159,7 +160,7 @@ func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connec
 		}
 	}
 	first := policies[0]
-	if first.Tier.End == Pass {
+	if first.Tier.End == Pass || c.host != nil && c.host.passes {
 		return false
 	}
 	j.Tier, j.Policy, j.Verdict = first.Tier.Name, first.ID, Verdict{By: first.ID}
@@ -168,7 +169,7 @@ func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connec
 
 func (r *Rule) matches(state State, subject *Pod, c connection) bool {
 	family := familyOf(c.peer.Address)
-	if r.Family != 0 && r.Family != family || r.Own != nil && !r.Own.ofOwn(state, subject, family, r.Action == Deny) {
+	if r.Family != 0 && r.Family != family || !r.ownMatches(state, subject, c) {
 		return false
 	}
 	peer := r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.matches(state, c, r.Action == Deny) })
@@ -182,6 +183,17 @@ func (r *Rule) matches(state State, subject *Pod, c connection) bool {
 	}
 	return peer && (r.AnyPort || destination.matches(r.Ports, c.Protocol, c.Port)) && !destination.matches(r.Except, c.Protocol, c.Port) &&
 		(r.Sources == nil || source.matches(r.Sources, c.Protocol, c.SourcePort)) && !source.matches(r.ExceptSources, c.Protocol, c.SourcePort)
+}
+
+// ownMatches judges the subject's end.
+func (r *Rule) ownMatches(state State, subject *Pod, c connection) bool {
+	switch {
+	case r.Own == nil:
+		return true
+	case c.host != nil:
+		return r.Own.matches(state, c.host.addr, c.host.pod, r.Action == Deny)
+	}
+	return r.Own.ofOwn(state, subject, familyOf(c.peer.Address), r.Action == Deny)
 }
 
 func (p *Peer) matches(state State, c connection, unknown bool) bool {

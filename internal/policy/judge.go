@@ -103,7 +103,7 @@ func (j *Judge) Judge(link string, d Direction, peer netip.Addr, packet Packet) 
 		party.Pod = other.PodKey
 	}
 	judged = &Judgement{Pod: pod.PodKey, Direction: d, Rule: -1, Verdict: Verdict{Allow: true}}
-	judged.decide(j.state, pod, policies[d], connection{d, party, other, packet})
+	judged.decide(j.state, pod, policies[d], connection{d, party, other, packet, nil})
 	return judged, true
 }
 

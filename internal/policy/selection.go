@@ -37,9 +37,7 @@ func Select(state State) *Selection {
 func (s *Selection) Of(link string) (policies [2][]*Policy, ok bool) {
 	indexes, ok := s.byLink[link]
 	for d := range indexes {
-		for _, i := range indexes[d] {
-			policies[d] = append(policies[d], &s.policies[i])
-		}
+		policies[d] = s.all(indexes[d])
 	}
 	return policies, ok
 }

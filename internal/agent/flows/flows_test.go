@@ -42,7 +42,7 @@ func recorder(staged ...policy.Staged) *Recorder {
 		Sets:     []policy.NetworkSet{{Name: "partners", Nets: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}},
 	}
 	r := New(Options{Node: "node1", Interval: time.Second, Log: slog.New(slog.DiscardHandler)})
-	r.own = map[netip.Addr]bool{nodeAddr: true}
+	r.own = map[netip.Addr]string{nodeAddr: "eth0"}
 	if len(staged) == 0 {
 		r.InForce(policy.Select(state), state.Pods, nil, nil)
 		return r
@@ -117,6 +117,72 @@ func TestAggregation(t *testing.T) {
 		}, []string{"dst deny wep:shop/client -> wep:shop/web-*:80/tcp [|NetworkPolicy shop/old|deny|-1]  [] flows 1 0 0 out 1 60 in 0 0"}},
 	} {
 		r := recorder()
+		c.do(r)
+		if got := lines(r); strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+		}
+	}
+}
+
+// What host endpoints' policies decide on is told with the node as the end that reports: what the node's programs receive and send, and what is denied
+// elsewhere, also to pods whose own policies are not the ones.
+func TestHostEndpoints(t *testing.T) {
+	outside, service := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("10.96.0.1")
+	gnp := func(name string, rule policy.Rule) policy.Policy {
+		p := policy.Policy{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: name}, Tier: policy.TierDefault, Subject: policy.Pods{Calico: true, Scope: policy.Global}}
+		p.Applies[policy.Ingress], p.Rules[policy.Ingress] = true, []policy.Rule{rule}
+		return p
+	}
+	port := func(n uint16) []policy.Port { return []policy.Port{{Protocol: policy.TCP, First: n, Last: n}} }
+	own := gnp("own", policy.Rule{Action: policy.Allow, AnyPeer: true, Ports: port(80)})
+	forward := gnp("forward", policy.Rule{Action: policy.Deny, AnyPeer: true, Ports: port(81)})
+	forward.Forward, forward.Order = true, -1
+	before := gnp("before", policy.Rule{Action: policy.Deny, AnyPeer: true, Ports: port(82)})
+	before.PreDNAT = true
+	other := policy.PodKey{Namespace: "shop", Name: "open"}
+	openAddr := netip.MustParseAddr("10.0.0.2")
+	state := policy.State{
+		Local: map[string]policy.PodKey{"cali1": other}, Namespaces: map[string]map[string]string{"shop": {}}, Pods: map[policy.PodKey]*policy.Pod{other: {PodKey: other, Addresses: []netip.Addr{openAddr}}},
+		Policies: []policy.Policy{own, forward, before}, Node: "node1", HostEndpoints: []policy.HostEndpoint{{Name: "uplink", Node: "node1", Interface: "eth0"}},
+		Host: policy.HostRules{Inbound: policy.DefaultInbound(), Nodes: []netip.Addr{outside}, IPIP: true, VXLANPort: 4789},
+	}
+	const gnps = "CalicoGlobalNetworkPolicy "
+	staged := gnp("own", policy.Rule{Action: policy.Deny, AnyPeer: true, AnyPort: true})
+	for name, c := range map[string]struct {
+		do   func(*Recorder)
+		want []string
+	}{
+		"received": {func(r *Recorder) { r.take(event(1, outside, nodeAddr, 80, 0, false)) },
+			[]string{"dst allow net:pub -> hep:node1:80/tcp [default|" + gnps + "own|allow|0] deny [default|StagedGlobalNetworkPolicy own|deny|0] flows 1 1 0 out 0 0 in 0 0"}},
+		"by a failsafe port": {func(r *Recorder) { r.take(event(1, outside, nodeAddr, 22, 0, false)) },
+			[]string{"dst allow net:pub -> hep:node1:22/tcp []  [] flows 1 1 0 out 0 0 in 0 0"}},
+		"by the tunnel of another node": {func(r *Recorder) {
+			e := event(1, outside, nodeAddr, 4789, 0, false)
+			e.Protocol = policy.UDP
+			r.take(e)
+		}, []string{"dst allow net:pub -> hep:node1:4789/udp []  [] flows 1 1 0 out 0 0 in 0 0"}},
+		"at another link":     {func(r *Recorder) { r.own[nodeAddr] = "eth1"; r.take(event(1, outside, nodeAddr, 80, 0, false)) }, nil},
+		"from the node's pod": {func(r *Recorder) { r.take(event(1, openAddr, nodeAddr, 80, 0, false)) }, []string{"src allow wep:shop/open -> hep:node1:80/tcp []  [] flows 1 1 0 out 0 0 in 0 0"}},
+		"denied": {func(r *Recorder) {
+			r.Denied(netpol.Drop{Why: "ingress " + gnps + "own", Src: outside, Dst: nodeAddr, Protocol: policy.TCP, DstPort: 99, Bytes: 60})
+		}, []string{"dst deny net:pub -> hep:node1:99/tcp [default|" + gnps + "forward|deny|-1] deny [default|StagedGlobalNetworkPolicy own|deny|0] flows 1 0 0 out 1 60 in 0 0"}},
+		"sent, which no policy allows": {func(r *Recorder) {
+			r.Denied(netpol.Drop{Why: "egress HostEndpoint uplink", Src: nodeAddr, Dst: outside, Protocol: policy.TCP, DstPort: 443, Bytes: 60})
+		}, []string{"src deny hep:node1 -> net:pub:443/tcp [|HostEndpoint uplink|deny|-1]  [] flows 1 0 0 out 1 60 in 0 0"}},
+		"to a pod without policies": {func(r *Recorder) {
+			r.Denied(netpol.Drop{Why: "ingress " + gnps + "forward", Src: outside, Dst: openAddr, Protocol: policy.TCP, DstPort: 81, Bytes: 60})
+		}, []string{"dst deny net:pub -> wep:shop/open:81/tcp [default|" + gnps + "forward|deny|0]  [] flows 1 0 0 out 1 60 in 0 0"}},
+		"to a Service": {func(r *Recorder) {
+			r.Denied(netpol.Drop{Why: "ingress " + gnps + "before", Src: outside, Dst: service, Protocol: policy.TCP, DstPort: 82, Bytes: 60})
+		}, []string{"dst deny net:pub -> net:pvt:82/tcp [default|" + gnps + "before|deny|0]  [] flows 1 0 0 out 1 60 in 0 0"}},
+		"by another engine's log": {func(r *Recorder) {
+			r.Denied(netpol.Drop{Why: "ingress unknown link", Src: outside, Dst: service, Protocol: policy.TCP, DstPort: 82, Bytes: 60})
+		}, nil},
+	} {
+		r := New(Options{Node: "node1", Interval: time.Second, Log: slog.New(slog.DiscardHandler)})
+		r.own = map[netip.Addr]string{nodeAddr: "eth0"}
+		after, by := policy.WithStaged(state, []policy.Staged{{By: policy.ID{Kind: "StagedGlobalNetworkPolicy", Name: "own"}, Policy: staged}})
+		r.InForce(policy.Select(state), state.Pods, policy.Select(after), by)
 		c.do(r)
 		if got := lines(r); strings.Join(got, "\n") != strings.Join(c.want, "\n") {
 			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))

@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
@@ -53,20 +54,18 @@ func (r *Recorder) label(c *connection, d policy.Direction, v verdict) *label {
 }
 
 func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
-	peer := c.subject(1 - d)
-	_, link := r.judge.Pod(c.subject(d))
 	l := &label{Key: Key{Direction: d, Allow: v.allow, Source: r.end(c.client), Dest: r.end(c.server), Protocol: c.packet.Protocol}}
 	if policy.HasPorts(c.packet.Protocol) {
 		l.Port = c.packet.Port
 	}
-	if c.expected || v.allow && d == policy.Ingress && r.own[peer] {
+	if _, own := r.own[c.subject(1-d)]; c.expected || v.allow && d == policy.Ingress && own {
 		return l // no policy is asked
 	}
-	enforced, known := r.judge.Judge(link, d, peer, c.packet)
-	if !known {
+	enforced, ask := r.decides(c, d, v)
+	if enforced == nil {
 		return l
 	}
-	r.stage(l, enforced, link, peer, c.packet)
+	r.stage(l, enforced, ask)
 	switch {
 	case enforced.Verdict.Allow == v.allow:
 		l.Enforced = hitOf(enforced)
@@ -80,11 +79,11 @@ func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
 }
 
 // stage says who would decide with staged policies, if that changes anything.
-func (r *Recorder) stage(l *label, enforced *policy.Judgement, link string, peer netip.Addr, packet policy.Packet) {
+func (r *Recorder) stage(l *label, enforced *policy.Judgement, ask asking) {
 	if r.pending == nil {
 		return
 	}
-	pending, known := r.pending.Judge(link, l.Direction, peer, packet)
+	pending, known := ask(r.pending)
 	if !known {
 		return
 	}
@@ -98,7 +97,9 @@ func (r *Recorder) stage(l *label, enforced *policy.Judgement, link string, peer
 	}
 }
 
-func hitOf(j *policy.Judgement) Hit { return Hit{j.Tier, j.Policy, j.Rule, j.Verdict.Allow} }
+func hitOf(j *policy.Judgement) Hit {
+	return Hit{j.Tier, cmp.Or(j.Policy, j.Verdict.By), j.Rule, j.Verdict.Allow}
+}
 
 // end names an address.
 func (r *Recorder) end(a netip.Addr) End {
@@ -108,7 +109,7 @@ func (r *Recorder) end(a netip.Addr) End {
 		}
 		return End{TypePod, pod.Namespace, pod.Name}
 	}
-	if r.own[a] {
+	if _, own := r.own[a]; own {
 		return End{Type: TypeHost, Name: r.Node}
 	}
 	if set, ok := r.judge.Set(a); ok {

@@ -62,8 +62,8 @@ type Recorder struct {
 	judge    *policy.Judge
 	pending  *policy.Judge // nil: there are no staged policies
 	stagedBy map[policy.ID]policy.ID
-	sources  bool // source ports may decide
-	own      map[netip.Addr]bool
+	sources  bool                  // source ports may decide
+	own      map[netip.Addr]string // the node's addresses, with their links
 	labels   map[question]*label
 	table    *table
 	live     live
@@ -214,7 +214,7 @@ func (r *Recorder) take(e *netlinkx.FlowEvent) {
 	delete(r.live.of, key)
 }
 
-// begin labels a connection; nil: no end is a pod of this node.
+// begin labels a connection; nil: no end is a pod of this node, or a host endpoint.
 func (r *Recorder) begin(f *netlinkx.TrackedFlow) *liveFlow {
 	if r.judge == nil {
 		return nil
@@ -225,7 +225,7 @@ func (r *Recorder) begin(f *netlinkx.TrackedFlow) *liveFlow {
 		packet: policy.Packet{Protocol: f.Protocol, Port: f.Port, SourcePort: f.SourcePort},
 	}
 	for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-		if _, link := r.judge.Pod(c.subject(d)); link != "" {
+		if r.reports(&c, d) {
 			started.sides[d] = r.label(&c, d, verdict{allow: true})
 		}
 	}
@@ -286,8 +286,8 @@ func (r *Recorder) Denied(d netpol.Drop) {
 	if r.judge == nil {
 		return
 	}
-	if _, link := r.judge.Pod(c.subject(by.Direction)); link == "" {
-		return // a host endpoint's
+	if _, link := r.judge.Pod(c.subject(by.Direction)); link == "" && !byHost(by) {
+		return
 	}
 	l := r.label(&c, by.Direction, verdict{by: by})
 	r.total(l)
@@ -324,9 +324,17 @@ func (r *Recorder) list(first bool) error {
 	if err != nil {
 		return fmt.Errorf("list this node's addresses: %w", err)
 	}
-	own := make(map[netip.Addr]bool, len(addrs))
+	links, err := r.Kernel.Links()
+	if err != nil {
+		return fmt.Errorf("list this node's links: %w", err)
+	}
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	own := make(map[netip.Addr]string, len(addrs))
 	for _, a := range addrs {
-		own[a.Prefix.Addr()] = true
+		own[a.Prefix.Addr()] = names[a.Link]
 	}
 	r.mu.Lock()
 	r.lists++

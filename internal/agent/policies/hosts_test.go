@@ -66,11 +66,20 @@ func TestHostEndpoint(t *testing.T) {
 	n.calico(t, "HostEndpoint", "hostendpoints", n.name, fmt.Sprintf(`"spec":{"node":%q,"expectedIPs":["172.30.0.7"]}`, n.name))
 	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", n.name, fmt.Sprintf(`"spec":{"selector":"host == '%s'","types":["Ingress"],
 		"ingress":[{"action":"Allow","protocol":"TCP","destination":{"ports":[80],"nets":["172.30.0.0/24"]}}]}`, n.name))
+	r := n.record(t, nil)
 	w, _ := n.work(t)
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
 	eventually(t, soon, "no interface has the address", state(true, true, true))
 	n.ns.Addr(t, "eth1", "172.30.0.7/24")
 	eventually(t, soon, "an interface with the address is governed", state(true, true, false))
+	byPolicy := "default|CalicoGlobalNetworkPolicy " + n.name
+	eventually(t, soon, "what it decides is recorded", func() bool {
+		state(true, true, false)() // until the recorder knows the address
+		sums := summed(r)
+		end := " pvt -> " + n.name
+		return sums["dst allow"+end+":80/tcp by ["+byPolicy+"|allow|0]"].Started > 0 && sums["dst allow"+end+":22/tcp by []"].Started > 0 &&
+			sums["dst deny"+end+":81/tcp by ["+byPolicy+"|deny|-1]"].OutPkts > 0
+	})
 	w.SetHandling(policy.Handling{Reject: true}, "")
 	eventually(t, soon, "denials are answered", func() bool { return errors.Is(dial(t, outside, "172.30.0.1:81"), unix.ECONNREFUSED) })
 	w.SetHostRules(policy.HostRules{Outbound: policy.DefaultOutbound()})

@@ -73,7 +73,7 @@ func unknown(t *testing.T, cluster func(policytest.Generator) *policytest.Cluste
 		c := cluster(g)
 		state := c.State()
 		forget(&state)
-		v := view{c, state, policy.Compile(state)}
+		v := view{c, state, policy.Compile(state), nil}
 		for _, p := range packets(g, c, perCluster) {
 			for d, pod := range ends(c, p) {
 				if pod != nil && pod.Spec.NodeName == policytest.Node && v.decide(pod, d, p).Allow && !c.Judge(pod, d == policy.Ingress, p).Allow {
@@ -96,7 +96,7 @@ func TestInterest(t *testing.T) {
 			return !interest.All && !slices.Contains(interest.Namespaces, key.Namespace) && !slices.Contains(local, key)
 		})
 		left += all - len(state.Pods)
-		v := view{c, state, policy.Compile(state)}
+		v := view{c, state, policy.Compile(state), nil}
 		for _, p := range g.CalicoPackets(c, perCluster) {
 			for d, pod := range ends(c, p) {
 				if pod == nil || pod.Spec.NodeName != policytest.Node {
@@ -124,11 +124,12 @@ type view struct {
 	*policytest.Cluster
 	policy.State
 	*policy.Compiled
+	judge *policy.Judge // of clusters with a host endpoint
 }
 
 func newView(c *policytest.Cluster) view {
 	state := c.State()
-	return view{c, state, policy.Compile(state)}
+	return view{c, state, policy.Compile(state), nil}
 }
 
 // wrong says in which way the ruleset, or the explanation, and the reference disagree on a packet, empty if they agree.

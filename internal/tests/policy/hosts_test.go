@@ -48,7 +48,18 @@ func TestHosts(t *testing.T) {
 func newHostView(c *policytest.Cluster) view {
 	state := c.State()
 	state.Node = policytest.Node
-	return view{c, state, policy.Compile(state)}
+	selection := policy.Select(state)
+	return view{c, state, selection.Compile(), policy.NewJudge(selection, state.Pods)}
+}
+
+// judged is what flow records say of a packet.
+func (v view) judged(stage policy.Stage, d policy.Direction, p policytest.Packet) policy.Verdict {
+	own, peer := p.To, p.From
+	if d == policy.Egress {
+		own, peer = peer, own
+	}
+	judged, _ := v.judge.JudgeHost("uplink", stage, d, own, peer, coreOf(p))
+	return judged.Verdict
 }
 
 func (v view) host(stage policy.Stage, d policy.Direction, p policytest.Packet) policy.Verdict {
@@ -71,6 +82,9 @@ func (v view) wrongHost(stage policy.Stage, d policy.Direction, p policytest.Pac
 	}
 	if untracked := stage == policy.Untracked && want.Allow && want.Kind != ""; got.NoTrack != untracked || got.Allow != want.Allow || !got.Allow && got.By != id {
 		return fmt.Sprintf("%s of host endpoint %s, stage %d: %+v, the reference says %+v", d, h.Name, stage, got, want)
+	}
+	if judged := v.judged(stage, d, p); judged != got {
+		return fmt.Sprintf("%s of host endpoint %s, stage %d: judged as %+v, but it is %+v", d, h.Name, stage, judged, got)
 	}
 	return ""
 }
