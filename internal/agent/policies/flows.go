@@ -24,7 +24,7 @@ func (w *Worker) sweeps(ctx context.Context) {
 			return
 		case <-w.sweepWanted:
 		}
-		ended, err := w.sweep()
+		ended, err := w.sweep(ctx)
 		if reported.New(err) {
 			w.Log.Warn("cannot end connections that policies forbid", "err", err)
 		}
@@ -39,7 +39,7 @@ func (w *Worker) sweeps(ctx context.Context) {
 }
 
 // sweep judges the tracked connections of this node's pods, and makes the kernel forget those that are denied.
-func (w *Worker) sweep() (ended int, err error) {
+func (w *Worker) sweep(ctx context.Context) (ended int, err error) {
 	addrs, err := w.Kernel.Addrs(0, netlinkx.FamilyAll)
 	if err != nil {
 		return 0, fmt.Errorf("list this node's addresses: %w", err)
@@ -52,7 +52,7 @@ func (w *Worker) sweep() (ended int, err error) {
 		w.mu.RLock()
 		defer w.mu.RUnlock()
 		return w.denied(f, own)
-	})
+	}, func(all []netlinkx.Flow) error { return w.Engine.End(ctx, all) })
 	w.note(func(s *Seen) { s.Ended += uint64(ended) })
 	return ended, err
 }

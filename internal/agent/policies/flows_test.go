@@ -135,3 +135,53 @@ func TestConnectionsBeforeAPodIsKnownEnd(t *testing.T) {
 	eventually(t, soon, "the stranger is known as a pod", func() bool { return w.Seen().Members == 1 })
 	eventually(t, soon, "its connection has ended", func() bool { return w.Seen().Ended == 1 })
 }
+
+// talk makes a connection of UDP that lives until the test ends: the client sends first, then both send all the time.
+func talk(t *testing.T, client, server *pod, port string) *stream {
+	t.Helper()
+	s := &stream{}
+	near, far := net.JoinHostPort(client.addr.String(), port), net.JoinHostPort(server.addr.String(), port)
+	sends := func(from *net.UDPConn, to string) {
+		for {
+			if _, err := from.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(to)); err != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	counts := func(at *net.UDPConn, arrived *atomic.Int64, first func()) {
+		for b := make([]byte, 100); ; {
+			if _, err := at.Read(b); err != nil {
+				return
+			}
+			if arrived.Add(1) == 1 {
+				go first()
+			}
+		}
+	}
+	c, l := client.ListenUDP(t, near), server.ListenUDP(t, far)
+	t.Cleanup(func() { c.Close(); l.Close() })
+	go counts(l, &s.toServer, func() { sends(l, near) })
+	go counts(c, &s.toClient, func() {})
+	go sends(c, far)
+	return s
+}
+
+// The next answer of a connection of UDP that has ended would begin one that the policy allows, with the packets that it denies for answers.
+func TestAnswersDoNotBeginEndedConnections(t *testing.T) {
+	n := newNode(t)
+	server := n.start(t, "server", "10.90.15.1")
+	client, other := n.start(t, "client", "10.90.15.2"), n.start(t, "other", "10.90.15.3")
+	w, _ := n.work(t)
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
+	s, kept := talk(t, other, server, "7001"), talk(t, client, server, "7002")
+	eventually(t, soon, "both ends send", func() bool { return s.toClient.Load() > 10 && kept.toClient.Load() > 10 })
+	n.policy(t, "allow", allowApp)
+	eventually(t, soon, "ended", func() bool { return w.Seen().Ended == 1 })
+	time.Sleep(200 * time.Millisecond)
+	if s.flows(time.Second) || !kept.flows(time.Second) {
+		t.Error("it goes on, or another has ended")
+	}
+	n.remove(t, n.policyPath(), "allow")
+	eventually(t, soon, "allowed again", func() bool { return s.flows(100 * time.Millisecond) })
+}

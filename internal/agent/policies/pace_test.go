@@ -17,6 +17,7 @@ import (
 
 // slowEngine takes its time for each pass, and always has an event.
 type slowEngine struct {
+	policies.Engine
 	takes  time.Duration
 	events chan struct{}
 	passes atomic.Int64

@@ -50,6 +50,7 @@ type Engine interface {
 	Probe(ctx context.Context) error
 	Sync(ctx context.Context, rules *policy.Ruleset, touched []netip.Addr) (netpol.Stats, error)
 	Remove(ctx context.Context) error
+	End(ctx context.Context, flows []netlinkx.Flow) error
 	Events(ctx context.Context) (<-chan struct{}, error)
 }
 

@@ -73,10 +73,23 @@ type Flow struct {
 }
 
 // DeleteFlowsIf makes the kernel forget the connections that doomed says it of, and returns how many they were. doomed may be called more
-// than once for one. A kernel that tracks no connections has nothing to forget.
-func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool) (deleted int, err error) {
+// than once for one. first, if it is not nil, is told of them before; after its error none is forgotten. A kernel that tracks no connections has
+// nothing to forget.
+func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool, first func([]Flow) error) (deleted int, err error) {
 	deleted, err = c.deleteFlows(func(t tracker, _ int) ([]flow, error) {
-		return t.list(FamilyAll, nil, func(f flow, attrs []byte) bool { return doomed(f.public(attrs)) })
+		var told []Flow
+		found, err := t.list(FamilyAll, nil, func(f flow, attrs []byte) bool {
+			public := f.public(attrs)
+			if !doomed(public) {
+				return false
+			}
+			told = append(told, public)
+			return true
+		})
+		if err == nil && len(found) > 0 && first != nil {
+			err = first(told)
+		}
+		return found, err
 	})
 	if err != nil {
 		return deleted, fmt.Errorf("forget connections: %w", err)

@@ -190,13 +190,13 @@ func TestDeleteFlowsIf(t *testing.T) {
 		_, err = conn.Write([]byte{128, 3, 0, 0, 0, 1, 0, 1}) // an echo request, code 3
 		return errors.Join(err, conn.SetDeadline(time.Now().Add(5*time.Second)), second(conn.Read(make([]byte, 1500))))
 	})
-	var seen []netlinkx.Flow
+	var seen, told []netlinkx.Flow
 	n, err := node.Conn.DeleteFlowsIf(func(f netlinkx.Flow) bool {
 		seen = append(seen, f)
 		return f.Server.Is4()
-	})
-	if err != nil || n != 2 {
-		t.Fatalf("%d deleted, %v; seen %+v", n, err, seen)
+	}, func(all []netlinkx.Flow) error { told = all; return nil })
+	if err != nil || n != 2 || len(told) != 2 || !told[0].Server.Is4() {
+		t.Fatalf("%d deleted, %v; told of %+v; seen %+v", n, err, told, seen)
 	}
 	want4 := netlinkx.Flow{Client: netip.MustParseAddr("192.0.2.2"), Server: netip.MustParseAddr("10.65.0.2"), Protocol: 17, Port: 53, SourcePort: 4000}
 	want6 := netlinkx.Flow{Client: netip.MustParseAddr("fd00:2::2"), Server: netip.MustParseAddr("fd00:65::2"), Protocol: 17, Port: 53, SourcePort: 4002}

@@ -1,6 +1,9 @@
 package netpol
 
 import (
+	"slices"
+	"time"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/nft"
@@ -43,6 +46,26 @@ var neighbours = nft.Set{Name: neighboursSet, Key: []nft.Type{nft.ICMPv6Type}, E
 	{First: "\x82"}, {First: "\x83"}, {First: "\x84"}, {First: "\x85"}, {First: "\x87"}, {First: "\x88"},
 }}
 
+// endedTime is longer than who sends to somebody silent by UDP waits for an answer, 30 s by QUIC.
+const endedTime = time.Minute
+
+// ended have, by family, the answers to connections of UDP that End was told of: source, destination and their ports. As packets of UDP do not tell
+// which end has begun, the next answer would begin a connection that may be allowed, to which the denied packets are answers.
+var ended = [2]nft.Set{endedSet("ended4", nft.IPv4), endedSet("ended6", nft.IPv6)}
+
+func endedSet(name string, f nft.Family) nft.Set {
+	return nft.Set{Name: name, Key: []nft.Type{f.Addr, f.Addr, nft.Port, nft.Port}, Timeout: endedTime}
+}
+
+// dropEnded are rules for packets that begin a connection.
+func dropEnded() (rules []nft.Rule) {
+	for i, f := range families {
+		rules = append(rules, nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), f.Is(),
+			nft.In(ended[i].Name, f.Src, f.Dest, nft.SrcPort, nft.DestPort), nft.Do(nft.Drop)))
+	}
+	return rules
+}
+
 // The comments of rules that drop without a policy.
 const (
 	unknownLink  = "unknown link"
@@ -67,7 +90,7 @@ func baseChains(linkPrefix string) []nft.Chain {
 		return nft.Chain{Name: name, Hook: &nft.Hook{Type: nft.Filter, Number: hook, Priority: priority}, Rules: rules}
 	}
 	return []nft.Chain{
-		base(egressChain, nft.Forward, egressPriority, append([]nft.Rule{known}, dispatch(policy.Egress, nft.InLink)...)...),
+		base(egressChain, nft.Forward, egressPriority, slices.Concat([]nft.Rule{known}, dropEnded(), dispatch(policy.Egress, nft.InLink))...),
 		base(ingressChain, nft.Forward, ingressPriority, append([]nft.Rule{known}, dispatch(policy.Ingress, nft.OutLink)...)...),
 		base(toHostChain, nft.Input, toHostPriority, append(toHost, dispatch(policy.Egress, nft.InLink)...)...),
 	}
@@ -86,5 +109,5 @@ func shutChains(linkPrefix string) []nft.Chain {
 
 // baseSets are the sets that the base chains use.
 func baseSets() []nft.Set {
-	return []nft.Set{linkSets[policy.Ingress], linkSets[policy.Egress], closed, neighbours}
+	return []nft.Set{linkSets[policy.Ingress], linkSets[policy.Egress], closed, neighbours, ended[0], ended[1]}
 }

@@ -494,6 +494,36 @@ func verdicts(steps []policy.Step) (all []policy.Verdict) {
 	return all
 }
 
+// End keeps connections of UDP from beginning anew by an answer, for endedTime, of which the kernel is then made to forget.
+func (e *Engine) End(ctx context.Context, flows []netlinkx.Flow) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.have == nil {
+		return errNotKnown
+	}
+	var answers [2][]nft.Element
+	for _, f := range flows {
+		if f.Protocol == unix.IPPROTO_UDP && len(answers[0])+len(answers[1]) < mostEnded {
+			key := nft.Key(nft.AddrKey(f.Server), nft.AddrKey(f.Client), nft.PortKey(f.Port), nft.PortKey(f.SourcePort))
+			answers[familyOf(f.Server)] = append(answers[familyOf(f.Server)], nft.Element{First: key})
+		}
+	}
+	c := e.table.Change()
+	for i, set := range ended {
+		c.Add(set, answers[i])
+	}
+	if err := e.commit(ctx, c, &Stats{}); err != nil {
+		return fmt.Errorf("keep connections of UDP from beginning anew: %w", err)
+	}
+	return nil
+}
+
+// mostEnded bounds what one End keeps: the set has no room of its own, and a large load keeps the kernel from making any.
+const mostEnded = 10_000
+
+// errNotKnown: try again after the next Sync.
+var errNotKnown = errors.New("the nftables table is not known")
+
 // Remove removes the table: every packet passes then.
 func (e *Engine) Remove(ctx context.Context) error {
 	e.mu.Lock()

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -151,7 +152,7 @@ func TestSync(t *testing.T) {
 		rs.Closed = false
 		mustSync(t, e, rs)
 		steady(t, ns, e, rs)
-		if text := list(t, ns); strings.Contains(text, "office") || strings.Contains(text, "udp") {
+		if text := list(t, ns); strings.Contains(text, "office") || strings.Contains(text, "default/udp") {
 			t.Errorf("chains and sets stay that nothing uses:\n%s", text)
 		}
 	})
@@ -525,4 +526,35 @@ func TestNames(t *testing.T) {
 	if n := strings.Count(list(t, ns), "chain deny-"); n != 2 {
 		t.Errorf("%d chains deny, want 2", n)
 	}
+}
+
+// TestEnd: answers to connections of UDP that were ended are kept for a time, of both families, and by the next agent.
+func TestEnd(t *testing.T) {
+	ns := netnstest.New(t)
+	e := newEngine(t, ns)
+	flow := func(client, server string, protocol uint8) netlinkx.Flow {
+		return netlinkx.Flow{Client: addr(client), Server: addr(server), Protocol: protocol, Port: 53, SourcePort: 4000}
+	}
+	flows := []netlinkx.Flow{flow("10.0.0.1", "10.0.0.2", policy.UDP), flow("fd00::1", "fd00::2", policy.UDP), flow("10.0.0.3", "10.0.0.4", policy.TCP)}
+	if err := e.End(t.Context(), flows); err == nil {
+		t.Error("no error without a table")
+	}
+	mustSync(t, e, sample())
+	for range 2 {
+		if err := e.End(t.Context(), flows); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := func() {
+		t.Helper()
+		text := list(t, ns)
+		for want, count := range map[string]int{"10.0.0.2 . 10.0.0.1 . 53 . 4000": 1, "fd00::2 . fd00::1 . 53 . 4000": 1, "10.0.0.3": 0} {
+			if got := strings.Count(text, want); got != count {
+				t.Errorf("%q is there %d times, want %d", want, got, count)
+			}
+		}
+	}
+	kept()
+	steady(t, ns, e, sample())
+	kept()
 }

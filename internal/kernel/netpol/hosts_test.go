@@ -383,7 +383,7 @@ func TestUntracked(t *testing.T) {
 	reaches(t, true, h.outside, nodeAddr, 80)
 	reaches(t, false, h.outside, nodeAddr, 81)
 	tracked := map[uint16]bool{}
-	_, err := h.node.Conn.DeleteFlowsIf(func(f netlinkx.Flow) bool { tracked[f.Port] = true; return false })
+	_, err := h.node.Conn.DeleteFlowsIf(func(f netlinkx.Flow) bool { tracked[f.Port] = true; return false }, nil)
 	errtest.Must(t, err)
 	if tracked[80] {
 		t.Errorf("tracked are %v", tracked)

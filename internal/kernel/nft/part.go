@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
@@ -81,7 +82,9 @@ type Set struct {
 	Interval bool
 	// Size is how many elements there may be at most, for sets that become large: the kernel makes room at once, and refuses more with
 	// ENFILE. 0: it makes room as elements come, and a large transaction is slow.
-	Size     uint32
+	Size uint32
+	// Timeout is how long elements stay; 0: until they are deleted.
+	Timeout  time.Duration
 	Elements []Element
 }
 

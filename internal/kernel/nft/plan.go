@@ -89,6 +89,10 @@ func (s Set) kind() setKind {
 	if s.Value != (Type{}) {
 		k.flags |= unix.NFT_SET_MAP
 	}
+	if s.Timeout > 0 {
+		k.flags |= unix.NFT_SET_TIMEOUT
+		k.timeout = true
+	}
 	return k
 }
 
@@ -240,6 +244,9 @@ func (b *batch) newSet(s Set) {
 	if s.Value != (Type{}) {
 		a.Number(unix.NFTA_SET_DATA_TYPE, s.Value.number)
 		a.Number(unix.NFTA_SET_DATA_LEN, uint32(s.Value.size))
+	}
+	if kind.timeout {
+		a.Add(unix.NFTA_SET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(s.Timeout.Milliseconds())))
 	}
 	a.Number(unix.NFTA_SET_ID, b.sets)
 	if kind.flags&setConcat != 0 || s.Size > 0 {
