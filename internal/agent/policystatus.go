@@ -110,10 +110,30 @@ func (d *deniedCounters) Collect(ch chan<- prometheus.Metric) {
 	defer d.mu.Unlock()
 	if counters, err := d.read(ctx); err == nil {
 		for by, c := range counters {
-			series := d.dropped.WithLabelValues(by.Direction.String(), by.By.Kind, by.By.Namespace, by.By.Name, by.Reason)
-			series.Add(float64(grown(d.last[by], c.Packets)))
+			d.dropped.WithLabelValues(labelsOf(by)...).Add(float64(grown(d.last[by], c.Packets)))
 			d.last[by] = c.Packets
 		}
+		d.forget(counters)
 	}
 	d.dropped.Collect(ch)
+}
+
+// mostDenied is how many series there may be of policies that have gone: tenants may make and delete policies for ever.
+const mostDenied = 2000
+
+// forget drops series of which the kernel has no counter any more, if there are many.
+func (d *deniedCounters) forget(counters map[netpol.Denied]nft.Counter) {
+	if len(d.last)-len(counters) <= mostDenied {
+		return
+	}
+	for by := range d.last {
+		if _, there := counters[by]; !there {
+			d.dropped.DeleteLabelValues(labelsOf(by)...)
+			delete(d.last, by)
+		}
+	}
+}
+
+func labelsOf(by netpol.Denied) []string {
+	return []string{by.Direction.String(), by.By.Kind, by.By.Namespace, by.By.Name, by.Reason}
 }
