@@ -47,6 +47,41 @@ type NodeControllerConfig struct {
 	SyncLabels string `json:"syncLabels,omitempty"`
 	// LeakGracePeriod is how long an address must look unused before it is freed: a time such as 15m; 0 is never.
 	LeakGracePeriod string `json:"leakGracePeriod,omitempty"`
+	// HostEndpoint makes HostEndpoints of nodes.
+	HostEndpoint *AutoHostEndpointConfig `json:"hostEndpoint,omitempty"`
+}
+
+// AutoHostEndpointConfig says which HostEndpoints the node controller makes, keeps and removes.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type AutoHostEndpointConfig struct {
+	// AutoCreate makes them. Disabled, the default, removes those that it made.
+	// +kubebuilder:validation:Enum=Enabled;Disabled
+	AutoCreate string `json:"autoCreate,omitempty"`
+	// CreateDefaultHostEndpoint makes one for each node, of all its interfaces; the default is Enabled.
+	// +kubebuilder:validation:Enum=Enabled;Disabled
+	CreateDefaultHostEndpoint string `json:"createDefaultHostEndpoint,omitempty"`
+	// Templates make more, of the interfaces with certain addresses.
+	Templates []HostEndpointTemplate `json:"templates,omitempty"`
+}
+
+// HostEndpointTemplate makes a HostEndpoint of each node that it selects.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type HostEndpointTemplate struct {
+	// GenerateName follows the node's name in the HostEndpoint's.
+	// +kubebuilder:validation:MaxLength=253
+	GenerateName string `json:"generateName,omitempty"`
+	// NodeSelector selects nodes by their labels.
+	NodeSelector string `json:"nodeSelector,omitempty"`
+	// InterfaceCIDRs are the ranges of which a node's addresses are expected; a node without such an address gets no HostEndpoint.
+	InterfaceCIDRs []string `json:"interfaceCIDRs,omitempty"`
+	// InterfacePattern is a regular expression for names of interfaces. It is not provided: nodes do not tell which they have.
+	InterfacePattern string `json:"interfacePattern,omitempty"`
+	// Labels are added to those of the node, and precede them.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Annotations are those of the HostEndpoint.
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // KubeControllersConfigurationStatus is what the controllers say of their settings.

@@ -18,7 +18,7 @@ import (
 )
 
 // Inventory keeps a View of the whole cluster's addresses up to date, as the controllers need it: 30,000 pods in a few ten megabytes.
-// Of handles it follows the names alone, of Nodes the metadata.
+// Of handles it follows the names alone.
 type Inventory struct {
 	feed
 	nodes        *objectStore[inventory.Node]
@@ -46,7 +46,7 @@ func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inven
 	w := &Inventory{feed: feed, changed: make(chan struct{}, 1), nodeEnd: make(chan struct{}, 1)}
 	w.makeStores()
 	err = errors.Join(
-		add(&w.feed, source[inventory.Node]{partial: true, proof: true}, w.nodes),
+		add(&w.feed, source[inventory.Node]{proof: true, pages: podPage}, w.nodes),
 		add(&w.feed, source[inventory.Pod]{proof: true, pages: podPage}, w.pods),
 	)
 	if !inKubernetes { // Probe asks for it
@@ -88,7 +88,8 @@ func (w *Inventory) makeStores() {
 
 // sameInventoryNode compares what is kept of Nodes: kubelets write theirs all the time.
 func sameInventoryNode(before, after *inventory.Node) bool {
-	if before.UID != after.UID || len(before.Tunnels) != len(after.Tunnels) || !sameMeta(&before.Meta, &after.Meta) {
+	if before.UID != after.UID || len(before.Tunnels) != len(after.Tunnels) || !sameMeta(&before.Meta, &after.Meta) ||
+		!slices.Equal(before.Stated, after.Stated) || !slices.Equal(before.Internal, after.Internal) {
 		return false
 	}
 	for kind, a := range before.Tunnels {

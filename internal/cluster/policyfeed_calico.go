@@ -102,6 +102,11 @@ func (f *PolicyFeed) refreshCalico(v *CalicoView) {
 	}
 }
 
+// HostEndpoints returns all, in no particular order; false before they have been listed. They are not to be changed. Take is not told of the call.
+func (f *PolicyFeed) HostEndpoints() ([]*api.CalicoHostEndpoint, bool) {
+	return f.calico.endpoints.each(), f.calico.endpoints.isFull()
+}
+
 func renew[T any](f *PolicyFeed, what part, from *objectStore[T], to *[]*T) {
 	if f.stale&what != 0 {
 		*to = from.each()

@@ -68,6 +68,7 @@ type Controllers struct {
 	elector *Elector
 	sweeper gc.Sweeper
 	keeper  *housekeeping
+	hosts   *hostKeeper // of Kubernetes as the datastore
 	etcd    *etcdKeeper // nil without etcd
 	board   *board
 
@@ -95,6 +96,10 @@ func New(deps Deps) *Controllers {
 	if deps.Etcd != nil {
 		addresses = &limited{deps.Etcd, limiter}
 		c.etcd = &etcdKeeper{store: deps.Etcd, cluster: cluster, log: deps.Log}
+	}
+	c.hosts = &hostKeeper{store: cluster, log: deps.Log}
+	if deps.PolicyFeed != nil {
+		c.hosts.feed = deps.PolicyFeed
 	}
 	c.sweeper = gc.Sweeper{IPAM: addresses, Cluster: cluster, Client: ipam.NewClient(addresses, time.Now), Log: deps.Log}
 	c.board.status = Status{Identity: deps.Identity, Started: time.Now()}
@@ -283,7 +288,7 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 	defer cancel()
 	var errs []error
 	if c.etcd == nil {
-		errs = append(errs, c.keeper.sync(ctx, v, c.configuration(), s, time.Now()))
+		errs = append(errs, c.keeper.sync(ctx, v, c.configuration(), s, time.Now()), c.keepHosts(ctx, v, s.Hosts))
 	} else {
 		errs = append(errs, c.etcd.sync(ctx, v, s))
 	}
@@ -296,6 +301,12 @@ func (c *Controllers) act(v *inventory.View, d *gc.Decision, s Settings, warning
 			"affinities", report.Affinities, "completed", report.Confirmed, "spared", report.Spared)
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Controllers) keepHosts(ctx context.Context, v *inventory.View, s HostSettings) error {
+	problems, err := c.hosts.sync(ctx, v, s)
+	c.board.change(func(s *Status) { s.HostEndpoints = problems })
+	return err
 }
 
 // warn writes Events about pools that are exhausted or will be, and about damaged blocks.

@@ -122,6 +122,7 @@ func TestSettings(t *testing.T) {
 	minute := time.Minute
 	no := false
 	obj := defaultConfiguration()
+	off, asked := HostSettings{Auto: disabled, Default: true}, &api.AutoHostEndpointConfig{AutoCreate: enabled, CreateDefaultHostEndpoint: disabled}
 	for _, tc := range []struct {
 		what string
 		env  config.Controllers
@@ -129,18 +130,25 @@ func TestSettings(t *testing.T) {
 		want Settings
 		err  string
 	}{
-		{"nothing", config.Controllers{}, nil, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true}, ""},
-		{"Calico's defaults", config.Controllers{}, obj, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true}, ""},
-		{"the environment wins", config.Controllers{Grace: &minute, Compaction: new(time.Duration), SyncLabels: &no}, obj, Settings{5 * time.Minute, time.Minute, 0, false}, ""},
+		{"nothing", config.Controllers{}, nil, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}}, ""},
+		{"Calico's defaults", config.Controllers{}, obj, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, off}, ""},
+		{"the environment wins", config.Controllers{Grace: &minute, Compaction: new(time.Duration), SyncLabels: &no, HostEndpoints: enabled}, obj,
+			Settings{5 * time.Minute, time.Minute, 0, false, HostSettings{Auto: enabled, Default: true}}, ""},
 		{"the object", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
-			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{LeakGracePeriod: "0s", ReconcilerPeriod: "soon", SyncLabels: "Disabled"}},
-		}}, Settings{5 * time.Minute, 0, 10 * time.Minute, false}, `spec.controllers.node.reconcilerPeriod "soon"`},
+			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{LeakGracePeriod: "0s", ReconcilerPeriod: "soon", SyncLabels: "Disabled", HostEndpoint: asked}},
+		}}, Settings{5 * time.Minute, 0, 10 * time.Minute, false, HostSettings{Auto: enabled}}, `spec.controllers.node.reconcilerPeriod "soon"`},
+		{"a word that is none", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
+			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{HostEndpoint: &api.AutoHostEndpointConfig{AutoCreate: "yes"}}},
+		}}, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}}, `spec.controllers.node.hostEndpoint.autoCreate "yes"`},
 	} {
 		got, err := effective(&tc.env, tc.obj)
-		if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+		if !cmp.Equal(got, tc.want) || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: %+v, %v; want %+v", tc.what, got, err, tc.want)
 		}
 	}
+	s := Settings{Hosts: HostSettings{Auto: enabled, Templates: []api.HostEndpointTemplate{{GenerateName: "t"}}}}
+	want := &api.AutoHostEndpointConfig{AutoCreate: enabled, CreateDefaultHostEndpoint: disabled, Templates: s.Hosts.Templates}
+	difftest.Want(t, "in the status", want, s.running().Controllers.Node.HostEndpoint)
 }
 
 func TestJoinLabels(t *testing.T) {

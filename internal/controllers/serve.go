@@ -33,8 +33,11 @@ type Status struct {
 	Freed   int    `json:"freed"`
 	Removed int    `json:"removed"`
 	Error   string `json:"error,omitempty"`
-	Grace   string `json:"leakGracePeriod"`
-	Period  string `json:"reconcilerPeriod"`
+	// HostEndpoints is what is not as it was asked for of the host endpoints of nodes.
+	HostEndpoints []string `json:"hostEndpoints,omitempty"`
+
+	Grace  string `json:"leakGracePeriod"`
+	Period string `json:"reconcilerPeriod"`
 }
 
 // stuckAfter is how long after the begin of a pass the process is not alive any more: longer than a sweep may take.

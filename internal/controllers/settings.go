@@ -14,6 +14,7 @@ import (
 type Settings struct {
 	Period, Grace, Compaction time.Duration
 	SyncLabels                bool
+	Hosts                     HostSettings
 }
 
 // Calico's defaults.
@@ -32,11 +33,12 @@ func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (
 			node = *obj.Spec.Controllers.Node
 		}
 	}
-	var errs [3]error
-	s := Settings{SyncLabels: node.SyncLabels != "Disabled"}
+	var errs [4]error
+	s := Settings{SyncLabels: node.SyncLabels != disabled}
 	s.Period, errs[0] = chooseTime(env.Period, node.ReconcilerPeriod, defaultPeriod, "spec.controllers.node.reconcilerPeriod")
 	s.Grace, errs[1] = chooseTime(env.Grace, node.LeakGracePeriod, defaultGrace, "spec.controllers.node.leakGracePeriod")
 	s.Compaction, errs[2] = chooseTime(env.Compaction, spec.EtcdV3CompactionPeriod, defaultCompaction, "spec.etcdV3CompactionPeriod")
+	s.Hosts, errs[3] = hostSettings(env.HostEndpoints, obj != nil, node.HostEndpoint)
 	if env.SyncLabels != nil {
 		s.SyncLabels = *env.SyncLabels
 	}
@@ -44,6 +46,22 @@ func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (
 		s.Period = defaultPeriod
 	}
 	return s, errors.Join(errs[:]...)
+}
+
+// hostSettings merges those of host endpoints. While there is no object it is not known what an administrator wants.
+func hostSettings(env string, known bool, of *api.AutoHostEndpointConfig) (s HostSettings, err error) {
+	if of == nil {
+		of = &api.AutoHostEndpointConfig{}
+	}
+	s = HostSettings{Auto: env, Default: of.CreateDefaultHostEndpoint != disabled, Templates: of.Templates}
+	switch auto := cmp.Or(of.AutoCreate, disabled); {
+	case s.Auto != "" || !known:
+	case auto == enabled || auto == disabled:
+		s.Auto = auto
+	default:
+		err = fmt.Errorf("spec.controllers.node.hostEndpoint.autoCreate %q must be %s or %s: host endpoints stay as they are", auto, enabled, disabled)
+	}
+	return s, err
 }
 
 // chooseTime returns the environment's value, else the object's, else the default.
@@ -66,7 +84,8 @@ func defaultConfiguration() *api.KubeControllersConfiguration {
 		Spec: api.KubeControllersConfigurationSpec{
 			LogSeverityScreen: "Info", HealthChecks: "Enabled", EtcdV3CompactionPeriod: text(defaultCompaction), PrometheusMetricsPort: &port,
 			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{
-				ReconcilerPeriod: text(defaultPeriod), SyncLabels: "Enabled", LeakGracePeriod: text(defaultGrace),
+				ReconcilerPeriod: text(defaultPeriod), SyncLabels: enabled, LeakGracePeriod: text(defaultGrace),
+				HostEndpoint: &api.AutoHostEndpointConfig{AutoCreate: disabled, CreateDefaultHostEndpoint: enabled},
 			}},
 		},
 	}
@@ -74,10 +93,15 @@ func defaultConfiguration() *api.KubeControllersConfiguration {
 
 // running is the settings in the form of the object's status.
 func (s Settings) running() api.KubeControllersConfigurationSpec {
-	labels := map[bool]string{true: "Enabled", false: "Disabled"}[s.SyncLabels]
+	word := map[bool]string{true: enabled, false: disabled}
 	spec := defaultConfiguration().Spec
 	spec.EtcdV3CompactionPeriod = text(s.Compaction)
-	*spec.Controllers.Node = api.NodeControllerConfig{ReconcilerPeriod: text(s.Period), SyncLabels: labels, LeakGracePeriod: text(s.Grace)}
+	*spec.Controllers.Node = api.NodeControllerConfig{
+		ReconcilerPeriod: text(s.Period), SyncLabels: word[s.SyncLabels], LeakGracePeriod: text(s.Grace),
+		HostEndpoint: &api.AutoHostEndpointConfig{
+			AutoCreate: cmp.Or(s.Hosts.Auto, disabled), CreateDefaultHostEndpoint: word[s.Hosts.Default], Templates: s.Hosts.Templates,
+		},
+	}
 	return spec
 }
 

@@ -23,8 +23,8 @@ func networkSet(m *api.Meta, texts []string) (NetworkSet, []string) {
 	return NetworkSet{Namespace: m.Namespace, Name: m.Name, Labels: names.Labels(m), Nets: nets}, r.problems
 }
 
-// profileAllows is the one Profile that is there without an object: what no policy decides is allowed.
-const profileAllows = "projectcalico-default-allow"
+// ProfileAllows is the one Profile that is there without an object: what no policy decides is allowed.
+const ProfileAllows = "projectcalico-default-allow"
 
 // mostInterface is how long a name of an interface may be.
 const mostInterface = 15
@@ -35,8 +35,8 @@ func FromCalicoHostEndpoint(h *api.CalicoHostEndpoint) (HostEndpoint, []string) 
 	r := &reader{}
 	to := HostEndpoint{Name: h.Name, Labels: names.Labels(&h.Meta), Node: h.Spec.Node, Interface: h.Spec.InterfaceName}
 	if len(h.Spec.Profiles) > 0 {
-		to.Allows = h.Spec.Profiles[0] == profileAllows || r.problem("spec.profiles[0]", h.Spec.Profiles[0],
-			"is not known, so that what no policy decides is denied: use "+profileAllows+", or a GlobalNetworkPolicy")
+		to.Allows = h.Spec.Profiles[0] == ProfileAllows || r.problem("spec.profiles[0]", h.Spec.Profiles[0],
+			"is not known, so that what no policy decides is denied: use "+ProfileAllows+", or a GlobalNetworkPolicy")
 	}
 	if len(to.Interface) > mostInterface {
 		r.problem("spec.interfaceName", to.Interface, "is no name of an interface, so that the endpoint is an address in rules alone: give up to 15 characters, or *")

@@ -93,6 +93,15 @@ func (d directory) inherit(x *selectable) {
 	}
 }
 
+// Belonging reports whether Calico tells by a label to which namespace, service account or orchestrator something belongs.
+func Belonging(key string) bool {
+	switch key {
+	case labelNamespace, labelOrchestrator, labelAccount, labelName:
+		return true
+	}
+	return strings.HasPrefix(key, ofNamespacePrefix) || strings.HasPrefix(key, ofAccountPrefix)
+}
+
 func prefixed(all map[string]string, prefix string, from map[string]string) {
 	for key, value := range from {
 		all[prefix+key] = value

@@ -28,11 +28,13 @@ type Controllers struct {
 	NodeGrace  time.Duration  `env:"TORTIE_NODE_GRACE_PERIOD" default:"10s" help:"How long a Node must be gone before its addresses are freed."`
 	Compaction *time.Duration `env:"COMPACTION_PERIOD" default:"" help:"How often etcd is compacted; 0 is never; empty: the object's, else 10m."`
 	SyncLabels *bool          `env:"SYNC_NODE_LABELS" default:"" help:"With etcd: whether nodes' labels are copied from Kubernetes to Calico; empty: the object's, else true."`
-	Rate       int            `env:"TORTIE_API_RATE" default:"100" is:"1-10000" help:"Most requests per second to the datastore while cleaning up."`
-	LogLevel   slog.Level     `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
-	Pools      Pools
-	NoPolicy   bool              // the agents enforce none
-	Set        map[string]string // the variables that were set, for the object's status
+	// HostEndpoints is Enabled, Disabled or empty.
+	HostEndpoints string     `env:"AUTO_HOST_ENDPOINTS" default:"" help:"enabled or disabled: whether nodes get host endpoints; empty: the object's, else disabled."`
+	Rate          int        `env:"TORTIE_API_RATE" default:"100" is:"1-10000" help:"Most requests per second to the datastore while cleaning up."`
+	LogLevel      slog.Level `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+	Pools         Pools
+	NoPolicy      bool              // the agents enforce none
+	Set           map[string]string // the variables that were set, for the object's status
 }
 
 // ControllersVariables are those of kube-controllers.
@@ -59,6 +61,9 @@ func LoadControllers(env Env) (Controllers, error) {
 	}
 	c.Pools, c.Set, c.NoPolicy = p.pools(raw.RawPools), setVariables(env, raw), !raw.Policy.Enforces()
 	c.Ignored = p.controllers(raw.Enabled)
+	if c.HostEndpoints != "" {
+		c.HostEndpoints = p.oneOf("AUTO_HOST_ENDPOINTS", c.HostEndpoints, "Disabled", "Enabled")
+	}
 	kind := cmp.Or(raw.Datastore, map[bool]string{true: "etcdv3", false: "kubernetes"}[c.Plugin.EtcdEndpoints != "" || c.Plugin.EtcdDiscoverySRV != ""])
 	c.Etcd = p.oneOf("DATASTORE_TYPE", kind, "kubernetes", "etcdv3") == "etcdv3"
 	return c, p.err()

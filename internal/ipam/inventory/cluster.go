@@ -12,16 +12,33 @@ import (
 // ResourceType implements api.Resource.
 func (*Node) ResourceType() api.Type { return (*api.Node)(nil).ResourceType() }
 
-// UnmarshalJSON reads a Node, or the metadata of one.
+// UnmarshalJSON reads a Node. Most of a Node is not decoded.
 func (n *Node) UnmarshalJSON(data []byte) error {
 	var obj struct {
-		Meta api.Meta `json:"metadata"`
+		Meta   api.Meta `json:"metadata"`
+		Status struct {
+			Addresses []api.NodeAddress `json:"addresses"`
+		} `json:"status"`
 	}
 	if err := json.Unmarshal(data, &obj); err != nil {
 		return err
 	}
 	*n = NewNode(obj.Meta)
+	for _, a := range (&api.Node{Status: api.NodeStatus{Addresses: obj.Status.Addresses}}).InternalIPs() {
+		n.Internal = append(n.Internal, a.Unmap())
+	}
 	return nil
+}
+
+// stated are the addresses that a Node's agent writes, IPv4's first.
+func stated(annotations map[string]string) (all []netip.Addr) {
+	for _, key := range []string{api.AnnotationIPv4Address, api.AnnotationIPv6Address} {
+		text, _, _ := strings.Cut(annotations[key], "/") // with or without the length of its network
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
 }
 
 // tunnelAnnotations are the annotations of a Node with its tunnels' addresses, by the type of the tunnel.
@@ -33,9 +50,9 @@ var tunnelAnnotations = map[string]string{
 	"projectcalico.org/IPv6WireguardInterfaceAddr": TypeWireGuardV6,
 }
 
-// NewNode returns the relevant parts of a Node.
+// NewNode returns the relevant parts of a Node's metadata.
 func NewNode(m api.Meta) Node {
-	n := Node{Meta: bare(m)}
+	n := Node{Meta: bare(m), Stated: stated(m.Annotations)}
 	for key, value := range m.Labels {
 		if n.Labels == nil {
 			n.Labels = make(map[string]string, len(m.Labels))

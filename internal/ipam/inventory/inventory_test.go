@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -112,6 +114,13 @@ func TestPodsAddresses(t *testing.T) {
 			t.Errorf("%s: reported %v, addresses (-want +got):\n%s", tc.pod, p.Reported, d)
 		}
 	}
+}
+
+func TestNodesAddresses(t *testing.T) {
+	var n Node
+	errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"a","annotations":{"projectcalico.org/IPv6Address":"fd00::1/64","projectcalico.org/IPv4Address":"10.0.0.1"}},
+		"status":{"addresses":[{"type":"Hostname","address":"a"},{"type":"InternalIP","address":"::ffff:10.0.0.1"},{"type":"InternalIP","address":"odd"},{"type":"ExternalIP","address":"10.0.0.9"}]}}`), &n))
+	difftest.Want(t, "stated", "[10.0.0.1 fd00::1] [10.0.0.1]", fmt.Sprint(n.Stated, n.Internal))
 }
 
 func TestJudge(t *testing.T) {

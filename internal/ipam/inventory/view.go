@@ -115,6 +115,8 @@ type Node struct {
 	api.Meta // without annotations
 	// Tunnels are the addresses of its tunnels, by the type that allocations of them have.
 	Tunnels map[string]netip.Addr
+	// Stated are the addresses by which its agent says it is reached, Internal those that its kubelet calls InternalIP.
+	Stated, Internal []netip.Addr
 }
 
 // Pod is a Kubernetes Pod.

@@ -1,0 +1,379 @@
+package controllers
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/api/selector"
+	"github.com/tortie-net/tortie/internal/app/nodeaddr"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+	"github.com/tortie-net/tortie/internal/policy"
+)
+
+// HostSettings say which host endpoints nodes get.
+type HostSettings struct {
+	// Auto is enabled or disabled; empty: it is not known which, and none is touched.
+	Auto string
+	// Default: each node gets one of all its interfaces.
+	Default   bool
+	Templates []api.HostEndpointTemplate
+}
+
+const enabled, disabled = "Enabled", "Disabled"
+
+// The label of the host endpoints that Calico's controllers make, and these. No other is touched.
+const labelCreatedBy, createdBy = "projectcalico.org/created-by", "calico-kube-controllers"
+
+const (
+	hostSuffix = "-auto-hep"
+	// maxHostName is what Kubernetes takes.
+	maxHostName = 253
+	// mostInternal bounds a node's InternalIPs: its kubelet may state any number, and every node has them in its sets.
+	mostInternal = 32
+)
+
+// hostPlan is what there is to write, and what is not as it was asked for.
+type hostPlan struct {
+	create, update, remove []*api.CalicoHostEndpoint
+	problems               []string
+}
+
+// planHosts compares the host endpoints that nodes should have with those that there are.
+func planHosts(s HostSettings, v *inventory.View, existing []*api.CalicoHostEndpoint) hostPlan {
+	p := hostPlanner{want: map[string]*api.CalicoHostEndpoint{}}
+	if s.Auto == enabled {
+		p.hostOwners = newHostOwners(v, existing)
+		p.demand(s, v.Nodes)
+	}
+	have := make(map[string]*api.CalicoHostEndpoint, len(existing))
+	for _, h := range existing {
+		have[h.Name] = h
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.want)) {
+		p.compare(have[name], p.want[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		h := have[name]
+		if p.want[name] == nil && isAutomatic(h) && (s.Auto == disabled || s.Auto == enabled && !p.keeps(h)) {
+			p.remove = append(p.remove, h)
+		}
+	}
+	return p.hostPlan
+}
+
+func isAutomatic(h *api.CalicoHostEndpoint) bool {
+	return names.Labels(&h.Meta)[labelCreatedBy] == createdBy
+}
+
+// hostPlanner makes a hostPlan.
+type hostPlanner struct {
+	hostPlan
+	hostOwners
+	want map[string]*api.CalicoHostEndpoint
+	// unsure: a template cannot be read. What it may have made of nodes that exist stays.
+	unsure bool
+}
+
+func (p *hostPlanner) problem(format string, args ...any) {
+	p.problems = append(p.problems, fmt.Sprintf(format, args...))
+}
+
+func (p *hostPlanner) keeps(h *api.CalicoHostEndpoint) bool { return p.unsure && p.nodes[h.Spec.Node] }
+
+// demand fills want. Of two host endpoints of one name the first counts, so that they do not replace each other.
+func (p *hostPlanner) demand(s HostSettings, nodes []inventory.Node) {
+	templates := p.templates(s.Templates)
+	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b inventory.Node) int { return strings.Compare(a.Name, b.Name) })
+	for i := range nodes {
+		n := &nodes[i]
+		own := p.own(n)
+		if s.Default {
+			p.add(n, &hostTemplate{}, policy.AllInterfaces, own)
+		}
+		for j := range templates {
+			t := &templates[j]
+			if addresses := t.within(own); t.nodes.Matches(n.Labels) && len(addresses) > 0 {
+				p.add(n, t, "", addresses)
+			}
+		}
+	}
+}
+
+func (p *hostPlanner) add(n *inventory.Node, t *hostTemplate, interfaceName string, addresses []netip.Addr) {
+	h := automaticHost(n, &t.HostEndpointTemplate, interfaceName, addresses)
+	if other := p.want[h.Name]; other != nil {
+		p.problem("HostEndpoint %s is not made of node %s: node %s, or another template, has one of that name: change generateName", h.Name, n.Name, other.Spec.Node)
+		return
+	}
+	p.want[h.Name] = h
+}
+
+// compare decides what becomes of a host endpoint, of which old, if not nil, is stored.
+func (p *hostPlanner) compare(old, want *api.CalicoHostEndpoint) {
+	switch {
+	case old == nil:
+		p.create = append(p.create, want)
+	case !isAutomatic(old):
+		p.problem("HostEndpoint %s has no label %s=%s, so it is not changed, and node %s gets no other: rename or delete it", old.Name, labelCreatedBy, createdBy, want.Spec.Node)
+	case !sameHost(old, want):
+		next := *want
+		next.Meta = old.Meta
+		next.Labels, next.Annotations = want.Labels, maps.Clone(old.Annotations)
+		setHostMeta(&next, names.Labels(&want.Meta), hostAnnotations(want))
+		p.update = append(p.update, &next)
+	}
+}
+
+func sameHost(a, b *api.CalicoHostEndpoint) bool {
+	return maps.Equal(names.Labels(&a.Meta), names.Labels(&b.Meta)) && maps.Equal(hostAnnotations(a), hostAnnotations(b)) &&
+		a.Spec.Node == b.Spec.Node && a.Spec.InterfaceName == b.Spec.InterfaceName && slices.Equal(a.Spec.ExpectedIPs, b.Spec.ExpectedIPs) &&
+		slices.Equal(a.Spec.Profiles, b.Spec.Profiles) && slices.Equal(a.Spec.Ports, b.Spec.Ports)
+}
+
+// automaticHost is the host endpoint of a node by a template, by none if that has no name.
+func automaticHost(n *inventory.Node, t *api.HostEndpointTemplate, interfaceName string, addresses []netip.Addr) *api.CalicoHostEndpoint {
+	labels := maps.Clone(n.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.DeleteFunc(labels, func(key, _ string) bool { return policy.Belonging(key) })
+	maps.Copy(labels, t.Labels)
+	labels[labelCreatedBy] = createdBy
+	h := &api.CalicoHostEndpoint{
+		Meta: api.Meta{Name: hostName(n.Name, t.GenerateName), Labels: map[string]string{labelCreatedBy: createdBy}},
+		Spec: api.CalicoHostEndpointSpec{Node: n.Name, InterfaceName: interfaceName, Profiles: []string{policy.ProfileAllows}},
+	}
+	for _, a := range addresses {
+		h.Spec.ExpectedIPs = append(h.Spec.ExpectedIPs, a.String())
+	}
+	setHostMeta(h, labels, t.Annotations)
+	return h
+}
+
+// hostName returns Calico's name: one that is too long is replaced by a hash of it.
+func hostName(node, template string) string {
+	name := node + hostSuffix
+	if template != "" {
+		name = node + "-" + template + hostSuffix
+	}
+	if len(name) <= maxHostName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	text := strings.NewReplacer("-", "", "_", "").Replace(base64.RawURLEncoding.EncodeToString(sum[:]))
+	return strings.ToLower(text) + hostSuffix
+}
+
+// setHostMeta writes labels and annotations where Calico's clients have those of their own API version, beside what else is there.
+func setHostMeta(h *api.CalicoHostEndpoint, labels, annotations map[string]string) {
+	all := map[string]any{}
+	if json.Unmarshal([]byte(h.Annotations[names.AnnotationMetadata]), &all) != nil || all == nil {
+		all = map[string]any{}
+	}
+	all["labels"] = labels
+	if delete(all, "annotations"); len(annotations) > 0 {
+		all["annotations"] = annotations
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic("what was decoded, and maps of strings, do not encode: " + err.Error())
+	}
+	if h.Annotations == nil {
+		h.Annotations = map[string]string{}
+	}
+	h.Annotations[names.AnnotationMetadata] = string(text)
+}
+
+func hostAnnotations(h *api.CalicoHostEndpoint) map[string]string {
+	var own struct{ Annotations map[string]string }
+	_ = json.Unmarshal([]byte(h.Annotations[names.AnnotationMetadata]), &own) // invalid JSON has none
+	return own.Annotations
+}
+
+// hostTemplate is a template that can be read.
+type hostTemplate struct {
+	api.HostEndpointTemplate
+	nodes selector.Selector
+	cidrs []netip.Prefix
+}
+
+func (t *hostTemplate) within(all []netip.Addr) (found []netip.Addr) {
+	for _, a := range all {
+		if slices.ContainsFunc(t.cidrs, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
+func (p *hostPlanner) templates(all []api.HostEndpointTemplate) (valid []hostTemplate) {
+	for i := range all {
+		t, err := readHostTemplate(&all[i])
+		if err != nil {
+			p.problem("spec.controllers.node.hostEndpoint.templates[%d]: %v", i, err)
+			p.unsure = true
+			continue
+		}
+		valid = append(valid, t)
+	}
+	return valid
+}
+
+// partOfName is what may stand between others in an object's name.
+var partOfName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+
+func readHostTemplate(of *api.HostEndpointTemplate) (t hostTemplate, err error) {
+	t.HostEndpointTemplate = *of
+	switch {
+	case !partOfName.MatchString(of.GenerateName):
+		return t, fmt.Errorf("generateName %q is no part of a name: use lower-case letters, digits, dots and dashes", of.GenerateName)
+	case of.InterfacePattern != "":
+		return t, fmt.Errorf("interfacePattern %q is not provided, as nodes do not tell their interfaces: use interfaceCIDRs", of.InterfacePattern)
+	case len(of.InterfaceCIDRs) == 0:
+		return t, fmt.Errorf("interfaceCIDRs is missing: give the ranges of the addresses")
+	}
+	if t.nodes, err = selector.Parse(of.NodeSelector); err != nil {
+		return t, fmt.Errorf("nodeSelector %q: %w", of.NodeSelector, err)
+	}
+	for _, text := range of.InterfaceCIDRs {
+		cidr, err := netip.ParsePrefix(text)
+		if err != nil {
+			return t, fmt.Errorf("interfaceCIDRs %q is no CIDR such as 10.0.0.0/8", text)
+		}
+		t.cidrs = append(t.cidrs, cidr.Masked())
+	}
+	return t, nil
+}
+
+// hostOwners know which addresses are a node's own: rules that select its labels trust them. What a Node states is written on that node.
+type hostOwners struct {
+	nodes    map[string]bool
+	owner    map[netip.Addr]string // of addresses that Nodes state
+	pools    []api.IPPool
+	assigned map[netip.Addr]*inventory.Allocation
+}
+
+// newHostOwners finds the owner of each address. Of several Nodes that state one it is that whose host endpoint
+// has it already, else one whose kubelet states it, else the oldest.
+func newHostOwners(v *inventory.View, existing []*api.CalicoHostEndpoint) hostOwners {
+	o := hostOwners{nodes: map[string]bool{}, owner: map[netip.Addr]string{}, pools: v.Pools, assigned: map[netip.Addr]*inventory.Allocation{}}
+	for i := range v.Blocks {
+		for j := range v.Blocks[i].Allocations {
+			a := &v.Blocks[i].Allocations[j]
+			o.assigned[a.Address] = a
+		}
+	}
+	had := hadBefore(existing)
+	first := map[netip.Addr]*inventory.Node{}
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		o.nodes[n.Name] = true
+		for _, a := range slices.Concat(n.Stated, n.Internal) {
+			if first[a] == nil || precedes(n, first[a], a, had[a]) {
+				first[a], o.owner[a] = n, n.Name
+			}
+		}
+	}
+	return o
+}
+
+// precedes reports whether of two Nodes that state an address a's counts.
+func precedes(a, b *inventory.Node, at netip.Addr, had []string) bool {
+	rank := func(n *inventory.Node) (rank int) {
+		if slices.Contains(had, n.Name) {
+			rank -= 2
+		}
+		if slices.Contains(n.Internal, at) { // a stolen token of an agent cannot write it
+			rank--
+		}
+		return rank
+	}
+	return cmp.Or(rank(a)-rank(b), strings.Compare(a.CreationTimestamp, b.CreationTimestamp), strings.Compare(a.Name, b.Name)) < 0
+}
+
+// hadBefore has the nodes whose automatic host endpoints have an address.
+func hadBefore(existing []*api.CalicoHostEndpoint) map[netip.Addr][]string {
+	had := map[netip.Addr][]string{}
+	for _, h := range existing {
+		if !isAutomatic(h) {
+			continue
+		}
+		for _, text := range h.Spec.ExpectedIPs {
+			if a, err := netip.ParseAddr(text); err == nil {
+				had[a] = append(had[a], h.Spec.Node)
+			}
+		}
+	}
+	return had
+}
+
+// tunnelTypes are in Calico's order.
+var tunnelTypes = []string{inventory.TypeIPIP, inventory.TypeVXLAN, inventory.TypeVXLANv6, inventory.TypeWireGuard, inventory.TypeWireGuardV6}
+
+// own returns a node's own addresses: those that its agent states, those of its tunnels, and then those that its kubelet states alone.
+func (p *hostPlanner) own(n *inventory.Node) (all []netip.Addr) {
+	refused := ""
+	take := func(a netip.Addr, why string) {
+		switch {
+		case why == "" && !slices.Contains(all, a):
+			all = append(all, a)
+		case why != "":
+			refused = cmp.Or(refused, fmt.Sprintf("%s, which %s", a, why))
+		}
+	}
+	for _, a := range n.Stated {
+		take(a, p.foreignHost(n, a))
+	}
+	for _, kind := range tunnelTypes {
+		if a, ok := n.Tunnels[kind]; ok {
+			take(a, p.foreignTunnel(n, a))
+		}
+	}
+	for _, a := range n.Internal[:min(len(n.Internal), mostInternal)] {
+		take(a, p.foreignHost(n, a))
+	}
+	if len(n.Internal) > mostInternal {
+		refused = fmt.Sprintf("%s, which follows %d others", n.Internal[mostInternal], mostInternal)
+	}
+	if refused != "" {
+		p.problem("the host endpoints of node %s have not all addresses that its Node states: not %s", n.Name, refused)
+	}
+	return all
+}
+
+// foreignHost says why an address is not that of a node itself; empty if it is.
+func (p *hostPlanner) foreignHost(n *inventory.Node, a netip.Addr) string {
+	if why := nodeaddr.Unusable(a); why != "" {
+		return "is " + why
+	}
+	if owner := p.owner[a]; owner != n.Name {
+		return "is node " + owner + "'s"
+	}
+	if of := p.assigned[a]; of != nil {
+		return "IPAM has assigned: " + of.String()
+	}
+	for i := range p.pools {
+		if cidr, err := netip.ParsePrefix(p.pools[i].Spec.CIDR); err == nil && !p.pools[i].Spec.Disabled && cidr.Contains(a) {
+			return "pods may get from IPPool " + p.pools[i].Name
+		}
+	}
+	return ""
+}
+
+// foreignTunnel says why an address is not that of a node's tunnel; empty if it is. IPAM knows, and the fence keeps nodes from others' addresses.
+func (p *hostPlanner) foreignTunnel(n *inventory.Node, a netip.Addr) string {
+	if of := p.assigned[a]; of == nil || of.Class != inventory.Tunnel || of.Node != n.Name || of.Cooling() {
+		return "IPAM has not assigned to its tunnel"
+	}
+	return ""
+}
