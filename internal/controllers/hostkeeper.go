@@ -90,14 +90,19 @@ func (k *hostKeeper) write(ctx context.Context, v *inventory.View, plan *hostPla
 			case err == nil:
 				k.log.Info("host endpoint of a node: "+w.verb, "name", h.Name, "node", h.Spec.Node)
 			case datastore.Contended(err):
-			case errors.Is(err, datastore.ErrUnauthorized), errors.Is(err, datastore.ErrUnavailable), ctx.Err() != nil:
-				return fmt.Errorf("%s HostEndpoint %s: %w", w.verb, h.Name, err) // so would the others end
+			case endsAll(err) || ctx.Err() != nil:
+				return fmt.Errorf("%s HostEndpoint %s: %w", w.verb, h.Name, err)
 			default:
 				failed = errors.Join(failed, fmt.Errorf("%s HostEndpoint %s: %w", w.verb, h.Name, err))
 			}
 		}
 	}
 	return failed
+}
+
+// endsAll reports that other writes would end as this one: there may be thousands. ErrNotFound is of the kind's definition.
+func endsAll(err error) bool {
+	return errors.Is(err, datastore.ErrUnauthorized) || errors.Is(err, datastore.ErrUnavailable) || errors.Is(err, datastore.ErrNotFound)
 }
 
 // gone reads a Node that is not in the view once more: without its host endpoint a node is open. It is ErrConflict if there is one.

@@ -1,12 +1,15 @@
 package controllers
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/datastoretest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -70,5 +73,37 @@ func TestHostKeeperBehind(t *testing.T) {
 	}
 	if problems := sync(shownHosts{}, true, on); len(problems) != mostProblems+1 || problems[mostProblems] != "and 10 more" {
 		t.Errorf("problems %q", problems)
+	}
+}
+
+// refusing is a datastore that takes nothing new.
+type refusing struct {
+	*datastoretest.Fake
+	err   error
+	tries int
+}
+
+func (r *refusing) Create(context.Context, api.Resource) error {
+	r.tries++
+	return r.err
+}
+
+// Where all writes would end alike there is one, of however many nodes. That a right is missing is said, and no failure: it may be meant.
+func TestHostKeeperIsRefused(t *testing.T) {
+	view := &inventory.View{Ready: true, Nodes: []inventory.Node{hostNode("a"), hostNode("b"), hostNode("c")}}
+	for _, tc := range []struct {
+		err             error
+		tries, problems int
+		fails           bool
+	}{
+		{datastore.ErrUnauthorized, 1, 1, false}, {datastore.ErrUnavailable, 1, 0, true}, {datastore.ErrNotFound, 1, 0, true},
+		{datastore.ErrExists, 3, 0, false}, {errors.New("too large"), 3, 0, true},
+	} {
+		store := &refusing{Fake: datastoretest.NewFake(), err: tc.err}
+		k := &hostKeeper{store: store, feed: shownHosts{}, log: slog.New(slog.DiscardHandler)}
+		problems, err := k.sync(t.Context(), view, HostSettings{Auto: enabled, Default: true})
+		if store.tries != tc.tries || len(problems) != tc.problems || errors.Is(err, tc.err) != tc.fails || (err != nil) != tc.fails {
+			t.Errorf("%v: %d tries, problems %q, %v", tc.err, store.tries, problems, err)
+		}
 	}
 }
