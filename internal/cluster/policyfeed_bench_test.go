@@ -35,7 +35,7 @@ func fedPod(b *testing.B, i, revision int, address string) *object[policyPod] {
 		"labels":{"app.kubernetes.io/name":"service-%03d","app.kubernetes.io/part-of":"shop","pod-template-hash":"6d4b75cb6d","tier":"backend"},
 		"annotations":{"cni.projectcalico.org/containerID":"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 		"cni.projectcalico.org/podIP":"%s/32","cni.projectcalico.org/podIPs":"%s/32,fd00::%x/128"},
-		"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"service-%03d-6d4b75cb6d","uid":"8f2d2c0e-7d2f-4f0e-9d57-000000000000"}]}}`,
+		"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"service-%03d-6d4b75cb6d","uid":"8f2d2c0e-7d2f-4f0e-9d57-000000000000"}]},"spec":{"nodeName":"n"}}`,
 		set, i, set%50, set, i, 1000000+i+revision, set, address, address, i, set), o)
 	return o
 }

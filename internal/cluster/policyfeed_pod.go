@@ -43,7 +43,7 @@ func (p *policyPod) UnmarshalJSON(data []byte) error {
 // ofPod are the fields that newPolicyPod reads, by the numbers in k8s.io/api/core/v1/generated.proto.
 var ofPod = only{
 	1: {1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: nil}, // metadata: names, UID, revision, times, labels, annotations
-	2: {2: {6: nil}, 8: nil, 11: nil, 20: {6: nil, 24: nil}},                      // spec: containers' ports, service account, hostNetwork, init containers' ports and restartPolicy
+	2: {2: {6: nil}, 8: nil, 10: nil, 11: nil, 20: {6: nil, 24: nil}},                      // spec: containers' ports, service account, node, hostNetwork, init containers' ports and restartPolicy
 	3: {1: nil, 6: nil, 12: nil},                                                  // status: phase, podIP, podIPs
 }
 
@@ -121,7 +121,7 @@ func finished(obj *corev1.Pod) bool {
 const mostAddresses = 8
 
 // podAddresses returns the addresses in the status, which kubelets alone may write, or before there are any those in the plugin's annotations, which
-// come seconds earlier and which users may write, too.
+// come seconds earlier and which users may write, too: of a Pod that no node has, which may stay so for ever, they count for nothing.
 func podAddresses(obj *corev1.Pod) (found []netip.Addr, reported bool) {
 	texts := make([]string, 0, len(obj.Status.PodIPs)+1)
 	for _, ip := range obj.Status.PodIPs {
@@ -129,6 +129,9 @@ func podAddresses(obj *corev1.Pod) (found []netip.Addr, reported bool) {
 	}
 	if found = addresses(append(texts, obj.Status.PodIP)); len(found) > 0 {
 		return found, true
+	}
+	if obj.Spec.NodeName == "" {
+		return nil, false
 	}
 	noted := strings.SplitN(obj.Annotations[api.AnnotationPodIPs], ",", mostAddresses+1)
 	if found = addresses(noted[:min(mostAddresses, len(noted))]); len(found) > 0 {

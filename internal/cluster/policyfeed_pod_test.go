@@ -13,10 +13,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// podText is a Pod as the API server sends it.
+// podText is a Pod of a node as the API server sends it.
 func podText(meta, spec, status string) string {
+	if spec != "" {
+		spec = "," + spec
+	}
 	return fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"ns","uid":"u","resourceVersion":"1",
-		"creationTimestamp":"2026-11-23T07:00:00Z"%s},"spec":{%s},"status":{%s}}`, meta, spec, status)
+		"creationTimestamp":"2026-11-23T07:00:00Z"%s},"spec":{"nodeName":"n"%s},"status":{%s}}`, meta, spec, status)
 }
 
 func noted(annotations string) string { return `,"annotations":{` + annotations + `}` }
@@ -32,22 +35,23 @@ func TestPodsAsPoliciesSeeThem(t *testing.T) {
 		meta, spec, status string
 		want               string // addresses; "none": no pod
 	}{
-		"both notes":                   {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", "", "[10.0.0.1 fd00::1]"},
-		"notes that differ":            {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", reported, "[10.9.9.9 fd00::99]"},
-		"one note":                     {noted(podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1]"},
-		"an empty list and an address": {noted(podIPs + `"",` + podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1]"},
-		"another notation":             {noted(podIPs + `"::ffff:10.0.0.1, FD00:0::1"`), "", "", "[10.0.0.1 fd00::1]"},
-		"nonsense beside an address":   {noted(podIPs + `"10.0.0.1,x"`), "", "", "[10.0.0.1]"},
-		"more than a pod can have":     {noted(podIPs + `"` + strings.Repeat("10.0.0.9,", 7) + `10.0.0.1,10.0.0.2,10.0.0.3"`), "", "", "[10.0.0.1 10.0.0.9]"},
-		"reported":                     {"", "", reported, "[10.9.9.9 fd00::99]"},
-		"not connected yet":            {"", "", `"phase":"Pending"`, "[]"},
-		"emptied notes":                {noted(podIP + `"",` + podIPs + `""`), "", reported, "[10.9.9.9 fd00::99]"},
-		"network of the host":          {"", `"hostNetwork":true`, reported, "none"},
-		"succeeded":                    {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Succeeded"`, "none"},
-		"failed":                       {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Failed"`, "none"},
-		"terminating":                  {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`"10.0.0.1/32"`), "", reported, "[10.9.9.9 fd00::99]"},
-		"terminating without a note":   {`,"deletionTimestamp":"2026-11-23T07:01:00Z"`, "", reported, "[10.9.9.9 fd00::99]"},
-		"terminating and released":     {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`""`), "", reported, "[10.9.9.9 fd00::99]"},
+		"both notes":                    {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", "", "[10.0.0.1 fd00::1]"},
+		"notes that differ":             {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", reported, "[10.9.9.9 fd00::99]"},
+		"one note":                      {noted(podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1]"},
+		"an empty list and an address":  {noted(podIPs + `"",` + podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1]"},
+		"another notation":              {noted(podIPs + `"::ffff:10.0.0.1, FD00:0::1"`), "", "", "[10.0.0.1 fd00::1]"},
+		"nonsense beside an address":    {noted(podIPs + `"10.0.0.1,x"`), "", "", "[10.0.0.1]"},
+		"more than a pod can have":      {noted(podIPs + `"` + strings.Repeat("10.0.0.9,", 7) + `10.0.0.1,10.0.0.2,10.0.0.3"`), "", "", "[10.0.0.1 10.0.0.9]"},
+		"reported":                      {"", "", reported, "[10.9.9.9 fd00::99]"},
+		"not connected yet":             {"", "", `"phase":"Pending"`, "[]"},
+		"a note before there is a node": {noted(podIP + `"10.0.0.1/32"`), `"nodeName":""`, `"phase":"Pending"`, "[]"},
+		"emptied notes":                 {noted(podIP + `"",` + podIPs + `""`), "", reported, "[10.9.9.9 fd00::99]"},
+		"network of the host":           {"", `"hostNetwork":true`, reported, "none"},
+		"succeeded":                     {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Succeeded"`, "none"},
+		"failed":                        {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Failed"`, "none"},
+		"terminating":                   {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`"10.0.0.1/32"`), "", reported, "[10.9.9.9 fd00::99]"},
+		"terminating without a note":    {`,"deletionTimestamp":"2026-11-23T07:01:00Z"`, "", reported, "[10.9.9.9 fd00::99]"},
+		"terminating and released":      {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`""`), "", reported, "[10.9.9.9 fd00::99]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p policyPod
