@@ -119,6 +119,22 @@ func FenceWith(t testing.TB, admin *rest.Config, chart []*unstructured.Unstructu
 	}
 }
 
+// Unfence deletes the admission policies among objects from a server.
+func Unfence(t testing.TB, admin *rest.Config, objects []*unstructured.Unstructured) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(admin)
+	errtest.Must(t, err)
+	for _, obj := range objects {
+		if !strings.HasPrefix(obj.GetKind(), "ValidatingAdmissionPolicy") {
+			continue
+		}
+		of := client.Resource(obj.GroupVersionKind().GroupVersion().WithResource(resources[obj.GetKind()]))
+		if err := of.Delete(context.WithoutCancel(t.Context()), obj.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Errorf("delete %s %s: %v", obj.GetKind(), obj.GetName(), err)
+		}
+	}
+}
+
 // awaitFence waits until the API server enforces all of the policies. It compiles them one by one, so a probe policy that was created last
 // shows when the others are in force.
 func awaitFence(ctx context.Context, admin *rest.Config) error {

@@ -43,6 +43,7 @@ var kinds = map[string]schema.GroupVersionResource{
 	"RoleBinding":         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
 	"BGPConfiguration":    custom("bgpconfigurations"),
 	"GlobalNetworkPolicy": custom("globalnetworkpolicies"),
+	"NetworkPolicy":       custom("networkpolicies"),
 	"ClusterRole":         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
 	"ClusterRoleBinding":  {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
 }
