@@ -136,6 +136,8 @@ var refused = []struct{ kind, spec, want string }{
 	{anyNP, "{ingress: [{action: Allow, protocol: ICMP, icmp: {type: 255}}]}", "spec.ingress[0].icmp.type 255 254"},
 	{anyNP, "{ingress: [{action: Allow, protocol: ICMP, ipVersion: 6}]}", "spec.ingress[0].ipVersion ICMPv6"},
 	{anyNP, "{ingress: [{action: Allow, notProtocol: 58, ipVersion: 4}]}", "spec.ingress[0].ipVersion notProtocol ICMP"},
+	{anyNP, "{ingress: [{action: Allow, protocol: icmpv6, ipVersion: 4}]}", "spec.ingress[0].ipVersion ICMPv6"},
+	{anyNP, "{ingress: [{action: Allow, notProtocol: icmp, ipVersion: 6}]}", "spec.ingress[0].ipVersion ICMP"},
 	{anyNP, "{ingress: [{action: Deny, http: {methods: [GET]}}]}", "spec.ingress[0].http Allow"},
 	{anyNP, "{ingress: [{action: Allow, protocol: UDP, http: {methods: [GET]}}]}", "spec.ingress[0].http TCP"},
 	{anyNP, "{egress: [{action: Allow, http: {methods: [GET]}}]}", "spec.egress http ingress"},
