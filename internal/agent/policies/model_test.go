@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster"
@@ -183,6 +185,35 @@ func TestLackingKernelIsNamedAtTheStart(t *testing.T) {
 	}
 	if strings.Count(text.String(), "no log") != 1 || strings.Count(text.String(), "no ct") != 1 {
 		t.Errorf("log:\n%s", &text)
+	}
+}
+
+// What the kernel cannot do, though policies are in force, is no failure, and told as long as it is asked for.
+func TestKernelThatCannotReject(t *testing.T) {
+	w := New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	told := func() bool {
+		w.report(nil)
+		s := w.Seen()
+		return slices.ContainsFunc(s.Problems(), func(text string) bool {
+			return strings.Contains(text, "Reject") && strings.Contains(text, "nft_reject")
+		})
+	}
+	w.SetHandling(policy.Handling{Reject: true}, "")
+	noReject := fmt.Errorf("%w: nft_reject", netpol.ErrNoReject)
+	if told() || w.takeRefusals(nil) != nil || w.takeRefusals(noReject) != nil || w.refused != nil || !told() {
+		t.Errorf("refused %v, problems %q", w.refused, w.seen.Problems())
+	}
+	if w.takeRefusals(fmt.Errorf("%w: %w", netpol.ErrNoLog, unix.ENOENT)) != nil || w.takeRefusals(nil) != nil || !told() {
+		t.Error("it is told once only")
+	}
+	if err := w.takeRefusals(unix.ENOBUFS); !errors.Is(err, unix.ENOBUFS) {
+		t.Errorf("a failure: %v", err)
+	}
+	if both := errors.Join(noReject, netpol.ErrRefused); w.takeRefusals(both) != nil || !errors.Is(w.refused, netpol.ErrRefused) {
+		t.Errorf("a program that is refused: %v", w.refused)
+	}
+	if w.SetHandling(policy.Handling{}, ""); told() {
+		t.Error("told of what is not asked for")
 	}
 }
 

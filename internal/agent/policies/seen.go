@@ -51,8 +51,10 @@ type Seen struct {
 	Err     error         // of the last pass
 	Refused error         // what the kernel refuses: the pods are closed
 	Lacks   error         // what the kernel lacks for policies that there may be, or why that is not known
-	Waiting time.Time     // since when a change is not in force; zero: there is none
-	Ended   uint64        // connections that were ended
+	// NoReject: FelixConfiguration asks for Reject, which the kernel lacks.
+	NoReject bool
+	Waiting  time.Time // since when a change is not in force; zero: there is none
+	Ended    uint64    // connections that were ended
 }
 
 // Seen returns what is so now.
@@ -92,6 +94,7 @@ func (w *Worker) report(err error) {
 	w.note(func(s *Seen) {
 		s.Passes++
 		s.Lacks = w.lacks
+		s.NoReject = w.noReject && w.handling != nil && w.handling.Reject
 		s.Err, s.Refused, s.Waiting, s.IPVS = err, w.refused, w.waiting, w.decision.ipvs
 		if err != nil {
 			s.Failed++
@@ -183,6 +186,9 @@ func (s *Seen) Problems() (texts []string) {
 	if s.Lacks != nil {
 		texts = append(texts, strings.Split(s.Lacks.Error(), "\n")...)
 	}
+	if s.NoReject {
+		texts = append(texts, noRejectText)
+	}
 	if s.LockedOut {
 		texts = append(texts, LockoutText)
 	}
@@ -213,6 +219,9 @@ func (s *Seen) Problems() (texts []string) {
 // LockoutText says what the lockout guard has found.
 const LockoutText = "policies of host endpoints deny this node the API server, to which alone the way stays open: change these policies, or add its " +
 	"port to failsafeOutboundHostPorts"
+
+const noRejectText = "packets that policies deny are dropped without an answer, although FelixConfiguration asks for Reject: the kernel lacks it (modules " +
+	"nft_reject, nft_reject_inet)"
 
 // IPVSText says what IPVS does to policies.
 const IPVSText = "kube-proxy uses IPVS (link kube-ipvs0): its packets to Services pass by the rules of policies, which hold for packets to pods' own " +

@@ -123,6 +123,7 @@ type Worker struct {
 	inPlace    bool              // as Placed has told
 	lacks      error             // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
 	refused    error             // why programs are not in force, whose pods are closed
+	noReject   bool              // the kernel cannot tell who sends what is denied
 	shown      *policy.Selection // what Flows was told last
 	forbids    bool              // since the last sweep was wished for something may have been forbidden
 
@@ -351,10 +352,9 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	}
 	begun := time.Now()
 	stats, err := w.Engine.Sync(ctx, &w.compiled.rules.Ruleset, touched)
-	if refused := errors.Is(err, netpol.ErrRefused); err != nil && !refused {
+	if err = w.takeRefusals(err); err != nil {
 		return fmt.Errorf("program policies: %w", err)
 	}
-	w.refused = err
 	if all {
 		w.compared, w.full = time.Now(), wait.Jitter(comparePause)
 	}
@@ -375,6 +375,19 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 		wait.Signal(w.sweepWanted)
 	}
 	w.forbids = false
+	return nil
+}
+
+// takeRefusals takes in what the kernel has refused though all else is done, and returns any other error. What it cannot log Probe has told.
+func (w *Worker) takeRefusals(err error) error {
+	refused, noReject := errors.Is(err, netpol.ErrRefused), errors.Is(err, netpol.ErrNoReject)
+	if err != nil && !refused && !noReject && !errors.Is(err, netpol.ErrNoLog) {
+		return err
+	}
+	w.noReject = w.noReject || noReject
+	if w.refused = nil; refused {
+		w.refused = err
+	}
 	return nil
 }
 

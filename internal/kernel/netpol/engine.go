@@ -207,14 +207,8 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 			e.have = nil
 			return err
 		}
-		if !e.mute && mute(r) {
-			lesser = append(lesser, fmt.Errorf("%w: %w", ErrNoLog, r))
-			e.silence()
-			continue
-		}
-		if e.handling.Reject && r.Expression == "reject" {
-			lesser = append(lesser, fmt.Errorf("%w, although FelixConfiguration asks for Reject: %w", ErrNoReject, r))
-			e.noReject = true
+		if err := e.renounce(r); err != nil {
+			lesser = append(lesser, err)
 			continue
 		}
 		if e.blame(rs, r, refused) {
@@ -233,6 +227,19 @@ func (e *Engine) syncAll(ctx context.Context, rs *policy.Ruleset, stats *Stats) 
 		}
 	}
 	return fmt.Errorf("write nftables table inet %s: the kernel refused %d transactions", TableName, tries)
+}
+
+// renounce does from now on without what the kernel has refused, if policies hold without it; nil: they do not.
+func (e *Engine) renounce(r *nft.Refused) error {
+	switch {
+	case !e.mute && mute(r):
+		e.silence()
+		return fmt.Errorf("%w: %w", ErrNoLog, r)
+	case e.handling.Reject && r.Expression == "reject":
+		e.noReject = true
+		return fmt.Errorf("%w, although FelixConfiguration asks for Reject: %w", ErrNoReject, r)
+	}
+	return nil
 }
 
 // mute reports that the kernel cannot log as it should.

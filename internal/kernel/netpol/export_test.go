@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -33,6 +35,11 @@ func (e *Engine) Age(d time.Duration) {
 	for link, h := range e.held {
 		e.held[link] = held{h.comment, h.since.Add(-d)}
 	}
+}
+
+// Renounce is what the engine does when the kernel has refused an expression.
+func (e *Engine) Renounce(expression string) error {
+	return e.renounce(&nft.Refused{Object: "deny", Expression: expression, Err: unix.ENOENT})
 }
 
 // Everything is what is probed.

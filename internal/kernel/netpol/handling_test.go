@@ -107,6 +107,33 @@ func TestHandling(t *testing.T) {
 	}
 }
 
+// A kernel that cannot reject drops, and stays at that.
+func TestNoReject(t *testing.T) {
+	h := newHost(t)
+	rs := h.local(1, policy.Egress, policy.Program{Rest: policy.List{Else: deny("none")}})
+	rs.Handling = &policy.Handling{Reject: true}
+	mustSync(t, h.Engine, rs)
+	if len(rules(t, h.node, "reject")) == 0 {
+		t.Fatal("nothing is rejected")
+	}
+	if err := h.Renounce("masquerade"); err != nil {
+		t.Errorf("something else: %v", err)
+	}
+	if err := h.Renounce("reject"); !errors.Is(err, netpol.ErrNoReject) || errors.Is(err, netpol.ErrNoLog) || !strings.Contains(err.Error(), "nft_reject") {
+		t.Errorf("%v", err)
+	}
+	mustSync(t, h.Engine, rs)
+	if found := rules(t, h.node, "reject"); len(found) != 0 || len(rules(t, h.node, " drop")) == 0 {
+		t.Errorf("left: %q", found)
+	}
+	if stats, err := h.Sync(t.Context(), rs, nil); err != nil || stats.Transactions != 0 {
+		t.Errorf("it is tried again: %+v, %v", stats, err)
+	}
+	if err := h.Renounce("reject"); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+}
+
 // Packets that are part of no connection are judged by policies if these are to.
 func TestInvalidPackets(t *testing.T) {
 	ns := netnstest.New(t)
