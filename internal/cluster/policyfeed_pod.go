@@ -20,7 +20,7 @@ type policyPod struct {
 	// pod is nil for a Pod that uses the host's network or has finished.
 	pod     *policy.Pod
 	created int64 // seconds
-	// firm: a kubelet has reported the addresses, and the Pod is not being deleted. Its claims precede others.
+	// firm: a kubelet has reported the addresses, and the plugin has not released them. Its claims precede others.
 	firm bool
 }
 
@@ -43,7 +43,7 @@ func (p *policyPod) UnmarshalJSON(data []byte) error {
 // ofPod are the fields that newPolicyPod reads, by the numbers in k8s.io/api/core/v1/generated.proto.
 var ofPod = only{
 	1: {1: nil, 2: nil, 3: nil, 5: nil, 6: nil, 8: nil, 9: nil, 11: nil, 12: nil}, // metadata: names, UID, revision, times, labels, annotations
-	2: {2: {6: nil}, 8: nil, 10: nil, 11: nil, 20: {6: nil, 24: nil}},                      // spec: containers' ports, service account, node, hostNetwork, init containers' ports and restartPolicy
+	2: {2: {6: nil}, 8: nil, 10: nil, 11: nil, 20: {6: nil, 24: nil}},             // spec: containers' ports, service account, node, hostNetwork, init containers' ports and restartPolicy
 	3: {1: nil, 6: nil, 12: nil},                                                  // status: phase, podIP, podIPs
 }
 
@@ -71,7 +71,7 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 		return p
 	}
 	found, reported := podAddresses(obj)
-	p.firm = reported && m.DeletionTimestamp == nil
+	p.firm = reported && !(m.DeletionTimestamp != nil && released(obj))
 	p.pod = &policy.Pod{
 		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, Prefix: namePrefix(p.meta.Name, m.GenerateName), UID: string(m.UID), Labels: sharedLabels(m.Labels),
 		Account: shared(obj.Spec.ServiceAccountName), Addresses: found, Ports: namedPorts(obj),
@@ -114,6 +114,12 @@ func sharedLabels(labels map[string]string) map[string]string {
 // finished reports that the containers of a Pod have ended, so that another pod may have its address.
 func finished(obj *corev1.Pod) bool {
 	return obj.Status.Phase == corev1.PodSucceeded || obj.Status.Phase == corev1.PodFailed
+}
+
+// released reports that the plugin has written that the addresses are no longer the Pod's. A Pod that is being deleted may run for hours before.
+func released(obj *corev1.Pod) bool {
+	note, noted := obj.Annotations[api.AnnotationPodIP]
+	return noted && note == ""
 }
 
 // mostAddresses of an annotation count: a pod has one of each family, and whoever may write pods could name 20,000, each of which all agents

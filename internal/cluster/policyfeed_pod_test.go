@@ -70,6 +70,33 @@ func TestPodsAsPoliciesSeeThem(t *testing.T) {
 	}
 }
 
+// The address of a pod that is being deleted is its own until the plugin has released it: nobody takes it by naming it in an annotation.
+func TestTerminatingPodsKeepTheirAddresses(t *testing.T) {
+	const deleted, reported = `,"deletionTimestamp":"2026-11-23T07:01:00Z"`, `"phase":"Running","podIP":"10.0.0.1"`
+	for name, c := range map[string]struct {
+		meta string
+		want string
+	}{
+		"running":   {deleted + noted(podIP+`"10.0.0.1/32"`), "a[10.0.0.1]"},
+		"not noted": {deleted, "a[10.0.0.1]"},
+		"released":  {deleted + noted(podIP+`""`), "b[10.0.0.1]"},
+	} {
+		table := newPodTable()
+		for key, text := range map[string]string{"a": podText(c.meta, "", reported), "b": podText(noted(podIP+`"10.0.0.1/32"`), "", `"phase":"Pending"`)} {
+			var p policyPod
+			errtest.Must(t, json.Unmarshal([]byte(text), &p))
+			if key == "b" {
+				p.created++
+			}
+			p.pod.PodKey.Name = key
+			table.set(p.pod.PodKey, &p, false)
+		}
+		if got, _, _ := strings.Cut(takeAll(table, map[policy.PodKey]*policy.Pod{}), " / "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 func TestPodsPortsAndIdentity(t *testing.T) {
 	text := podText(`,"labels":{"app":"web"},"annotations":{"kubernetes.io/config.mirror":"static"}`, `"containers":[{"ports":[
 		{"name":"http","containerPort":80},{"name":"dns","protocol":"UDP","containerPort":53},{"containerPort":81},{"name":"odd","protocol":"X","containerPort":9}]}],
