@@ -151,7 +151,7 @@ func (b *builder) lookup(p part, final *Verdict, end Verdict, whole bool) lookup
 			x.sets = append(x.sets, step)
 		}
 	}
-	x.nets = b.networksOf(st.rules, verdicts)
+	x.nets = b.networksOf(st, verdicts)
 	b.spend(p.rules, st, x.nets)
 	return x
 }
@@ -211,9 +211,22 @@ func number(known *[]Verdict, v Verdict) uint8 {
 }
 
 // networksOf gives each address that a network of a rule contains the value of the first such rule.
-func (b *builder) networksOf(rules []stageRule, verdicts []Verdict) (steps []Step) {
+func (b *builder) networksOf(st *stage, verdicts []Verdict) (steps []Step) {
+	if st.nets == nil {
+		st.nets = b.networksByValue(st.rules, len(verdicts))
+	}
+	for value, id := range st.nets {
+		if id != none {
+			steps = append(steps, Step{Nets: b.terms.netKeys[id], Verdict: verdicts[value+1]})
+		}
+	}
+	return steps
+}
+
+// networksByValue are the numbers of networks by value, of which 0 is left out.
+func (b *builder) networksByValue(rules []stageRule, values int) []int32 {
 	var covered ranges
-	byValue := make([]ranges, len(verdicts))
+	byValue := make([]ranges, values)
 	for _, r := range rules {
 		if r.outer == none {
 			continue
@@ -222,12 +235,11 @@ func (b *builder) networksOf(rules []stageRule, verdicts []Verdict) (steps []Ste
 		byValue[r.value] = union(byValue[r.value], minus(nets, covered))
 		covered = union(covered, nets)
 	}
-	for value, nets := range byValue[1:] {
-		if id := b.terms.addNets(nets); id != none {
-			steps = append(steps, Step{Nets: b.terms.netKeys[id], Verdict: verdicts[value+1]})
-		}
+	ids := make([]int32, values-1)
+	for i, nets := range byValue[1:] {
+		ids[i] = b.terms.addNets(nets)
 	}
-	return steps
+	return ids
 }
 
 // groups are the steps of rules that all allow: by the ports that they have in common, so that sets are shared by the lists of many ports.

@@ -69,6 +69,9 @@ type stage struct {
 	// whole: the sets have all pods by their value. If not, they lack those whose addresses lead to the same value by networks alone.
 	whole bool
 	sets  map[uint8]int32
+	// nets are numbers of networks by value, from 1 on; nil: not asked for yet. Lists of many ports share them: a namespace's ranges of ports must not
+	// multiply what an administrator's networks cost.
+	nets []int32
 }
 
 type stageRule struct {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -385,6 +386,39 @@ func TestAdministratorsSelectorsCloseNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A tenant's ranges of ports do not multiply what the networks of an administrator's tier cost.
+func TestPortsDoNotMultiplyOthersNetworks(t *testing.T) {
+	const rules, networks, ports = 40, 500, 250
+	key := PodKey{"a", "p"}
+	state := State{Local: map[string]PodKey{"cali1": key}, Namespaces: map[string]map[string]string{"a": nil}, Pods: map[PodKey]*Pod{key: {PodKey: key}}}
+	admin := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "admin"}, Tier: Tier{Name: "first", Order: 1, End: Pass}, Subject: Pods{Calico: true}, Applies: [2]bool{true, false}}
+	for i := range rules {
+		m := &Match{}
+		for j := range networks {
+			m.Nets = append(m.Nets, host(j*rules+i))
+		}
+		admin.Rules[Ingress] = append(admin.Rules[Ingress], Rule{Action: []Action{Allow, Deny}[i%2], AnyPort: true, Peers: []Peer{{Match: m}}})
+	}
+	tenant := FromNetworkPolicy(nested(ports, func(i int) api.NetworkPolicyPeer {
+		return api.NetworkPolicyPeer{IPBlock: &api.IPBlock{CIDR: fmt.Sprintf("192.0.%d.0/24", i)}}
+	}))
+	allocated := func(policies ...Policy) (bytes int) {
+		state.Policies = policies
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if got := Compile(state); len(got.TooLarge) > 0 {
+			t.Fatalf("too large: %v", got.TooLarge)
+		}
+		runtime.ReadMemStats(&after)
+		return int(after.TotalAlloc - before.TotalAlloc)
+	}
+	apart, together := allocated(admin)+allocated(tenant), allocated(admin, tenant)
+	if together > 10*apart {
+		t.Errorf("%d bytes apart, %d together", apart, together)
+	}
+	t.Logf("%d bytes apart, %d together", apart, together)
 }
 
 // A condition without a label costs as any other does.
