@@ -34,7 +34,7 @@ func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Compa
 		e.resize(sizeFor(most(counts(rs.Members))))
 	}
 	e.treat(rs, content)
-	want, _ := e.image(rs, map[programKey]error{})
+	want := e.heard(rs, content)
 	c := &Comparison{have: e.adopt(content, want), want: want, links: [2]map[string]string{{}, {}}}
 	c.Table = c.have.table
 	for link, endpoint := range rs.Endpoints {
@@ -44,6 +44,28 @@ func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Compa
 	}
 	c.hosts = c.ofHosts(rs, e.t)
 	return c, nil
+}
+
+// heard is the image of chains that log, or do not, as those of the table: the kernel may be one that cannot.
+func (e *Engine) heard(rs *policy.Ruleset, content *nft.Content) *image {
+	names := content.Chains()
+	deny := func(mute bool) (want *image, found int) {
+		e.mute = mute
+		e.resize(e.size)
+		want, _ = e.image(rs, map[programKey]error{})
+		for _, name := range names {
+			if _, denies := e.t.denied[name]; denies {
+				found++
+			}
+		}
+		return want, found
+	}
+	_, silent := deny(true)
+	want, loud := deny(false)
+	if silent > loud {
+		want, _ = deny(true)
+	}
+	return want
 }
 
 // ofHosts says what Host says. What comes before the programs is not compared: the agent alone knows it.

@@ -9,6 +9,26 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
+// Where the kernel cannot log all is right without.
+func TestCompareWithoutLogs(t *testing.T) {
+	ns := netnstest.New(t)
+	e := newEngine(t, ns)
+	e.Silence(4096)
+	mustSync(t, e, sample())
+	rs := sample()
+	ns.Within(t, func() error {
+		c, err := netpol.Compare(t.Context(), "cali", rs)
+		for link := range rs.Endpoints {
+			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+				if err == nil && c.Link(link, d) != "" {
+					t.Errorf("%s %s: %s", link, d, c.Link(link, d))
+				}
+			}
+		}
+		return err
+	})
+}
+
 // What the kernel lacks, has of another pod, or has in another form is told for each link, and nothing is told where all is right.
 func TestCompare(t *testing.T) {
 	ns := netnstest.New(t)
