@@ -215,7 +215,7 @@ func (a *Agent) awaitPools(ctx context.Context) error {
 	if a.Config.NoDefaultPools || a.Watch.HasPools() {
 		return nil
 	}
-	const why = "the cluster has no IPPool: waiting until tortie-kube-controllers makes the default ones, or somebody creates one"
+	const why = "the cluster has no IPPool: waiting until tortie-kube-controllers makes the default ones, or an operator creates one"
 	a.Log.Info(why)
 	a.Status.SetProblems("start", []string{why})
 	for !a.Watch.HasPools() {

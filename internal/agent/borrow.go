@@ -40,9 +40,9 @@ type objectGetter interface {
 }
 
 // records finds out which single addresses nodes have borrowed from others' blocks. Watching all blocks would tell, but they
-// change with every pod of the cluster; borrowing is rare. So each block in which somebody claims an address is read once, and again
+// change with every pod of the cluster; borrowing is rare. So each block in which a node claims an address is read once, and again
 // when the claim is old. A claim is learned from BGP, or from the kernel: a route of an earlier agent is a claim that it has
-// verified. Whoever makes many claims, or such as are refused, delays nobody's but its own.
+// verified. A node that makes many claims, or claims that are refused, delays only its own.
 type records struct {
 	get objectGetter
 
@@ -200,7 +200,7 @@ func judgeRecord(c desired.Claim, block netip.Prefix, obj *api.IPAMBlock, err er
 	holders, ok := holdersOf(&obj.Spec, block, c.Addr)
 	switch {
 	case !ok:
-		return desired.Verdict{Why: fmt.Sprintf("the record of block %s says that nobody has the address", block)}
+		return desired.Verdict{Why: fmt.Sprintf("the record of block %s does not assign the address", block)}
 	case c.Elsewhere && !slices.ContainsFunc(holders, func(node string) bool { return node != c.Node }):
 		return desired.Verdict{Why: fmt.Sprintf("the record of block %s does not say that the address is in use on another node", block)}
 	case c.Elsewhere:

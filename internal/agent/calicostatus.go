@@ -19,26 +19,26 @@ import (
 )
 
 const (
-	// answerPeriod is how often an answer is looked at whose question does not say.
+	// answerPeriod is how often a status is compared if spec.updatePeriodSeconds is absent.
 	answerPeriod = 10 * time.Second
-	// answerRate is how many answers a second all nodes together write at most: each is sent to all of them.
+	// answerRate bounds how many statuses a second all nodes together write: each write is an event for all of them.
 	answerRate = 10
-	// readSpread is over what time the nodes read a new question, which only one of them is asked.
+	// readSpread is the time over which nodes spread their reads of a new object, which concerns only one of them.
 	readSpread = 2 * time.Second
-	// readAtOnce is how many questions a node reads in one round that do not have its name, and readPause is between two such rounds:
-	// of a thousand questions all but one are to other nodes.
+	// readAtOnce bounds the objects not named as this node that it reads in one round, readPause is the pause between two such rounds:
+	// of a thousand objects all but one are for other nodes.
 	readAtOnce = 5
 	readPause  = 30 * time.Second
-	// othersAgain is how long a question to another node that has changed is left offline: as a rule that is the answer.
+	// othersAgain is how long a changed object for another node is not read again: as a rule its status has changed.
 	othersAgain = 10 * time.Minute
 	// answerTime bounds one request.
 	answerTime = 10 * time.Second
-	// answerRetry is after how long what failed is tried again.
+	// answerRetry is the pause before a failed request is repeated.
 	answerRetry = time.Minute
 )
 
-// statusWriter answers CalicoNodeStatus objects that ask this node how it is. It belongs to the goroutine of run, and writes nothing as
-// long as nobody asks.
+// statusWriter fills in the status of CalicoNodeStatus objects whose spec.node is this node. It belongs to the goroutine of run, and
+// writes nothing while there is no such object.
 type statusWriter struct {
 	node   string
 	watch  *cluster.Watch
@@ -54,10 +54,10 @@ type statusWriter struct {
 type statusRequest struct {
 	object api.CalicoNodeStatus
 	read   time.Time
-	due    time.Time // the next look at the answer; zero: never
+	due    time.Time // when the status is compared next; zero: never
 }
 
-// run answers until ctx ends.
+// run keeps the statuses up to date until ctx ends.
 func (a *statusWriter) run(ctx context.Context) error {
 	a.known = map[string]*statusRequest{}
 	timer := time.NewTimer(0)
@@ -78,7 +78,7 @@ func (a *statusWriter) run(ctx context.Context) error {
 	}
 }
 
-// round reads what is new, answers what is due, and returns after how long there is something to do; 0: nothing.
+// round reads new objects, updates statuses that are due, and returns the time until the next round; 0: none is needed.
 func (a *statusWriter) round(ctx context.Context, now time.Time) time.Duration {
 	listed := a.watch.NodeStatuses()
 	var errs []error
@@ -108,7 +108,7 @@ func (a *statusWriter) round(ctx context.Context, now time.Time) time.Duration {
 	return next
 }
 
-// failed logs what has gone wrong, once for the same, and reports whether something has.
+// failed logs an error once, and reports whether there is one.
 func (a *statusWriter) failed(err error) bool {
 	if a.reported.New(err) {
 		a.log.Warn("cannot update CalicoNodeStatus", "err", err)
@@ -116,7 +116,7 @@ func (a *statusWriter) failed(err error) bool {
 	return err != nil
 }
 
-// toRead returns the questions that may have changed since they were read. Those of other nodes change by their answers.
+// toRead returns the objects whose spec may have changed since they were read. Those for other nodes mostly change in their status.
 func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*statusRequest, now time.Time) []api.CalicoNodeStatus {
 	var out []api.CalicoNodeStatus
 	for _, o := range listed {
@@ -132,7 +132,7 @@ func toRead(node string, listed []api.CalicoNodeStatus, known map[string]*status
 	return out
 }
 
-// first returns the questions to read in this round: those that have this node's name, and some others; more says that there are more.
+// first returns the objects to read in this round: those named as this node, and some others; more says that there are more.
 func first(node string, all []api.CalicoNodeStatus) (now []api.CalicoNodeStatus, more bool) {
 	others := 0
 	for _, o := range all {
@@ -145,7 +145,7 @@ func first(node string, all []api.CalicoNodeStatus) (now []api.CalicoNodeStatus,
 	return now, others > readAtOnce
 }
 
-// forget drops the questions that there are no longer.
+// forget drops the objects that no longer exist.
 func forget(listed []api.CalicoNodeStatus, known map[string]*statusRequest) {
 	there := make(map[string]bool, len(listed))
 	for _, o := range listed {
@@ -158,7 +158,7 @@ func forget(listed []api.CalicoNodeStatus, known map[string]*statusRequest) {
 	}
 }
 
-// period is how often an answer is looked at while there are so many questions in the cluster; 0: not.
+// period is how often a status is compared while the cluster has that many objects; 0: never.
 func period(spec api.CalicoNodeStatusSpec, questions int) time.Duration {
 	p := answerPeriod
 	if s := spec.UpdatePeriodSeconds; s != nil {
@@ -170,7 +170,7 @@ func period(spec api.CalicoNodeStatusSpec, questions int) time.Duration {
 	return max(p, time.Duration(questions)*time.Second/answerRate)
 }
 
-// read reads a question, and has it answered at once if this node is asked.
+// read reads an object; if it is for this node its status is due at once.
 func (a *statusWriter) read(ctx context.Context, o api.CalicoNodeStatus, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -188,7 +188,7 @@ func (a *statusWriter) read(ctx context.Context, o api.CalicoNodeStatus, now tim
 	return nil
 }
 
-// answer writes what has changed. As in Calico, an answer that has not is left alone, its time too.
+// answer writes the status if it has changed. As in Calico, an unchanged status stays with its time.
 func (a *statusWriter) answer(ctx context.Context, q *statusRequest, now time.Time, period time.Duration) error {
 	q.due = now.Add(period - period/10 + rand.N(period/5+1))
 	report := a.report()
@@ -205,7 +205,7 @@ func (a *statusWriter) answer(ctx context.Context, q *statusRequest, now time.Ti
 	err := a.store.PatchPart(ctx, &q.object, []kubernetes.Operation{{Op: "add", Path: "/status", Value: want}})
 	switch {
 	case errors.Is(err, datastore.ErrConflict), errors.Is(err, datastore.ErrNotFound):
-		return nil // it was changed, or removed: the watch says so
+		return nil // it was changed or removed: an event of the watch follows
 	case err != nil:
 		return fmt.Errorf("CalicoNodeStatus %s: %w", q.object.Name, err)
 	}

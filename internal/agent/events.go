@@ -133,7 +133,7 @@ func lasts(since *time.Time, now time.Time, so bool) bool {
 	return so && now.Sub(*since) >= patience
 }
 
-// classify says which object an error is about and in one word what it is; ok is false of what may cure itself.
+// classify returns the object that an error is about and the Event's reason; ok is false for errors that may be transient.
 func classify(self api.ObjectReference, err error) (about api.ObjectReference, reason string, ok bool) {
 	var p *desired.Problem
 	var c *desired.Concern
@@ -157,7 +157,7 @@ func classify(self api.ObjectReference, err error) (about api.ObjectReference, r
 	return self, "", false
 }
 
-// leaves takes joined errors apart. An error that wraps several and has words of its own is left whole.
+// leaves splits joined errors. An error that wraps several and has a text of its own stays whole.
 func leaves(err error) []error {
 	if err == nil {
 		return nil

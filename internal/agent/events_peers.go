@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// peerPatience is how long a session that an operator has configured may be down before it is told: a peer that restarts is no
-	// matter.
+	// peerPatience is how long a configured session may be down before an Event says so: a peer that restarts is not
+	// worth one.
 	peerPatience = 30 * time.Second
 	// mostNamed is how many peers of one object are named.
 	mostNamed = 5
 )
 
-// reportPeers says which sessions of BGPPeers are down, and when all of an object are up again. Sessions of the mesh are left to the
-// agents at their other ends, or one node that goes away would be told by all others.
+// reportPeers writes Events on BGPPeers whose sessions are down, and when all of an object are up again. Sessions of the mesh are left to the
+// agents at their other ends, or each other node would write an Event for one node that goes away.
 func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 	if k.snapshot == nil {
 		return
@@ -53,7 +53,7 @@ func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 // objectPeers are the peers of one object.
 type objectPeers struct {
 	down   []string
-	why    string // the first is
+	why    string // the reason of the first
 	coming bool   // one is down, and not for long
 }
 

@@ -24,17 +24,17 @@ import (
 )
 
 const (
-	// factsGrace is how long a starting agent waits for its first pass before it tells the plugins anything: what the agent
-	// before it wrote still holds, and a restart should not look like trouble.
+	// factsGrace is how long a starting agent waits for its first pass before it writes the facts file: the file that the agent
+	// before it wrote still holds, and a restart should not look like a failure.
 	factsGrace = 5 * time.Second
-	// quietTime is how long the API server may have been silent before it is asked whether it is still there. In a cluster of
+	// quietTime is how long watches may be silent before the API server is probed. In a cluster of
 	// some hundred nodes something changes more often than that.
 	quietTime = 2 * time.Second
-	// probeTime bounds that question.
+	// probeTime bounds that request.
 	probeTime = 3 * time.Second
 )
 
-// local is what the agent's passes find out and the plugins want to know.
+// local is the part of the facts that comes from the agent's passes, not from watches.
 type local struct {
 	// ready: one pass has succeeded.
 	ready bool
@@ -44,7 +44,7 @@ type local struct {
 	noPolicies bool
 }
 
-// buildFacts turns what is known into what the plugins read; ok is false if this node does not exist. It is pure: everything
+// buildFacts makes the plugins' facts of the watched objects and local; ok is false if this node does not exist. It is pure: everything
 // but the time comes from its arguments, and the result is the same for the same arguments in another order.
 func buildFacts(a state.Assignment, l local) (f facts.Facts, ok bool) {
 	if a.Node == nil {
@@ -84,8 +84,8 @@ func buildFacts(a state.Assignment, l local) (f facts.Facts, ok bool) {
 	return f, true
 }
 
-// noneFree returns 0 if the kernel has a pod at each of the block's addresses, so that asking for the block would be in vain;
-// else nil: addresses may be taken that have no route here. Nobody watches blocks for a better answer, see docs/design/agent.md.
+// noneFree returns 0 if the kernel has a route to a pod for each address of the block, which then has no free one;
+// else nil: addresses may be taken that have no route here. Blocks are not watched, see docs/design/agent.md.
 func noneFree(b api.BlockAffinity, pods []netip.Addr) *int {
 	cidr, err := netip.ParsePrefix(b.Spec.CIDR)
 	if err != nil || len(pods) == 0 {
@@ -103,8 +103,8 @@ func noneFree(b api.BlockAffinity, pods []netip.Addr) *int {
 	return new(int)
 }
 
-// namespaces returns of each namespace what can choose a pool: its annotations, and the labels by which pools select. A pool
-// whose selector cannot be read is the plugins' to refuse.
+// namespaces returns, for each namespace, its annotations and the labels that pools' selectors use. A pool
+// whose selector is invalid is refused by the plugins.
 func namespaces(a state.Assignment) map[string]facts.Namespace {
 	var keys []string
 	for i := range a.Pools {
@@ -141,21 +141,21 @@ type factsWriter struct {
 	status *Status
 	log    *slog.Logger
 
-	mu    sync.Mutex
-	local local
-	told  chan struct{} // local changed
+	mu      sync.Mutex
+	local   local
+	changed chan struct{} // readable after local changed
 
 	// Of the goroutine of run.
-	content  string    // what was written last, but for the time
-	written  time.Time // the time that it says
+	content  string    // the last content written, without its time
+	written  time.Time // the time in it
 	reported progress.Changes
 }
 
 func newFactsWriter(path string, watch *cluster.Watch, status *Status, log *slog.Logger) *factsWriter {
-	return &factsWriter{path: path, watch: watch, status: status, log: log, told: make(chan struct{}, 1)}
+	return &factsWriter{path: path, watch: watch, status: status, log: log, changed: make(chan struct{}, 1)}
 }
 
-// setLocal takes what a pass has found out.
+// setLocal stores the result of a pass; noPolicies stays.
 func (h *factsWriter) setLocal(l local) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,16 +164,16 @@ func (h *factsWriter) setLocal(l local) {
 	}
 	l.noPolicies = h.local.noPolicies
 	h.local = l
-	wait.Signal(h.told)
+	wait.Signal(h.changed)
 }
 
-// setNoPolicies takes whether NetworkPolicies are enforced.
+// setNoPolicies stores whether no NetworkPolicies are enforced on this node.
 func (h *factsWriter) setNoPolicies(none bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.local.noPolicies != none {
 		h.local.noPolicies = none
-		wait.Signal(h.told)
+		wait.Signal(h.changed)
 	}
 }
 
@@ -183,11 +183,11 @@ func (h *factsWriter) known() local {
 	return h.local
 }
 
-// run writes facts when they change, and now and then although they have not, as long as they are known to hold. When it ends
-// the file stays: it says until when it held, and the next agent is seldom far.
+// run writes facts when they change, and renews their time while the watches are live. When it ends
+// the file stays: its time says how old it is, and the next agent starts soon.
 func (h *factsWriter) run(ctx context.Context) error {
 	if err := h.watch.WaitForSync(ctx, slog.New(slog.DiscardHandler)); err != nil {
-		return nil // ctx ended; the agent's loop says how long it waits
+		return nil // ctx ended; the agent's loop logs the wait
 	}
 	h.awaitFirstPass(ctx)
 	beat := make(chan struct{}, 1)
@@ -203,7 +203,7 @@ func (h *factsWriter) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-h.watch.AssignmentChanged():
-		case <-h.told:
+		case <-h.changed:
 		case <-beat:
 		}
 		wait.Sleep(ctx, coalesce)
@@ -220,12 +220,12 @@ func (h *factsWriter) awaitFirstPass(ctx context.Context) {
 			return
 		case <-limit.C:
 			return
-		case <-h.told:
+		case <-h.changed:
 		}
 	}
 }
 
-// probe sees to it that silence is told from absence, and sets the beat of the file.
+// probe asks the API server when watches are silent, and wakes run so that it renews the file's time.
 func (h *factsWriter) probe(ctx context.Context, beat chan<- struct{}) {
 	for ctx.Err() == nil {
 		pause := facts.Interval*3/4 + rand.N(facts.Interval/4)
@@ -241,7 +241,7 @@ func (h *factsWriter) probe(ctx context.Context, beat chan<- struct{}) {
 	}
 }
 
-// ask asks the API server whether it is still there, unless it has said so just now.
+// ask sends the API server a request, unless a watch has heard from it within quietTime.
 func (h *factsWriter) ask(ctx context.Context) error {
 	if time.Since(h.watch.Confirmed()) <= quietTime {
 		return nil
@@ -255,10 +255,10 @@ func factsProblem(err error) []string {
 	if err == nil {
 		return nil
 	}
-	return []string{fmt.Sprintf("what plugins are told of the cluster is getting old, they will ask the API server instead: %v", err)}
+	return []string{fmt.Sprintf("the facts file is getting old, plugins will ask the API server instead: %v", err)}
 }
 
-// refresh makes the file say what is known, and since when.
+// refresh writes the file if facts changed, or if its time is older than half of facts.Interval.
 func (h *factsWriter) refresh() {
 	confirmed := h.watch.Confirmed()
 	if confirmed.IsZero() {
@@ -280,7 +280,7 @@ func (h *factsWriter) refresh() {
 	h.report(err)
 }
 
-// retract removes the file: of a node that does not exist there are no facts.
+// retract removes the file: a node that does not exist has no facts.
 func (h *factsWriter) retract() error {
 	h.content, h.written = "", time.Time{}
 	if err := os.Remove(h.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -289,7 +289,7 @@ func (h *factsWriter) retract() error {
 	return nil
 }
 
-// report logs what goes wrong, once.
+// report logs an error once.
 func (h *factsWriter) report(err error) {
 	if h.reported.New(err) {
 		h.log.Warn("cannot write the facts file; plugins ask the API server", "err", err)

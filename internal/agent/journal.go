@@ -83,13 +83,13 @@ func (f *journalWorker) pass(ctx context.Context) error {
 	return err
 }
 
-// finish does the rest of one DEL, in its order: while the pod is said to have the address, nobody else gets it.
+// finish does the rest of one DEL, in its order: as long as the pod's object names the address, no other pod gets it.
 func (f *journalWorker) finish(ctx context.Context, e journal.Entry) error {
 	if e.Datastore != datastoreType {
 		return fmt.Errorf("%w: datastore %q", journal.ErrKeep, e.Datastore)
 	}
 	if !f.watch.DatastoreReady() {
-		return fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: somebody has locked the datastore", journal.ErrStop)
+		return fmt.Errorf("%w: spec.datastoreReady of ClusterInformation default is not true: the datastore is locked for a migration", journal.ErrStop)
 	}
 	err := f.clear(ctx, e)
 	if err == nil {

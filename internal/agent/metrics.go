@@ -212,7 +212,7 @@ var rows = []row{
 
 	gauge("tortie_routes_desired", "Routes that this node should have in the kernel.", func(s *sample) float64 { return number(s.routes.desired) }),
 	gauge("tortie_routes_programmed", "Of these, those that the last pass found or made right.", func(s *sample) float64 { return number(s.routes.programmed()) }),
-	gauge("tortie_routes_held", "Routes of an earlier agent that are kept although nobody has confirmed them yet.", func(s *sample) float64 { return number(s.routes.stats.Held) }),
+	gauge("tortie_routes_held", "Routes of an earlier agent that are kept although no peer has announced them yet.", func(s *sample) float64 { return number(s.routes.stats.Held) }),
 	gauges("tortie_tunnel_ends", "Other ends that a tunnel device of this node should know: one for each other node, of VXLAN; 0 of tunl0, which asks the routes.", []string{"device"}, func(s *sample, set func(float64, ...string)) {
 		for _, t := range tunnelReports(s.snapshot) {
 			set(number(t.Ends), t.Device)

@@ -342,7 +342,7 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 	e := r.left(t, "", "c1")
 	r.put(t, e)
 	waittest.Until(t, 2*journalPause, "the reason is shown", func() bool {
-		return strings.Contains(status.Report().Journal.LastError, "locked the datastore")
+		return strings.Contains(status.Report().Journal.LastError, "the datastore is locked")
 	})
 	if !r.holds(t, e) {
 		t.Error("an address was released in a locked datastore")

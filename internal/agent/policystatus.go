@@ -22,7 +22,7 @@ func (s *Status) ShowPolicies(w *policies.Worker, dropped func(context.Context) 
 	s.metrics.addDenied(dropped)
 }
 
-// policyReport is nil if nobody does anything about policies.
+// policyReport is nil if this agent has no part that enforces policies.
 func policyReport(w *policies.Worker) (*nodestatus.Policy, []string) {
 	if w == nil {
 		return nil, nil

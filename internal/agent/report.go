@@ -22,8 +22,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// seen is what the agent's loops have handed over for people to see. A pass stores only references; words are made of them when
-// somebody asks, which is seldom.
+// seen is the state of the agent's loops that reports are made from. A pass stores only references; text is made of them when a report
+// is requested, which is seldom.
 type seen struct {
 	node    string
 	started time.Time
@@ -55,7 +55,7 @@ type routesSeen struct {
 	starting bool // nothing is removed yet
 }
 
-// report puts what was seen into words. It is pure: the time comes from its argument.
+// report makes the node's report of it. It is pure: the time comes from its argument.
 func (k *seen) report(now time.Time) nodestatus.Report {
 	r := nodestatus.Report{
 		Node: k.node, Version: version.Version, Time: now, Started: k.started, Ready: k.ready,

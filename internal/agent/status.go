@@ -28,7 +28,7 @@ const stuckAfter = 3 * (fullPass + passTime)
 type Status struct {
 	metrics *metrics
 	healthy func(context.Context) error
-	traffic func() map[netip.Addr]bgp.Traffic // nil: nobody counts
+	traffic func() map[netip.Addr]bgp.Traffic // nil: not counted
 	// policies is nil if nothing is done about NetworkPolicies.
 	policies *policies.Worker
 	pages    map[string]http.HandlerFunc
@@ -56,7 +56,7 @@ func (s *Status) ShowPeers() { s.metrics.allPeers = true }
 // ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
 func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
 
-// ShowTraffic shows what passes on BGP sessions, as it is when somebody asks. It is to be called before the agent runs.
+// ShowTraffic shows what passes on BGP sessions, as it is at the time of the request. It is to be called before the agent runs.
 func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals func() bgp.Totals) {
 	s.traffic = traffic
 	s.metrics.addTraffic(totals)

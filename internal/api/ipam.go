@@ -1,6 +1,6 @@
 package api
 
-// IPAMBlock is a range of addresses that one host assigns from, with who holds each of them.
+// IPAMBlock is a range of addresses that one host assigns from, with the holder of each address.
 //
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
 // +kubebuilder:printcolumn:name="Affinity",type=string,JSONPath=`.spec.affinity`
@@ -17,7 +17,7 @@ type IPAMBlock struct {
 type IPAMBlockSpec struct {
 	// CIDR is the block's range.
 	CIDR string `json:"cidr"`
-	// Affinity is the block's owner, "host:NODE" or "virtual:load-balancer"; absent when nobody owns the block.
+	// Affinity is the block's owner, "host:NODE" or "virtual:load-balancer"; absent when the block has no owner.
 	Affinity *string `json:"affinity,omitempty"`
 	// AffinityClaimTime is when the owner claimed the block.
 	// +kubebuilder:validation:Format=date-time
@@ -27,7 +27,7 @@ type IPAMBlockSpec struct {
 	Allocations []*int `json:"allocations"`
 	// Unallocated lists the free ordinals in the order in which they will be assigned.
 	Unallocated []int `json:"unallocated"`
-	// Attributes says who holds addresses.
+	// Attributes name the holders of addresses.
 	Attributes []AllocationAttribute `json:"attributes"`
 	// SequenceNumber grows by one with each write of the block.
 	// +kubebuilder:default=0
@@ -44,7 +44,7 @@ type IPAMBlockSpec struct {
 	StrictAffinity bool `json:"strictAffinity"`
 }
 
-// AllocationAttribute says who holds the addresses that point to it.
+// AllocationAttribute names the holder of the addresses that point to it.
 type AllocationAttribute struct {
 	// HandleID is the handle that the addresses are released by.
 	HandleID *string `json:"handle_id,omitempty"`

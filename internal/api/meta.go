@@ -56,7 +56,7 @@ type Resource interface {
 }
 
 // Deletable is a resource that Calico deletes in two steps on the Kubernetes datastore: first it is marked, then removed.
-// Whoever reads a marked object finishes the deletion and takes the object for absent. This project removes in one step.
+// A reader of a marked object finishes the deletion and treats the object as absent. This project removes in one step.
 type Deletable interface {
 	Resource
 	MarkedDeleted() bool

@@ -31,7 +31,7 @@ const (
 	ClassRoutes = "Routes"
 )
 
-// CalicoNodeStatusStatus is the answer. Nobody but the node writes it.
+// CalicoNodeStatusStatus is the answer. Only the node writes it.
 type CalicoNodeStatusStatus struct {
 	// LastUpdated is when the answer last changed.
 	// +kubebuilder:validation:Format=date-time

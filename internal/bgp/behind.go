@@ -117,7 +117,7 @@ func (b behind) Failed(reason string) {
 }
 
 // inside is the way to GoBGP's listener. Every process on this host can connect to it from any of the addresses that
-// peers have there, so that both ends sign what they send with a secret that nobody else knows.
+// peers have there, so that both ends sign their segments (TCP MD5) with a secret that only this process knows.
 type inside struct {
 	to     netip.AddrPort
 	secret string // empty: the kernel can't sign

@@ -30,7 +30,7 @@ var quiet = map[string]bool{
 	"sent notification": true,
 }
 
-// timerExpired is the one entry that tells what nobody else does.
+// timerExpired is the one entry with information that has no other source.
 const timerExpired = "graceful restart timer expired"
 
 // Panic must not panic: GoBGP means "this can't be", and the session that it happened to ends by its hold timer.
@@ -51,7 +51,7 @@ func (l *logger) Debug(msg string, fields bgplog.Fields) { l.write(slog.LevelDeb
 // SetLevel does nothing: the level is slog's handler's.
 func (l *logger) SetLevel(bgplog.LogLevel) {}
 
-// GetLevel keeps GoBGP from building an entry per path and peer that nobody reads, which doubles the cost of an UPDATE.
+// GetLevel keeps GoBGP from building an entry per path and peer that is then dropped, which doubles the cost of an UPDATE.
 func (l *logger) GetLevel() bgplog.LogLevel {
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {
 		return bgplog.DebugLevel

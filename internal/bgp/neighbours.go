@@ -8,7 +8,7 @@ import (
 
 // Addresses inside of this process. GoBGP listens on gobgpAddr and knows each peer by an address of its own, from which
 // the relay connects on the peer's behalf. A peer that comes again gets a new one, so that what GoBGP still says about the
-// one before is nobody's.
+// earlier one is dropped.
 var (
 	loopback   = netip.MustParsePrefix("127.0.0.0/8")
 	gobgpAddr  = netip.MustParseAddr("127.179.0.1")
@@ -38,7 +38,7 @@ func newNeighbours() *neighbours {
 	return &neighbours{last: firstAlias.Prev(), all: make(map[netip.Addr]*neighbour)}
 }
 
-// add gives peer an alias that nobody has.
+// add gives peer an alias that is not in use.
 func (n *neighbours) add(peer netip.Addr) *neighbour {
 	n.mu.Lock()
 	defer n.mu.Unlock()

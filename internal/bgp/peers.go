@@ -117,7 +117,7 @@ func (s *Server) addPeer(ctx context.Context, p Peer) error {
 	return nil
 }
 
-// addInside tells GoBGP of a peer, under an alias that nobody had.
+// addInside adds a peer to GoBGP, under an alias that is new.
 func (s *Server) addInside(ctx context.Context, p Peer) (session, error) {
 	if err := ctx.Err(); err != nil {
 		return session{}, fmt.Errorf("add peer %s: %w", p.Addr, err)

@@ -20,7 +20,7 @@ import (
 // parsed are the attributes that were read already: there are few different ones.
 type parsed map[wire.Said]*learned
 
-// mostParsed bounds what is kept of attributes that nobody has any more.
+// mostParsed bounds the cache of parsed attributes that are no longer in use.
 const mostParsed = 1 << 14
 
 // readLinks reads the table from the relay; not ok: GoBGP has to be asked.

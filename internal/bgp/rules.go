@@ -22,9 +22,9 @@ type Policy struct {
 	// on, to peers in another AS and by a reflector; all other learned paths never are. Hidden holds for what this node
 	// originates, too.
 	Transit, Hidden []netip.Prefix
-	// Refuse are prefixes that nobody may announce to us, and next hops: this node's own addresses.
+	// Refuse are prefixes that no peer may announce, or use as next hops: this node's own addresses.
 	Refuse []netip.Prefix
-	// Own are prefixes that nobody else may announce, parts of them excepted: this node's blocks.
+	// Own are prefixes that no peer may announce, though parts of them: this node's blocks.
 	Own []netip.Prefix
 	// Tags are communities for what is announced.
 	Tags []policy.Tag
@@ -59,7 +59,7 @@ func named(all map[netip.Addr]*policy.Rules) bool {
 	return false
 }
 
-// passable are the prefixes inside of which learned paths may be passed on to somebody: a rule of a peer may accept what is in no
+// passable are the prefixes inside of which learned paths may be passed on to a peer: a rule of a peer may accept what is in no
 // pool.
 func (p Policy) passable() []netip.Prefix {
 	all := slices.Clone(p.Transit)
@@ -263,7 +263,7 @@ type passing struct {
 	sets   []*api.DefinedSet
 }
 
-// ownStatement lets pass what this node originates. Inside, our own paths have a preference that nobody can exceed; see originatedPath.
+// ownStatement lets pass what this node originates. Inside, our own paths have a preference that no peer can exceed; see originatedPath.
 func ownStatement(name string) *api.Statement {
 	return &api.Statement{
 		Name:       name,

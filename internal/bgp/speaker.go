@@ -203,7 +203,7 @@ func (p Peer) GoString() string { return p.String() }
 
 // Waits reports whether self is the passive one of two nodes. Of each pair exactly one is, by the rule of Calico's BIRD templates,
 // which is a comparison of the addresses as text ("10.0.0.9" is greater than "10.0.0.10"): the node whose peer has the greater
-// text waits. Any other rule would leave pairs with a Calico node where nobody connects.
+// text waits. Any other rule would leave pairs with a Calico node in which neither end connects.
 func Waits(self, peer netip.Addr) bool { return peer.String() > self.String() }
 
 // Path is a prefix and where it leads. Paths are compared by ==.

@@ -11,7 +11,7 @@ import (
 type window struct {
 	mu   sync.Mutex // guards the rest
 	open int
-	room chan struct{} // closed when there is room again; nil: nobody waits
+	room chan struct{} // closed when there is room again; nil: no waiter
 }
 
 const (

@@ -71,7 +71,7 @@ type follower struct {
 	failed       func()       // told when err comes or goes; may be nil
 
 	mu    sync.Mutex
-	err   error     // why the API server's word cannot be had; nil while it can
+	err   error     // why the API server does not answer; nil while it does
 	since time.Time // since when
 	tries int       // requests since the last that had a result
 	asked time.Time // the last request
@@ -148,7 +148,7 @@ func (src *source[T]) request(client rest.Interface, opts metav1.ListOptions, ac
 	return r
 }
 
-// prepare drops what nobody asks for, before the object is kept.
+// prepare drops the fields that are not used, before the object is kept.
 func (src *source[T]) prepare(o *object[T]) {
 	if src.trim != nil && o.broken == nil && !o.ended {
 		src.trim(&o.value)
@@ -213,7 +213,7 @@ func (f *follower) delivered() {
 	f.mu.Unlock()
 }
 
-// note tells people when the API server's word cannot be had any more, and when it can again.
+// note logs when the API server no longer answers, and when it does again.
 func (f *follower) note(ctx context.Context, err error) {
 	if ctx.Err() != nil || f.absent != nil && missing(err) {
 		return
@@ -233,7 +233,7 @@ func (f *follower) note(ctx context.Context, err error) {
 	f.err = err
 }
 
-// failure returns why the API server's word cannot be had, nil while it can.
+// failure returns why the API server does not answer, nil while it does.
 func (f *follower) failure() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

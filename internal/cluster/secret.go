@@ -168,7 +168,7 @@ func password(place api.Place, secret *api.Secret) (string, error) {
 		}
 		return "", errors.New("the Secret has no such key: add it, or correct the reference")
 	}
-	// Files that Secrets are made of end with a line break, which nobody means.
+	// Files that Secrets are made of end with a line break, which is not part of the password.
 	text := strings.TrimRight(string(data), "\r\n")
 	switch {
 	case text == "":

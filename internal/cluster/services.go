@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// serviceWatches are open while somebody wants to know of services. In a large cluster endpoints are what changes most: a cluster
+// serviceWatches are open while addresses of services are announced. In a large cluster endpoints are what changes most: a cluster
 // that announces no addresses of services pays nothing for them.
 type serviceWatches struct {
 	wanted   chan struct{} // wanted or not, that has changed

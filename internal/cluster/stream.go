@@ -34,7 +34,7 @@ func (s *streams) complete() bool {
 	return !slices.ContainsFunc(s.wanted, func(kind string) bool { return s.open[kind] == nil })
 }
 
-// heard notes that the API server said something at that time. One stream's word is good for all that are open: they share a
+// heard notes that the API server sent something at that time. One stream's message counts for all that are open: they share a
 // connection. The caller holds the lock.
 func (s *streams) heard(at time.Time) {
 	if s.complete() && at.After(s.confirmed) {
@@ -63,7 +63,7 @@ func (s *streams) allOpen() bool {
 	return s.complete()
 }
 
-// follow passes a watch's events on and listens in; prepare may drop what nobody needs of an object. A watch that begins with
+// follow passes a watch's events on and listens in; prepare may drop fields that are not used. A watch that begins with
 // the list of what there is (WatchList) counts once the bookmark at the list's end has come.
 func (s *streams) follow(kind string, w watch.Interface, beginsWithList bool, prepare func(runtime.Object)) watch.Interface {
 	f := &stream{Interface: w, of: s, kind: kind, prepare: prepare, events: make(chan watch.Event), stopped: make(chan struct{})}

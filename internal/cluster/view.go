@@ -86,7 +86,7 @@ func (w *Watch) Defaults() state.Defaults {
 // HasPools reports that there is an IPPool, usable or not.
 func (w *Watch) HasPools() bool { return len(w.pools.all(nil)) > 0 }
 
-// DatastoreReady reports that nobody has locked the datastore for a migration, and that it has been set up.
+// DatastoreReady reports that the datastore is set up, and not locked for a migration.
 func (w *Watch) DatastoreReady() bool { return state.Ready(w.information.get(api.DefaultName)) }
 
 // copied lets a reader have an object of his own, as far as its fields go.

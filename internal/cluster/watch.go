@@ -66,7 +66,7 @@ func NewWatch(cfg *rest.Config, self, namespace string, log *slog.Logger) (*Watc
 	return w, w.followAll()
 }
 
-// makeStores decides who is woken by what.
+// makeStores decides which changes signal which channels.
 func (w *Watch) makeStores() {
 	both := func() { w.clusterChanged(); w.assignmentChanged() }
 	w.nodes = newObjectStore(sameNode, func(n *api.Node) { w.either(n.Name, both) })

@@ -22,7 +22,7 @@ var (
 	// ErrExists: Create found an object of that name.
 	ErrExists = errors.New("already exists")
 	// ErrConflict: the object was changed or deleted since the revision that the write was based on.
-	ErrConflict = errors.New("changed by somebody else")
+	ErrConflict = errors.New("changed by another writer")
 	// ErrUnauthorized: the datastore refused the credentials or the permission.
 	ErrUnauthorized = errors.New("not authorized")
 	// ErrUnauthenticated: the API server does not accept the token; another token may help. It is ErrUnauthorized, too.

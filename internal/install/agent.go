@@ -18,7 +18,7 @@ const (
 )
 
 // agentServes returns a channel that is closed once this node's agent serves: a runtime that saw the conflist earlier would start
-// pods that reach nobody.
+// pods that reach no other node.
 func (i *Installer) agentServes(ctx context.Context) <-chan struct{} {
 	serves := make(chan struct{})
 	go func() {

@@ -72,7 +72,7 @@ type hooks struct {
 type Options struct {
 	Tokens  TokenSource // nil if there is no API server: no kubeconfig is written
 	Log     *slog.Logger
-	Warn    func(reason, text string) // tells operators by an Event; nil tells nobody
+	Warn    func(reason, text string) // tells operators by an Event; nil: none
 	Metrics *Metrics
 }
 
@@ -177,7 +177,7 @@ func (i *Installer) activate(ctx context.Context) error {
 func (i *Installer) removeOld(l *ledger) error {
 	for _, path := range earlierConfs(i.cfg.InstallHost, slices.Collect(maps.Keys(l.files))) {
 		if path != filepath.Join(i.cfg.HostNetDir, i.cfg.OldConfName) && !l.isOurs(path) {
-			continue // somebody has changed it since, or it is gone
+			continue // it was changed since, or it is gone
 		}
 		removed, err := l.remove(path)
 		if err != nil {

@@ -33,14 +33,14 @@ const (
 
 // ledger knows which files of the host are the installer's own, and keeps copies of what was in their place before. It is written before
 // the files are: whatever is in it may not have happened yet, but nothing has happened that is not in it. Copies are known by their digests:
-// whoever changes one keeps it from being restored.
+// one that was changed is not restored.
 //
 // A ledger whose dir is empty has no place on the host. It then knows only what can be seen.
 type ledger struct {
 	file  string
 	dir   string            // of the copies
 	files map[string]*entry // by path, as this container sees it
-	// others is true if the plugin calico on the host is not of this project: what is there is somebody else's network, to be kept
+	// others is true if the plugin calico on the host is not of this project: what is there is another network plugin, to be kept
 	// even where an earlier installation has left its mark.
 	others bool
 	// adopted is true if it is of this project and there was no ledger: all that is there is an earlier version's.
@@ -177,7 +177,7 @@ func (l *ledger) remove(path string) (removed bool, err error) {
 	return hostfile.Remove(path)
 }
 
-// note takes down that the installer is about to give a file that content, "" for none, and keeps what somebody else put there.
+// note records that the installer is about to write that content to a file, "" for none, and keeps the content of other programs.
 func (l *ledger) note(path, ours string) error {
 	e := l.files[path]
 	first := e == nil
@@ -289,7 +289,7 @@ func (l *ledger) drop() error {
 	return err
 }
 
-// look returns what is at path; nil if nothing is. A directory is an error: nobody keeps one there.
+// look returns what is at path; nil if nothing is. A directory is an error: no program keeps one there.
 func look(path string) (*before, error) {
 	info, err := os.Lstat(path)
 	switch {

@@ -41,7 +41,7 @@ type Token struct {
 	Expires time.Time
 }
 
-// TokenSource issues tokens. An error that is ErrNotAllowed will stay until somebody changes the cluster's rules.
+// TokenSource issues tokens. An error that is ErrNotAllowed will stay until an operator changes the cluster's RBAC.
 type TokenSource interface {
 	Token(ctx context.Context) (Token, error)
 }

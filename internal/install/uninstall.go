@@ -22,7 +22,7 @@ import (
 // be repeated, and goes on where a run was killed.
 //
 // The conflist goes first: a runtime that has no network makes no pod, one whose network has lost its plugin fails at each. What was
-// there before comes back in the order of an installation. What somebody else has changed since is left, and named.
+// there before comes back in the order of an installation. Files that were changed since are left, and named.
 func Uninstall(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
 	return remove(ctx, cfg, log, func(r *removal) error {
 		for _, path := range r.wiring() {
@@ -176,7 +176,7 @@ func (r *removal) remove(path string) error {
 	return nil
 }
 
-// restore puts back what was at path, unless somebody else has put something there since.
+// restore puts back what was at path, unless another program has written there since.
 func (r *removal) restore(path string) error {
 	now, err := look(path)
 	if err != nil || now != nil && !r.mine(path, *now) {

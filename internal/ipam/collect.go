@@ -46,7 +46,7 @@ func (c *Client) Collect(ctx context.Context, what Collection) ([]Holder, error)
 	}
 	freed, err := c.collectAddresses(ctx, slices.DeleteFunc(now.list(), what.spares), cfg)
 	if now.damage != nil {
-		return freed, errors.Join(err, now.damage) // nobody can tell which handles hold nothing
+		return freed, errors.Join(err, now.damage) // it is not known which handles hold nothing
 	}
 	return freed, errors.Join(err, c.collectHandles(ctx, what, now.handles))
 }

@@ -88,7 +88,7 @@ func (c *Client) readHandle(ctx context.Context, id string) (*api.IPAMHandle, er
 // holds stays allocated.
 func (c *Client) RemoveForeign(ctx context.Context, id string) error {
 	if !names.OfTunnel(id) {
-		return fmt.Errorf("IPAMHandle %s is not a tunnel's and may be of use to somebody", names.Handle(id))
+		return fmt.Errorf("IPAMHandle %s is not a tunnel's and may be in use", names.Handle(id))
 	}
 	h := &api.IPAMHandle{Meta: api.Meta{Name: names.Handle(id)}, Spec: api.IPAMHandleSpec{HandleID: id}}
 	err := c.store.Get(ctx, h)

@@ -127,9 +127,9 @@ func (s *session) undo(ctx context.Context, wired bool, cause error, giveBack fu
 	defer cancel()
 	var err error
 	if wired {
-		_, err = s.unwire(ctx)
+		_, err = s.removeInterface(ctx)
 	} else {
-		err = s.checkUnwired()
+		err = s.checkNoInterface()
 	}
 	if err == nil {
 		if err := giveBack(); err != nil {
@@ -138,7 +138,7 @@ func (s *session) undo(ctx context.Context, wired bool, cause error, giveBack fu
 		s.tryClear(ctx)
 		err = s.addressing().del(ctx, cleared)
 	}
-	if err == nil || errors.Is(err, errStillWired) {
+	if err == nil || errors.Is(err, errHasInterface) {
 		return cause
 	}
 	// The code is the cause's, so the other error takes part as text only.

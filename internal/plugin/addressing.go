@@ -117,7 +117,7 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 		Use:   api.UseWorkload,
 		Known: p.known(),
 		// An ADD that is repeated. Whatever comes of it, an address must not be free while a pod has it.
-		InUse: errors.Is(p.checkUnwired(), errStillWired),
+		InUse: errors.Is(p.checkNoInterface(), errHasInterface),
 	}
 	if start.Known == nil {
 		attempt = client.Begin(ctx, start)
@@ -240,7 +240,7 @@ func ipamResult(assigned []ipam.Assignment) *types100.Result {
 	return result
 }
 
-// explicitResult has addresses that somebody chose. Calico prints them as /32 or /128 and without routes.
+// explicitResult has addresses that an annotation requested. Calico prints them as /32 or /128 and without routes.
 func explicitResult(addrs []netip.Addr) *types100.Result {
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	for _, a := range addrs {

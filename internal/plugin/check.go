@@ -124,7 +124,7 @@ func (s *session) checkWiring(prev printed) error {
 	return errors.Join(prev.expect(&c), podnet.Check(c))
 }
 
-// checkHeld asks whoever has assigned the addresses.
+// checkHeld asks the IPAM plugin, or IPAM itself, that has assigned the addresses.
 func (s *session) checkHeld(ctx context.Context, prev printed) error {
 	if s.conf.IPAM.Type != calicoIPAM {
 		return (&delegated{s}).check(ctx)

@@ -11,20 +11,20 @@ import (
 
 // clearance is what a release waits for.
 type clearance struct {
-	unwired func() error // the kernel has nothing of the container: an address must not be free while a pod has it
+	removed func() error // the kernel has nothing of the container: an address must not be free while a pod has it
 	noted   func() error // Felix and garbage collection have been told: nor while a pod is said to have it
 }
 
-func (c clearance) wait() error { return errors.Join(c.unwired(), c.noted()) }
+func (c clearance) wait() error { return errors.Join(c.removed(), c.noted()) }
 
-// cleared is the clearance of what nobody was told about.
-var cleared = clearance{unwired: func() error { return nil }, noted: func() error { return nil }}
+// cleared waits for nothing.
+var cleared = clearance{removed: func() error { return nil }, noted: func() error { return nil }}
 
-// errNotCleared stops a release for a reason that who gave no clearance knows, and that trying again does not mend.
+// errNotCleared ends a release: the function that refused clearance returns the reason, and a repetition would not help.
 var errNotCleared = errors.New("the release has no clearance")
 
 // gatedStore lets a release read which blocks it is about at once, and makes it wait for its clearance where it must: blocks
-// are read with the host's lock held, which nobody is to wait for while the kernel takes 20 ms to remove a link; nothing is
+// are read with the host's lock held, which no other call should wait for while the kernel takes 20 ms to remove a link; nothing is
 // written before the pod says that its address is released.
 type gatedStore struct {
 	datastore.Store
@@ -66,7 +66,7 @@ func (g *gatedStore) Delete(ctx context.Context, obj api.Resource) error {
 
 // enter waits until the kernel is done and for the host's lock.
 func (g *gatedStore) enter() error {
-	if g.may.unwired() != nil {
+	if g.may.removed() != nil {
 		return errNotCleared
 	}
 	g.once.Do(func() { g.unlock, g.err = g.lock() })

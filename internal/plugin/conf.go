@@ -256,7 +256,7 @@ func (c *netConf) linkRules() []rule {
 		{c.PolicySetupTimeout < 0, "policy_setup_timeout_seconds", c.PolicySetupTimeout, "use 0 for the default, or more"},
 		{c.DeviceType != deviceVeth && c.DeviceType != deviceNetkit, "device_type", c.DeviceType, "use veth or netkit"},
 		{c.Dataplane.Type != "", "dataplane_options.type", c.Dataplane.Type,
-			"pods are wired in this node's kernel only, not by an external agent: remove the key"},
+			"interfaces are made in this node's kernel only, not by an external agent: remove the key"},
 	}
 }
 

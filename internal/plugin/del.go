@@ -30,13 +30,13 @@ func del(ctx context.Context, c *call) error {
 		return err
 	}
 	var had []netip.Addr
-	unwired := begin(func() (err error) {
-		had, err = s.unwire(ctx)
+	removed := begin(func() (err error) {
+		had, err = s.removeInterface(ctx)
 		return err
 	})
-	released := s.release(ctx, unwired)
-	err = unwired()
-	if errors.Is(err, errStillWired) {
+	released := s.release(ctx, removed)
+	err = removed()
+	if errors.Is(err, errHasInterface) {
 		c.log.Info("address not released: the container still has an interface", "why", err)
 		return nil
 	}
@@ -54,20 +54,20 @@ func del(ctx context.Context, c *call) error {
 	return released
 }
 
-// unwire removes the container's link, and makes sure that it has no other. It returns the addresses that the link had.
-func (s *session) unwire(ctx context.Context) ([]netip.Addr, error) {
+// removeInterface removes the container's link, and makes sure that it has no other. It returns the addresses that the link had.
+func (s *session) removeInterface(ctx context.Context) ([]netip.Addr, error) {
 	had, err := podnet.Teardown(ctx, s.podConfig(s.log, nil))
 	if err != nil {
 		return had, fmt.Errorf("remove the pod's link: %w", err)
 	}
-	return had, s.checkUnwired()
+	return had, s.checkNoInterface()
 }
 
-// errStillWired: the container has a link that this verb is not about, and with it its address.
-var errStillWired = errors.New("the container still has an interface")
+// errHasInterface: the container has a link that this verb is not about, and with it its address.
+var errHasInterface = errors.New("the container still has an interface")
 
-// checkUnwired looks whether the node has a link of the container.
-func (s *session) checkUnwired() error {
+// checkNoInterface looks whether the node has a link of the container.
+func (s *session) checkNoInterface() error {
 	host, err := netlinkx.Open()
 	if err != nil {
 		return err
@@ -81,14 +81,14 @@ func (s *session) checkUnwired() error {
 		return err
 	}
 	if handle, ifName, ok := podnet.ParseAlias(link.Alias); ok && handle == s.handle() {
-		return fmt.Errorf("%w: %s of the node leads to its %s", errStillWired, link.Name, ifName)
+		return fmt.Errorf("%w: %s of the node leads to its %s", errHasInterface, link.Name, ifName)
 	}
 	return nil
 }
 
-// release tells the datastore that the container has no address any more, and frees it once unwired has succeeded. An error
+// release tells the datastore that the container has no address any more, and frees it once removed has succeeded. An error
 // that wraps a postponed leaves nothing but work at the datastore.
-func (s *session) release(ctx context.Context, unwired func() error) error {
+func (s *session) release(ctx context.Context, removed func() error) error {
 	noted := begin(func() error {
 		ctx, cancel := context.WithTimeout(ctx, releaseTime)
 		defer cancel()
@@ -100,7 +100,7 @@ func (s *session) release(ctx context.Context, unwired func() error) error {
 		}
 		return nil
 	})
-	return s.addressing().del(ctx, clearance{unwired: unwired, noted: noted})
+	return s.addressing().del(ctx, clearance{removed: removed, noted: noted})
 }
 
 // forget ends the connections of addresses that were released though the kernel had no link with them any more.
@@ -167,7 +167,7 @@ func (s *session) finish(ctx context.Context, e journal.Entry) error {
 	if e.Datastore != s.datastore() {
 		return journal.ErrKeep
 	}
-	err := s.of(e).release(ctx, cleared.unwired)
+	err := s.of(e).release(ctx, cleared.removed)
 	var later *postponed
 	if errors.As(err, &later) {
 		return fmt.Errorf("%w: %w", journal.ErrStop, err)

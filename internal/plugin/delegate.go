@@ -45,7 +45,7 @@ func (d *delegated) add(ctx context.Context, wanted func() (request, error)) (*t
 
 // del runs the IPAM plugin even if the datastore cannot be told now that the address is free: the plugin does not depend on it.
 func (d *delegated) del(ctx context.Context, may clearance) error {
-	if err := may.unwired(); err != nil {
+	if err := may.removed(); err != nil {
 		return err
 	}
 	noted := postponable(may.noted())

@@ -128,7 +128,7 @@ func (e *podEndpoint) clearOther(ctx context.Context) error {
 	return err
 }
 
-// tries at tryPause bound how often a write is repeated that somebody else is in the way of.
+// tries at tryPause bound how often a write is repeated after a conflict.
 const (
 	tries    = 6
 	tryPause = 20 * time.Millisecond

@@ -21,7 +21,7 @@ const (
 	codeUnauthorized uint = 100 // the API server refuses the plugins' token or its permissions
 	codeNoPool       uint = 101 // no IPPool may serve the pod
 	codeExhausted    uint = 102 // the pools have no free address, or the node no more blocks
-	codeTaken        uint = 103 // the address that was asked for belongs to somebody else
+	codeTaken        uint = 103 // the requested address is held by another
 )
 
 // errDatastoreNotReady: an operator has locked the datastore.

@@ -153,7 +153,7 @@ func (w *sweep) unnamed(h ipam.Holder) (links []podnet.Link) {
 	return links
 }
 
-// remove removes the links. One in whose namespace a process runs stays, and its container keeps its addresses: whoever does
+// remove removes the links. One in whose namespace a process runs stays, and its container keeps its addresses: although the runtime does
 // not list it, it is in use.
 func (w *sweep) remove(ctx context.Context) error {
 	var errs []error
@@ -176,7 +176,7 @@ func (w *sweep) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// spare lets whoever has a link keep its addresses.
+// spare lets the container of a link keep its addresses.
 func (w *sweep) spare(l podnet.Link) {
 	w.dead = slices.DeleteFunc(w.dead, func(h ipam.Holder) bool {
 		if h.Handle != l.Handle && !slices.ContainsFunc(l.Addresses, func(a netip.Addr) bool { return slices.Contains(h.Addresses, a) }) {
@@ -188,7 +188,7 @@ func (w *sweep) spare(l podnet.Link) {
 	})
 }
 
-// inUse spares a holder whose address leads to a link that stays, whoever made it: a pod has it.
+// inUse spares a holder whose address is routed to a link that stays, of any container: a pod has it.
 func (w *sweep) inUse(h ipam.Holder) bool {
 	for _, l := range w.all {
 		stays := !slices.ContainsFunc(w.stale, func(s podnet.Link) bool { return s.Name == l.Name })

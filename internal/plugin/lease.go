@@ -53,7 +53,7 @@ func (l *lease) read() error {
 		return err
 	}
 	first, _, _ := bytes.Cut(data, []byte("\n"))
-	// The line ends in CR LF. A Calico that kept the CR made handles that nobody finds.
+	// The line ends in CR LF. A Calico that kept the CR made handles that no DEL finds.
 	l.container, l.written = strings.TrimSpace(string(first)), info.ModTime()
 	if len(l.container) > 256 || strings.ContainsFunc(l.container, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' }) {
 		return fmt.Errorf("%s: its first line %.40q is no container ID: remove the file if no pod has that address", l.path, l.container)

@@ -147,7 +147,7 @@ func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, addrs []netip.Addr
 // maxLabel is the longest value that a label may have.
 const maxLabel = 63
 
-// describeWish adds what annotations ask of Felix. They were found right before the container was wired.
+// describeWish adds what annotations ask of Felix. They were read right before the container got its interface.
 func (e *objectEndpoint) describeAnnotations(w *api.WorkloadEndpoint, addrs []netip.Addr) {
 	var want request
 	if readAnnotations(e.work, &want) != nil {
@@ -185,7 +185,7 @@ func endpointPorts(pod *api.Pod) []api.EndpointPort {
 	return ports
 }
 
-// ensureProfile creates the profile of the network if nobody else did: it lets pods be reached by everybody, and other
+// ensureProfile creates the profile of the network if there is none: it lets pods be reached from everywhere, and other
 // containers by those of the same network. A profile that exists is its owner's.
 func (e *objectEndpoint) ensureProfile(ctx context.Context) error {
 	if e.conf.Policy.Type != "" {

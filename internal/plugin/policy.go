@@ -65,13 +65,13 @@ func (s *session) close(uid string) (kernel policed, giveBack func() error, err 
 }
 
 // missesRules says of a kernel without rules of policies whether it should have them: the agent enforces, as far as is known, and its rules
-// are gone, as after a reboot. An agent serves no node whose datastore is etcd: nobody would open its pods again.
+// are gone, as after a reboot. An agent serves no node whose datastore is etcd: its pods would stay closed.
 func (s *session) missesRules() bool {
 	return s.conf.PolicyEnforced && s.conf.DatastoreType == datastoreKubernetes && (s.facts == nil || !s.facts.NoPolicies) && !facts.NoPolicies(facts.DefaultFile, s.node)
 }
 
 // awaitPolicy waits, if the configuration asks for it, until the pod's policies are in force: by the kernel if it enforces them, else by Felix's
-// word, unless the agent is known to leave that to somebody else. That they are not in time is no reason to leave a pod without a
+// word, unless the agent is known to leave that to another engine. That they are not in time is no reason to leave a pod without a
 // network: it is logged.
 func (s *session) awaitPolicy(ctx context.Context, kernel policed, uid string) {
 	switch {
@@ -96,7 +96,7 @@ func (s *session) awaitKernel(ctx context.Context, uid string) {
 	s.log.Debug("policies are in force", "link", link, "waited", time.Since(began))
 }
 
-// inForce returns an error while the policies of a pod are not in force at its link, and somebody has any.
+// inForce returns an error while the policies of a pod are not in force at its link, and the node enforces any.
 func inForce(link, uid string) error {
 	known, table, err := netpol.InForce(link)
 	if err != nil || !table || known == uid {

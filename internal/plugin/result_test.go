@@ -156,7 +156,7 @@ func TestIPAMPluginWaitsForThePod(t *testing.T) {
 	if _, err := d.add(t.Context(), func() (request, error) { return request{}, refused }); err != refused {
 		t.Errorf("ADD: %v", err)
 	}
-	if err := d.del(t.Context(), clearance{unwired: func() error { return refused }, noted: cleared.noted}); !errors.Is(err, refused) {
+	if err := d.del(t.Context(), clearance{removed: func() error { return refused }, noted: cleared.noted}); !errors.Is(err, refused) {
 		t.Errorf("DEL: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(d.path, "verbs")); !errors.Is(err, os.ErrNotExist) {

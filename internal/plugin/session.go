@@ -81,7 +81,7 @@ func (c *call) session() (s *session, err error) {
 	}
 	if c.plugin == calico && s.plain() && c.conf.DatastoreType == datastoreKubernetes {
 		return nil, failure(types.ErrInvalidEnvironmentVariables,
-			errors.New("CNI_ARGS: K8S_POD_NAMESPACE and K8S_POD_NAME are missing: calico wires only pods of Kubernetes with datastore kubernetes"))
+			errors.New("CNI_ARGS: K8S_POD_NAMESPACE and K8S_POD_NAME are missing: calico serves only pods of Kubernetes with datastore kubernetes"))
 	}
 	s.anothers = c.plugin == calicoIPAM && c.conf.Type != calico
 	s.node, s.nodeGuessed, err = nodeName(&c.conf)

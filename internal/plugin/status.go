@@ -148,7 +148,7 @@ func (s *session) room(ctx context.Context) error {
 	}
 	client := ipam.NewClient(s.store, time.Now)
 	err := client.Room(ctx, req, s.known())
-	if errors.Is(err, ipam.ErrNoPool) { // for a pod of no namespace: nobody can tell of which the next one is
+	if errors.Is(err, ipam.ErrNoPool) { // for a pod of no namespace: that of the next pod is not known
 		req.AnyNamespace = true
 		err = client.Room(ctx, req, s.known())
 	}
@@ -180,7 +180,7 @@ func inUse(block netip.Prefix, pools []api.IPPool) bool {
 	})
 }
 
-// followed says that nobody looks after the node's routes, if so. That no agent has written since the machine started says
+// followed returns an error if no agent keeps the node's routes. That no agent has written since the machine started proves
 // nothing: one of an earlier version, and Calico's, never do.
 func (s *session) followed() error {
 	age, err := facts.Age(facts.DefaultFile, s.began)

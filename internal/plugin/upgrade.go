@@ -35,7 +35,7 @@ const (
 	longestPause = 30 * time.Second
 	// drainTime lets plugins that were executed just before the programs were removed come to their end.
 	drainTime = 5 * time.Second
-	// inFlight is how old a file without a pod must be to be somebody's leftover: the kubelet gives up an ADD after two
+	// inFlight is how old a file without a pod must be to be taken for a leftover: the kubelet gives up an ADD after two
 	// minutes, and the pod may not show its address before the ADD is over.
 	inFlight = 2 * time.Minute
 )
@@ -46,7 +46,7 @@ var errInFlight = errors.New("an ADD may be under way")
 // migration enters the addresses that host-local has assigned on this node into the datastore, so that they stay their pods'.
 //
 // It can be killed at any point and started again. An address is entered before host-local's file of it is removed, and the
-// directory is removed last. While it runs, nobody in the cluster assigns: the datastore says that it is not ready.
+// directory is removed last. While it runs, no node assigns: the datastore says that it is not ready.
 type migration struct {
 	log    *slog.Logger
 	node   string
@@ -132,7 +132,7 @@ func (m *migration) attempt(ctx context.Context) error {
 			return err
 		}
 	}
-	// An attempt that was killed may have left the datastore locked. Nobody would look without the directory.
+	// An attempt that was killed may have left the datastore locked. Without the directory no later run would look.
 	if err := m.unlock(ctx); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (m *migration) attempt(ctx context.Context) error {
 	return nil
 }
 
-// migrate enters every address while nobody assigns any. The cluster does not stay locked if it fails: what stays is that
+// migrate enters every address while no node assigns any. The cluster does not stay locked if it fails: what stays is that
 // this node lacks its plugins.
 func (m *migration) migrate(ctx context.Context) (err error) {
 	if err := m.lock(ctx); err != nil {

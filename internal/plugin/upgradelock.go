@@ -28,7 +28,7 @@ func (m *migration) lock(ctx context.Context) error {
 		ready, holders := info.Spec.DatastoreReady, upgrading(info)
 		switch {
 		case ready == nil:
-			return false, nil // nobody assigns yet
+			return false, nil // no node assigns yet
 		case !*ready && len(holders) == 0:
 			return false, fmt.Errorf("%w: an operator has locked it: calicoctl datastore migrate unlock", errDatastoreNotReady)
 		case *ready:
@@ -58,7 +58,7 @@ func upgrading(info *api.ClusterInformation) []string {
 	return strings.FieldsFunc(info.Annotations[annotationUpgrading], func(r rune) bool { return r == ',' })
 }
 
-// setUpgrading writes who migrates; the datastore is ready if nobody does.
+// setUpgrading writes who migrates; the datastore is ready if no node does.
 func setUpgrading(info *api.ClusterInformation, nodes []string) {
 	ready := len(nodes) == 0
 	info.Spec.DatastoreReady = &ready
@@ -72,7 +72,7 @@ func setUpgrading(info *api.ClusterInformation, nodes []string) {
 	info.Annotations[annotationUpgrading] = strings.Join(nodes, ",")
 }
 
-// changeInformation changes the ClusterInformation as one step, against all the other nodes that do so. Without one nobody
+// changeInformation changes the ClusterInformation as one step, against all the other nodes that do so. Without one no node
 // can assign, and there is nothing to change.
 func (m *migration) changeInformation(ctx context.Context, change func(*api.ClusterInformation) (bool, error)) error {
 	var final error

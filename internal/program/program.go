@@ -13,7 +13,7 @@ import (
 )
 
 // Run runs a program until it returns, and returns the process's exit code: 0, or 1 after its error is on standard error. The
-// context ends when somebody asks the process to end. Asking for help is no error: the flags have been printed.
+// context ends on SIGINT or SIGTERM. Asking for help is no error: the flags have been printed.
 func Run(name string, run func(ctx context.Context) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()

@@ -18,7 +18,7 @@ func (s *Snapshot) Local() (bgp.Local, error) {
 }
 
 // listen returns the addresses that BGP is spoken at: the node's, unless the cluster's bindMode is None. Calico takes None for the
-// default, which nobody needs who does not say so.
+// default; Tortie wants it set.
 func (s *Snapshot) listen() []netip.Addr {
 	addrs := s.Self.addrs()
 	if s.peers.config.BindMode == "None" {
@@ -56,8 +56,8 @@ func (s *Snapshot) Policy() bgp.Policy {
 	return p
 }
 
-// imports are the rules for what peers announce: the operator's, and after them for peers that are nodes of the cluster that nothing else
-// comes in than what lies in pools, or is a service's, which reflectors pass on.
+// imports are the import rules by peer: the operator's, followed, for peers that are nodes of the cluster, by one that rejects all
+// prefixes outside of the pools and of the ranges of services, which reflectors pass on.
 func (s *Snapshot) imports() map[netip.Addr]*policy.Rules {
 	all := maps.Clone(s.Peering.Import)
 	var closed *policy.Rules
@@ -98,7 +98,7 @@ func (s *Snapshot) ownAddresses() []netip.Prefix {
 // OwnASN is the AS number of this node.
 func (s *Snapshot) OwnASN() uint32 { return cmp.Or(s.Self.ASN, s.ASN) }
 
-// Originated returns what this node announces: its own confirmed blocks, each pod whose address was borrowed from another node's
+// Originated returns the paths that this node originates: its own confirmed blocks, each pod whose address was borrowed from another node's
 // block, and addresses of services; but nothing of pools that keep out of BGP, nor of a family in which it has no address.
 func (s *Snapshot) Originated() []bgp.Path {
 	var paths []bgp.Path

@@ -16,14 +16,14 @@ type Claim struct {
 	Elsewhere bool
 }
 
-// Verdict is the answer of the IPAMBlock about a claim. The zero value is: not read yet.
+// Verdict is whether the IPAMBlock confirms a claim. The zero value means: not read yet.
 type Verdict struct {
 	Confirmed bool
-	Why       string // not, or not yet
+	Why       string // why it is not confirmed, or not yet
 	Pending   bool   // it could not be read
 }
 
-// Claimed is the block of a claim and the peer that makes it.
+// Claimed is the block that a claimed address lies in, and the peer that announces it.
 type Claimed struct {
 	Block netip.Prefix
 	// By is the peer that announces it, with the next hop's node if the peer is a reflector or a router; the node alone if it was not
@@ -34,7 +34,7 @@ type Claimed struct {
 // Claims are the claims of paths.
 type Claims map[Claim]Claimed
 
-// Add adds the claim of a path, if it is one. Of several peers with the same claim the next hop itself counts.
+// Add adds the claim that a path makes, if any. Of several peers with the same claim the next hop itself has precedence.
 func (s *Snapshot) Add(claims Claims, p bgp.Path) {
 	c, block, ok := s.claimOf(p.Prefix, p.NextHop)
 	if !ok {
@@ -45,7 +45,7 @@ func (s *Snapshot) Add(claims Claims, p bgp.Path) {
 	}
 }
 
-// claimant is By.
+// claimant returns Claimed.By for a path from a peer.
 func (s *Snapshot) claimant(c Claim, from netip.Addr) string {
 	m, isNode := s.MemberAt(from)
 	switch {
@@ -59,7 +59,7 @@ func (s *Snapshot) claimant(c Claim, from netip.Addr) string {
 	return from.String() + " " + c.Node
 }
 
-// claimOf returns the claim that a path is, if it is one.
+// claimOf returns the claim that a path to p by hop makes, if any.
 func (s *Snapshot) claimOf(p netip.Prefix, hop netip.Addr) (c Claim, block netip.Prefix, ok bool) {
 	if !p.IsSingleIP() {
 		return Claim{}, netip.Prefix{}, false

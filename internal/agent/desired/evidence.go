@@ -13,30 +13,30 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// Evidence decides where nodes contradict each other: of their own, all of them write the same annotations and claims, and any may lie.
-// The zero value knows nothing.
+// Evidence decides between nodes that contradict each other: every node writes its own annotations and claims, and any may lie.
+// The zero value has no evidence.
 type Evidence struct {
 	// Known says since when what nodes announce is believed.
 	Known Announcements
 	// Internal are the InternalIPs of Nodes by name, which their kubelets write and agents cannot.
 	Internal map[string][]netip.Addr
-	// Blocks are the IPAMBlocks of claims that have not the size of their pool's blocks, and of those that several nodes make of one block.
+	// Blocks are the IPAMBlocks of claims that do not have their pool's block size, and of blocks that several nodes claim.
 	Blocks map[netip.Prefix]BlockRecord
 	// Inherited are the destinations that an earlier agent of this node has left routes to, with their next hop, if they have one. It is for
 	// the first decision.
 	Inherited map[netip.Prefix]netip.Addr
 
-	before *Snapshot // what was decided last; nil: nothing
+	before *Snapshot // the last decision; nil: none
 }
 
 // BlockRecord is an IPAMBlock: the node that it is of, and when it was made.
 type BlockRecord struct{ Node, Created string }
 
-// Unsure is what evidence is needed of, and stays needed of as long as nodes contradict each other.
+// Unsure lists the evidence that is needed as long as nodes contradict each other.
 type Unsure struct {
 	Nodes  []string     // whose InternalIPs decide
 	Blocks []BlockClaim // whose IPAMBlocks decide
-	// Self is a node that says it has an address of this one, which is not known yet not to be true.
+	// Self is a node that announces an address of this one, as long as its InternalIPs are not read.
 	Self string
 }
 
@@ -46,16 +46,16 @@ type BlockClaim struct {
 	Node  string
 }
 
-// trust is how sure it is that an address is a node's; less is surer.
+// trust grades the evidence that an address is a node's; less is surer.
 type trust int
 
 const (
-	vouched trust = iota // its kubelet says so
-	unknown              // that has not been read
-	denied               // its kubelet says others
+	vouched trust = iota // the address is in its InternalIPs
+	unknown              // its InternalIPs have not been read
+	denied               // its InternalIPs are others
 )
 
-// trusts returns how sure it is that an address is a node's.
+// trusts grades the evidence that an address is a node's.
 func (ev *Evidence) trusts(node string, a netip.Addr) trust {
 	internal, known := ev.Internal[node]
 	switch {
@@ -67,14 +67,14 @@ func (ev *Evidence) trusts(node string, a netip.Addr) trust {
 	return denied
 }
 
-// claimant is a node that announces something that another announces too.
+// claimant is a node whose address or MAC another node announces too.
 type claimant struct {
 	*api.Node
 	trust trust
 	since time.Time
 }
 
-// refuted is 1 if the claimant's kubelet says others.
+// refuted is 1 if the address is not in the claimant's InternalIPs.
 func (c claimant) refuted() int {
 	if c.trust == denied {
 		return 1
@@ -82,9 +82,9 @@ func (c claimant) refuted() int {
 	return 0
 }
 
-// before reports that of two claimants the first counts: one whose kubelet does not say others, else the one that was believed before, else the
-// one that is surer, else the older Node. Nodes are read one after the other, so that who has been read already may not end what was believed.
-// Its name, which whoever made the Node has chosen, decides nothing.
+// before reports whether c has precedence over o: first a claimant that is not refuted, then the one that was believed earlier, then the
+// one with more trust, then the older Node. Nodes are read one by one: that only one of two has been read must not change the belief.
+// The Node's name does not count: its creator has chosen it.
 func (c claimant) before(o claimant) bool {
 	return cmp.Or(
 		cmp.Compare(c.refuted(), o.refuted()), c.since.Compare(o.since), cmp.Compare(c.trust, o.trust), strings.Compare(c.CreationTimestamp, o.CreationTimestamp),
@@ -92,7 +92,7 @@ func (c claimant) before(o claimant) bool {
 	) < 0
 }
 
-// checkAddresses takes addresses from members that are another node's: of all that announce one it is the first's. This node is one of
+// checkAddresses leaves each address to one node, the first in precedence of those that announce it. This node is one of
 // them.
 func (s *Snapshot) checkAddresses(w state.Cluster, ev *Evidence, note func(error)) {
 	holders := make(map[netip.Addr]string, len(s.Others)) // the first that was seen, of nearly all addresses the only one
@@ -173,7 +173,7 @@ func (s *Snapshot) award(a netip.Addr, names []string, nodes map[string]*api.Nod
 	}
 }
 
-// strip takes an address from a member.
+// strip removes an address from a member.
 func (s *Snapshot) strip(name string, a netip.Addr) {
 	i, found := slices.BinarySearchFunc(s.Others, name, func(m Member, name string) int { return strings.Compare(m.Name, name) })
 	switch m := s.Others[i : i+1]; {
@@ -199,8 +199,8 @@ func (m *Member) addrs() []netip.Addr {
 	return both[:]
 }
 
-// checkVTEPs leaves out ends of tunnels that are not the node's: an address outside of its own blocks, which nobody else can claim, the
-// MAC that follows from the name of another, and one that another counts for.
+// checkVTEPs drops VTEPs that are not the node's: an address outside of its own blocks, which no other node can claim, the
+// MAC that is derived from another node's name, and a MAC that another node has by precedence.
 func (s *Snapshot) checkVTEPs(nodes []api.Node, ev *Evidence, note func(error)) {
 	for _, v6 := range []bool{false, true} {
 		s.checkMACs(nodes, v6, ev, note)
@@ -215,8 +215,8 @@ func (s *Snapshot) checkVTEPs(nodes []api.Node, ev *Evidence, note func(error)) 
 	}
 }
 
-// checkEnd leaves out an end that is not from a block of the node's. One from a block that nobody has claimed may be known before the
-// claim is.
+// checkEnd drops a VTEP whose address is not in a block of the node's. The VTEP may be known before the block's claim is: that alone is no
+// problem to report.
 func (s *Snapshot) checkEnd(node string, v *VTEP, note func(error)) {
 	single := netip.PrefixFrom(v.Addr, v.Addr.BitLen())
 	_, owner, owned := s.blockOf(single)
@@ -229,13 +229,13 @@ func (s *Snapshot) checkEnd(node string, v *VTEP, note func(error)) {
 	*v = VTEP{}
 }
 
-// checkMACs does that for the MACs of a family's ends.
+// checkMACs does that for the MACs of one address family.
 func (s *Snapshot) checkMACs(nodes []api.Node, v6 bool, ev *Evidence, note func(error)) {
 	key := keyMAC
 	if v6 {
 		key = keyMAC6
 	}
-	derived := map[vxlan.MAC]string{} // made when somebody has another than its own
+	derived := map[vxlan.MAC]string{} // filled once a node has another MAC than the derived one
 	first := map[vxlan.MAC]claimant{}
 	places := map[string]int{}
 	var claims []claimant
@@ -294,7 +294,7 @@ func (m *Member) vtepOf(v6 bool) *VTEP {
 	return &m.VTEP
 }
 
-// mostQuoted is how much of a text that a node has written is repeated: an annotation may have 256 KiB, and all agents would say so.
+// mostQuoted bounds how much of an annotation is quoted: it may have 256 KiB, and all agents log it.
 const mostQuoted = 200
 
 func cut(text string) string {

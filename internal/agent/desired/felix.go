@@ -24,7 +24,7 @@ type Felix struct {
 	NATSource           netip.Addr
 	NATPorts            nft.Ports
 	ExcludeNodes        bool // from natOutgoing
-	NoForwarding        bool // the host's forwarding sysctls are somebody else's
+	NoForwarding        bool // the host's forwarding sysctls are left to the operator
 	VXLANPort           uint16
 	VXLANVNI            uint32 // 0: the default, as with the port
 	VXLANMTU, VXLANMTU6 int    // 0 derives them from the links
@@ -230,7 +230,7 @@ const (
 	checksumsByDevice
 )
 
-// featureOverride finds what a list of words says of a feature that is a fault. ok is false if it says neither true nor false.
+// featureOverride returns the value of a key in a list KEY=true,KEY=false. ok is false for another value.
 func featureOverride(list, feature string) (value checksums, ok bool) {
 	for word := range strings.SplitSeq(list, ",") {
 		name, text, _ := strings.Cut(strings.TrimSpace(word), "=")
@@ -258,7 +258,7 @@ func optional[T any](text string, parse func(string) (T, error)) (value T, err e
 	return parse(text)
 }
 
-// choice sets yes by one of two words, of which empty stands for the first, and reports whether it was one.
+// choice sets yes by one of two values, of which the first is the default, and reports whether it was one.
 func choice(word, no, other string, yes *bool) (ok bool) {
 	switch word {
 	case "", no:
@@ -275,7 +275,7 @@ func choice(word, no, other string, yes *bool) (ok bool) {
 func (s *Snapshot) NAT() nat.Config {
 	c := nat.Config{Source: s.Felix.NATSource, Ports: s.Felix.NATPorts}
 	for _, p := range s.Pools {
-		// Addresses of services only are outside: what pods send to them is not for pods until kube-proxy says so.
+		// Addresses of services only are outside: packets from pods to them lead to pods only after kube-proxy's DNAT.
 		if !slices.Equal(p.Uses, []api.AllowedUse{api.UseLoadBalancer}) {
 			c.Pools = append(c.Pools, nat.Pool{CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
 		}

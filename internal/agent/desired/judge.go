@@ -15,7 +15,7 @@ type Refusal struct {
 	Why  string
 	// Pending: it is being found out whether the path may be used.
 	Pending bool
-	// Usual: nobody has to do anything about it.
+	// Usual: no action is needed.
 	Usual bool
 }
 
@@ -53,9 +53,9 @@ func Refusals(refused []Refusal) []error {
 //     one is up, the pods behind it stay reachable. The route goes when the affinity or the Node goes.
 //   - A single address may lead elsewhere than its block, if the block's record says that that node has borrowed it. While BGP
 //     has no session with the node, the route stays.
-//   - A router that an operator has made a peer is believed, in pools without encapsulation and outside of pools, where nobody else
+//   - A router that an operator has made a peer is believed, in pools without encapsulation and outside of pools, where no node
 //     is: but not about what is this node's own, nor about addresses of services, and not if its next hop is not reached. A node of the
-//     cluster is no router, whoever made it a peer: it is believed there as far as a BGPFilter of the operator's accepts it.
+//     cluster is no router, even where a BGPPeer names it: it is believed there as far as a BGPFilter of the operator's accepts it.
 //   - Whatever pool, claim or path says so: nothing in a pool takes an address of a node, of the API server, or of a service away, nor
 //     a subnet that this node is in.
 //

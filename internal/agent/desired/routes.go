@@ -138,7 +138,7 @@ func prioritiesOf(b api.BGPConfigurationSpec) priorities {
 	return priorities{number(b.IPv4NormalRoutePriority), number(b.IPv6NormalRoutePriority)}
 }
 
-// metric returns that of a learned route. In pools it is 0, as nobody but the nodes has routes there; outside it lets the host's own
+// metric returns that of a learned route. In pools it is 0, as only the nodes have routes there; outside it lets the host's own
 // routes win, a default route above all.
 func (s *Snapshot) metric(p netip.Prefix, pool *Pool) uint32 {
 	switch {
@@ -165,7 +165,7 @@ func (j *Judge) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
 		}
 	}
 	if !p.From.IsValid() {
-		return false // without BGP's word there is nothing but the owner's address
+		return false // without a path of BGP only the owner's address is known
 	}
 	resolved := j.resolve(p.NextHop)
 	for _, h := range resolved {

@@ -346,7 +346,7 @@ func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
 // blocks needs the members and the pools. The API server lets every node write claims in its own name, so that a faulty node, or one whose
 // token was stolen, may claim blocks of others or free ones. A claim counts as soon as it has the size of its pool's blocks, and
 // of two the one whose node has the block, else the one that was there first. One of another size is left from a time in which the pool had
-// that blockSize, if the block is there; its age is the block's. This node's own claims nobody else can write.
+// that blockSize, if the block is there; its age is the block's. Only this node can write its own claims.
 func (s *Snapshot) blocks(affinities []api.BlockAffinity, ev *Evidence, note func(error)) {
 	s.Owners = make(map[netip.Prefix]Owner, len(affinities))
 	claimed := make(map[netip.Prefix]string, len(affinities)) // the node

@@ -7,8 +7,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// changeGrace is how long another node's address must have changed before that is believed. An annotation that somebody has edited
-// or removed by mistake is put right by that node's own agent in a fraction of this, and nobody's packets have gone astray
+// changeGrace is how long another node's address must have changed before that is believed. An annotation that was edited
+// or removed by mistake is put right by that node's own agent in a fraction of this, and no packet has gone astray
 // meanwhile. A node that really has got another address has to start its agent anew, which takes as long.
 const changeGrace = 3 * time.Second
 

@@ -140,7 +140,7 @@ func (s *Snapshot) CheckPools() (problems []error) {
 	for _, p := range s.Pools {
 		if what := s.shares(p.CIDR); what != "" {
 			problems = append(problems, InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: p.Name, UID: p.UID},
-				fmt.Errorf("spec.cidr %s shares addresses with %s: nothing that would take these away becomes a route: use a range that nobody else uses", p.CIDR, what)))
+				fmt.Errorf("spec.cidr %s shares addresses with %s: nothing that would take these away becomes a route: use a range that is not in use", p.CIDR, what)))
 		}
 	}
 	return problems

@@ -199,7 +199,7 @@ func (s *Snapshot) through(m modes, hop netip.Addr) (h routes.Hop, ok bool) {
 		if !known || !member.vtepIn(hop).Addr.IsValid() {
 			return routes.Hop{}, false
 		}
-		// The other end's address is on nobody's subnet: the neighbour entry resolves it.
+		// The other end's address is on no subnet of the host: the neighbour entry resolves it.
 		return routes.Hop{Via: member.vtepIn(hop).Addr, Dev: vxlan.Device(hop.Is6()), Onlink: true}, true
 	case wraps(m.ipip, sameSubnet):
 		// The next hop is the outer destination: nothing on the tunnel resolves it, which onlink tells the kernel.

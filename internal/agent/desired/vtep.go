@@ -10,14 +10,14 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// VTEP is an end of VXLAN tunnels. The zero value is that there is none.
+// VTEP is a VXLAN tunnel endpoint (RFC 7348) of a node. The zero value means none.
 type VTEP struct {
-	// Addr is its address inside the tunnels, which routes lead through.
+	// Addr is the address of its VXLAN device: the next hop of routes to the node's blocks.
 	Addr netip.Addr
 	MAC  vxlan.MAC
 }
 
-// vtepIn returns the member's end of the tunnels in the family of a; its address is invalid while the member has announced none.
+// vtepIn returns the member's VTEP of the address family of a; its address is invalid while the member announces none.
 func (m Member) vtepIn(a netip.Addr) VTEP {
 	if a.Is4() {
 		return m.VTEP
@@ -25,7 +25,7 @@ func (m Member) vtepIn(a netip.Addr) VTEP {
 	return m.VTEP6
 }
 
-// vtep reads an end that a node has announced, of IPv4 or of IPv6.
+// vtep reads the VTEP of an address family from a Node's annotations.
 func vtep(n api.Node, v6 bool, note func(error)) VTEP {
 	key, macKey, family := api.AnnotationIPv4VXLANAddr, api.AnnotationVXLANMAC, nodeaddr.IPv4
 	if v6 {
@@ -37,18 +37,18 @@ func vtep(n api.Node, v6 bool, note func(error)) VTEP {
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Is4() == v6 || addr.Is4In6() || addr.Zone() != "" || addr.IsUnspecified() || addr.IsMulticast() {
-		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address: its pods are not reached by VXLAN until its agent has put that right", key, cut(text), family)))
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q is no %s address: its pods are not reached by VXLAN until its agent has corrected that", key, cut(text), family)))
 		return VTEP{}
 	}
 	return VTEP{Addr: addr, MAC: vtepMAC(n, macKey, v6, note)}
 }
 
-// vtepMAC is the MAC of a node's end, which it need not announce.
+// vtepMAC returns the MAC of a node's VTEP: the annotated one, else the one derived from the node's name.
 func vtepMAC(n api.Node, key string, v6 bool, note func(error)) vxlan.MAC {
 	return cmp.Or(ownMAC(n, key, note), vxlan.MACOf(n.Name, v6))
 }
 
-// ownMAC reads the MAC that a Node sets, zero if it sets none.
+// ownMAC reads the MAC annotation of a Node; zero if there is none.
 func ownMAC(n api.Node, key string, note func(error)) vxlan.MAC {
 	text := n.Annotations[key]
 	if text == "" {
@@ -56,12 +56,12 @@ func ownMAC(n api.Node, key string, note func(error)) vxlan.MAC {
 	}
 	mac, err := vxlan.ParseMAC(text)
 	if err != nil {
-		note(inNode(n.Name, fmt.Errorf("annotation %s %q %w: the one that follows from the node's name is used", key, cut(text), err)))
+		note(inNode(n.Name, fmt.Errorf("annotation %s %q %w: the one derived from the node's name is used", key, cut(text), err)))
 	}
 	return mac
 }
 
-// encapsulation reads how a pool's packets travel. Calico's API refuses a pool with both; where somebody wrote one all the same, its
+// encapsulation reads a pool's IPIP and VXLAN modes. Calico's API refuses a pool with both; where one is stored all the same, its
 // nodes use VXLAN.
 func encapsulation(p api.IPPool, v6 bool, note func(error)) (ipip, vxlan api.Encapsulation) {
 	ipip, vxlan = cmp.Or(p.Spec.IPIPMode, api.EncapNever), cmp.Or(p.Spec.VXLANMode, api.EncapNever)

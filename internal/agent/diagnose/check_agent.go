@@ -74,7 +74,7 @@ func (o *Observations) plugins() []Finding {
 	left := Finding{Check: "journal", Level: OK, Seen: "nothing is left to release"}
 	if r.Journal.Entries > 0 {
 		left.Level, left.Seen = Warning, fmt.Sprintf("addresses of %d containers are still to be released", r.Journal.Entries)
-		left.Why, left.Do = "nobody else gets these addresses", "see that the API server answers this node"
+		left.Why, left.Do = "no other pod gets these addresses", "see that the API server answers this node"
 		if r.Journal.LastError != "" {
 			left.Seen += ": " + r.Journal.LastError
 		}
@@ -107,7 +107,7 @@ func (o *Observations) mesh() []Finding {
 // agentProgram is what the kernel calls the agent.
 const agentProgram = "node"
 
-// portOwners looks at who has BGP's port.
+// portOwners checks which processes listen on BGP's port.
 func (o *Observations) portOwners() []Finding {
 	const check = "bgp-port"
 	if o.ListenersErr != nil {

@@ -48,8 +48,8 @@ func (o *Observations) bgpPort(p Peer) Finding {
 		}
 		f.Level, f.Seen = Warning, where+": open, but the session is "+p.Session
 		f.Do = "look at the peer's log: it may not know this node, or have another AS number or password"
-		if p.Words != "" {
-			f.Seen += ": " + p.Words
+		if p.LastError != "" {
+			f.Seen += ": " + p.LastError
 		}
 	case Refused:
 		f.Seen = where + ": refused"
@@ -159,10 +159,10 @@ func (o *Observations) pathMTU(p Peer) Finding {
 	default:
 		f.Level = Problem
 		f.Seen = fmt.Sprintf("packets of %d bytes do not arrive; of those that were tried, the largest that did has %d", p.WantSize, p.GotSize)
-		f.Why = "pods send packets that, with the tunnel's header, have this size: connections open and then hang, if nobody tells the sender"
+		f.Why = "pods send packets that, with the tunnel's header, have this size: connections open and then hang, unless a router sends an ICMP error to the sender"
 		f.Do = fmt.Sprintf("give the network between the nodes an MTU of %d, or the nodes' links, or the tunnel (FelixConfiguration's ipipMTU or vxlanMTU, the chart's mtu), what fits: %d and %d", p.WantSize, p.GotSize, p.GotSize-p.Overhead)
 		if p.Overhead == 0 {
-			f.Why = "pods send packets of this size: connections open and then hang, if nobody tells the sender"
+			f.Why = "pods send packets of this size: connections open and then hang, unless a router sends an ICMP error to the sender"
 			f.Do = fmt.Sprintf("give the network between the nodes an MTU of %d, or the nodes' links what fits: %d", p.WantSize, p.GotSize)
 		}
 	}

@@ -202,7 +202,7 @@ func TestChecks(t *testing.T) {
 		"not let out": {func(o *Observations) { one(o).TCP = Probe{NotAllowed, "operation not permitted"} }, Problem, "peer-bgp", []string{"this host's firewall"}},
 		"open, no session": {func(o *Observations) {
 			one(o).TCP = Probe{Outcome: Answered}
-			one(o).Session, one(o).Words = "Active", "wrong AS number"
+			one(o).Session, one(o).LastError = "Active", "wrong AS number"
 		}, Warning, "peer-bgp", []string{"the session is Active: wrong AS number"}},
 		"IPIP dropped":  {func(o *Observations) { one(o).IPIP = Probe{Outcome: Silent} }, Problem, "peer-ipip", []string{"protocol 4 is dropped", "security groups"}},
 		"IPIP unknown":  {func(o *Observations) { one(o).IPIP = Probe{NoProtocol, "protocol not available"} }, Problem, "peer-ipip", []string{"does not know protocol 4", "modprobe ipip"}},

@@ -16,21 +16,21 @@ import (
 // defaultPort is BGP's, if the agent does not say.
 const defaultPort = 179
 
-// Options are what a diagnosis goes by.
+// Options are the parameters of a diagnosis.
 type Options struct {
 	// Address is host:port on which the agent serves /status.
 	Address string
 	// Root is where the host's file system is.
 	Root string
-	// Only limits the peers, and adds those that the agent does not know.
+	// Only limits the peers to these addresses; it may name some that the agent does not know.
 	Only []netip.Addr
 	// Protocol marks the agent's routes.
 	Protocol netlinkx.Protocol
-	// Progress is told what is being done.
+	// Progress is called with the name of each step.
 	Progress func(string)
 }
 
-// Run looks, probes and checks, until ctx ends at the latest: what there was no time for is said.
+// Run observes this host, probes the peers and checks the results, until ctx ends at the latest: a peer not probed by then has a finding.
 func Run(ctx context.Context, opts Options) (*Result, error) {
 	begun := time.Now()
 	kernel, err := netlinkx.Open()
@@ -60,7 +60,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 
 func bgpPort(r *nodestatus.Report) uint16 { return cmp.Or(r.BGPPort, defaultPort) }
 
-// wayTo notes by which link a peer is reached.
+// wayTo looks up the link by which a peer is reached.
 func (o *Observations) wayTo(kernel *netlinkx.Conn, p *Peer) {
 	index, err := kernel.LinkTo(p.Addr)
 	if err != nil {
@@ -71,7 +71,7 @@ func (o *Observations) wayTo(kernel *netlinkx.Conn, p *Peer) {
 	p.Way, p.WayErr = link.Name, err
 }
 
-// peers are those that the agent has sessions with, or those that were asked for.
+// peers are those that the agent has sessions with, limited to only, and addresses of only that the agent does not know.
 func peers(r *nodestatus.Report, only []netip.Addr) []Peer {
 	var all []Peer
 	for _, p := range r.Peers {
@@ -80,7 +80,7 @@ func peers(r *nodestatus.Report, only []netip.Addr) []Peer {
 			continue
 		}
 		peer := Peer{
-			Addr: addr, Node: p.Node, Session: p.State, Words: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Password: p.Password, TTLHops: p.TTLHops,
+			Addr: addr, Node: p.Node, Session: p.State, LastError: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Password: p.Password, TTLHops: p.TTLHops,
 			Tunnelled: tunnelled(r, p), VTEP: vtep(r, p),
 		}
 		peer.WantSize, peer.Overhead = packetSize(r, addr.Is4())
@@ -113,7 +113,7 @@ func tunnelOf(r *nodestatus.Report, kind string, is4 bool) (nodestatus.Tunnel, b
 	return nodestatus.Tunnel{}, false
 }
 
-// tunnelled reports whether pods' packets to a peer travel in IPIP: by a route's word, or by the pools' while there is none.
+// tunnelled reports whether pods' packets to a peer travel in IPIP: as the routes by that peer say, or as the pools say while there is none.
 func tunnelled(r *nodestatus.Report, p nodestatus.Peer) bool {
 	t, ok := tunnelOf(r, kindIPIP, true)
 	if !ok {
@@ -131,7 +131,7 @@ func tunnelled(r *nodestatus.Report, p nodestatus.Peer) bool {
 	return !routed && slices.ContainsFunc(r.Pools, func(p nodestatus.Pool) bool { return p.IPIPMode == "Always" })
 }
 
-// vtep returns the other end of the tunnel if pods' packets to a peer travel in VXLAN: it is the next hop of their routes.
+// vtep returns the peer's VTEP if pods' packets to it travel in VXLAN: it is the next hop of their routes.
 func vtep(r *nodestatus.Report, p nodestatus.Peer) netip.Addr {
 	peer, err := netip.ParseAddr(p.Address)
 	if err != nil || p.Node == "" {
@@ -148,7 +148,7 @@ func vtep(r *nodestatus.Report, p nodestatus.Peer) netip.Addr {
 	return netip.Addr{}
 }
 
-// packetSize is the size of the largest packets between the nodes, and how many bytes of it are a tunnel's: those of the tunnel whose
+// packetSize is the size of the largest packets between the nodes, and how many bytes of it are tunnel headers: of the tunnel whose
 // packets are the largest, or the pods' own.
 func packetSize(r *nodestatus.Report, is4 bool) (size, overhead int) {
 	if t, ok := tunnelOf(r, kindIPIP, true); ok && is4 {
@@ -169,7 +169,7 @@ func packetSize(r *nodestatus.Report, is4 bool) (size, overhead int) {
 	return size, overhead
 }
 
-// newProber takes the addresses from what the agent says.
+// newProber takes the source addresses from the agent's report.
 func newProber(r *nodestatus.Report) *prober {
 	p := &prober{from: map[bool]netip.Addr{}}
 	for _, text := range []string{r.Address, r.Address6} {

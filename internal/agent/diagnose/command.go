@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// Command is its name, Help what it does in a few words.
+// Command is the command's name, Help its description.
 const (
 	Command = "diagnose"
 	Help    = "checks of this node and the ways to its peers, and what to do"

@@ -2,11 +2,11 @@ package diagnose
 
 import "github.com/tortie-net/tortie/internal/agent/nodestatus"
 
-// What is found is plain data, which is described with the rest that people and programs read of a node.
+// Findings are plain data, defined in package nodestatus with the other output of the node's commands.
 type (
-	// Finding is the answer of one check about one thing.
+	// Finding is the result of one check of one object.
 	Finding = nodestatus.Finding
-	// Result is what was found on one node.
+	// Result is all findings on one node.
 	Result = nodestatus.Diagnosis
 	// Level is how bad a finding is.
 	Level = nodestatus.Level

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// Observations are all that the checks go by. An error beside a value says why it could not be looked at.
+// Observations are the input of all checks. An error beside a value says why it could not be read.
 type Observations struct {
 	Time time.Time
 
@@ -46,15 +46,15 @@ type Observations struct {
 	Managers Managers
 }
 
-// Peer is what was seen of the way to one peer.
+// Peer is a peer and the results of its probes.
 type Peer struct {
-	Addr     netip.Addr
-	Node     string // if known
-	Session  string // the state of its BGP session; empty if there is none
-	Words    string // what the agent says of the session that is down
-	Port     uint16
-	Password bool // its session has one
-	TTLHops  int  // how far away it may be at most; 0: anywhere
+	Addr      netip.Addr
+	Node      string // if known
+	Session   string // the state of its BGP session; empty if there is none
+	LastError string // the agent's reason why the session is down
+	Port      uint16
+	Password  bool // its session has one
+	TTLHops   int  // how far away it may be at most; 0: anywhere
 	// Tunnelled: this node sends pods' packets to it in IPIP.
 	Tunnelled bool
 	// VTEP is its end of VXLAN tunnels; invalid if this node sends pods' packets to it otherwise.
@@ -81,7 +81,7 @@ type Outcome string
 // The outcomes. The zero value is a probe that was not made.
 const (
 	Answered   Outcome = "answered"
-	Refused    Outcome = "refused"     // by the other end: nothing is there, or its firewall says so
+	Refused    Outcome = "refused"     // by the other end: nothing listens there, or its firewall rejects it
 	Silent     Outcome = "silent"      // no answer in time
 	NoWay      Outcome = "no way"      // no route, or the network says that the peer cannot be reached
 	NoProtocol Outcome = "no protocol" // the peer's kernel does not know the protocol
@@ -90,10 +90,10 @@ const (
 	notAProbe  Outcome = ""
 )
 
-// Probe is one question to a peer.
+// Probe is the result of one probe of a peer.
 type Probe struct {
 	Outcome Outcome
-	Detail  string // the error's words, or what was noteworthy of the answer
+	Detail  string // the error's text, or a remark on the answer
 }
 
 // Kernel is what the kernel has.

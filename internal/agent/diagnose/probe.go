@@ -96,7 +96,7 @@ func outcome(err error) Probe {
 	result := Probe{Outcome: Impossible, Detail: err.Error()}
 	var number syscall.Errno
 	switch call := (*os.SyscallError)(nil); {
-	case errors.As(err, &call) && call.Syscall == "socket": // before any packet: no firewall says so, but a right that is missing
+	case errors.As(err, &call) && call.Syscall == "socket": // before any packet: not a firewall, but a missing capability
 	case errors.As(err, &number):
 		result.Detail = number.Error()
 		result.Outcome = meaning[number]

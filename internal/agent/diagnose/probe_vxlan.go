@@ -46,7 +46,7 @@ func (p *prober) echoBetween(ctx context.Context, to netip.Addr) Probe {
 	return askEcho(ctx, conn, to)
 }
 
-// strangeVNI is of a network that nobody has: a VXLAN header that the other end takes and drops.
+// strangeVNI is a VNI not in use: the other end receives the packet and drops it.
 var strangeVNI = []byte{0x08, 0, 0, 0, 0xff, 0xff, 0xfe, 0}
 
 // knock sends a packet to VXLAN's port. No answer is the best there is: a kernel without the device says that the port is closed.

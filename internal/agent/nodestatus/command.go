@@ -39,7 +39,7 @@ type RoutesAnswer struct {
 // Commands are the names of the commands, in alphabetical order.
 func Commands() []string { return slices.Sorted(maps.Keys(views)) }
 
-// Help describes a command in a few words.
+// Help is a command's short description.
 func Help(command string) string { return views[command].help }
 
 // Output is where a command writes: what was asked for, and its usage.

@@ -113,7 +113,7 @@ type Services struct {
 	Prefixes int      `json:"prefixes" help:"How many prefixes are announced: ranges and single addresses."`
 }
 
-// Pool is an IPPool, mostly in the words of its spec.
+// Pool is an IPPool, mostly with the fields of its spec.
 type Pool struct {
 	Name             string `json:"name" help:"Name."`
 	CIDR             string `json:"cidr" help:"Range."`
@@ -186,7 +186,7 @@ type Path struct {
 type Routes struct {
 	Desired    int  `json:"desired" help:"How many this node should have."`
 	Programmed int  `json:"programmed" help:"How many of these the last pass found or made right in the kernel; if less, lastError says why."`
-	Held       int  `json:"held" help:"How many of an earlier agent are kept although nobody has confirmed them yet."`
+	Held       int  `json:"held" help:"How many of an earlier agent are kept although no peer has announced them yet."`
 	Starting   bool `json:"starting" help:"Whether nothing is removed yet, as BGP may not have told everything."`
 	Refused    int  `json:"refused" help:"How many learned prefixes must not become routes."`
 

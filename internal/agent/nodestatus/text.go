@@ -52,7 +52,7 @@ func (r *Report) WritePeers(w io.Writer) error {
 	return p.writeTo(w)
 }
 
-// WritePicked is WritePeers for who has asked for one peer, and gets to know what has passed.
+// WritePicked is WritePeers for one peer, with its counters.
 func (r *Report) WritePicked(w io.Writer) error {
 	if err := r.WritePeers(w); err != nil {
 		return err
@@ -370,7 +370,7 @@ func (r *Report) down() []string {
 	return words
 }
 
-// words say what is wrong with a session, or was, and when it is tried again; empty if it is up and never failed.
+// words describe the last failure of a session, and when it is tried again; empty if it is up and never failed.
 func (r *Report) words(p Peer) string {
 	text := r.cause(p)
 	switch {

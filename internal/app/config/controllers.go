@@ -69,7 +69,7 @@ func LoadControllers(env Env) (Controllers, error) {
 	return c, p.err()
 }
 
-// LoadControllersAddress reads where kube-controllers serves HTTP, and nothing else: who asks it need not know the rest.
+// LoadControllersAddress reads only the address on which kube-controllers serves HTTP, for commands that ask it.
 func LoadControllersAddress(env Env) (string, error) {
 	var c ControllersVariables
 	var p problems

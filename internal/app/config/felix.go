@@ -32,7 +32,7 @@ type RawFelix struct {
 	SourceSpoofing        string `env:"FELIX_WORKLOADSOURCESPOOFING" default:"" is:"Disabled|Any" help:"As workloadSourceSpoofing: Any or Disabled."`
 }
 
-// felix checks what the environment overrides. What it does not say is absent.
+// felix reads the overrides in the environment. Fields that are not set there stay absent.
 func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	s := api.FelixConfigurationSpec{
 		NATOutgoingAddress: raw.NATOutgoingAddress, NATOutgoingExclusions: raw.NATOutgoingExclusions, IPForwarding: raw.IPForwarding,
@@ -56,7 +56,7 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	return s
 }
 
-// failsafePorts: what cannot be read is named by the agent, which then has the defaults.
+// failsafePorts keeps invalid text: the agent names it, and uses the defaults.
 func failsafePorts(text string) *api.FailsafePorts {
 	if text == "" {
 		return nil
@@ -65,7 +65,7 @@ func failsafePorts(text string) *api.FailsafePorts {
 	return &ports
 }
 
-// positive takes 0 for nothing: Calico's manifest sets it everywhere.
+// positive returns nil for 0, which Calico's manifest sets everywhere.
 func positive(n *int) *int {
 	if n != nil && *n == 0 {
 		return nil

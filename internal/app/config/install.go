@@ -45,7 +45,7 @@ type Install struct {
 	LogMaxSize     int           `env:"LOG_FILE_MAX_SIZE" default:"100" is:"0-1048576" help:"Size in MB at which the plugins' log file is rotated."`
 	LogMaxAge      int           `env:"LOG_FILE_MAX_AGE" default:"30" is:"0-1048576" help:"Days for which rotated log files are kept."`
 	LogMaxCount    int           `env:"LOG_FILE_MAX_COUNT" default:"10" is:"0-1048576" help:"How many rotated log files are kept."`
-	Stay           bool          `env:"SLEEP" default:"true" help:"false installs and exits, as -once: then nobody renews the token."`
+	Stay           bool          `env:"SLEEP" default:"true" help:"false installs and exits, as -once: then the token is not renewed."`
 	AccountDir     string        `env:"SERVICE_ACCOUNT_DIR" default:"/var/run/secrets/kubernetes.io/serviceaccount" is:"path" help:"Where Kubernetes mounts this pod's token, namespace and CA."`
 	AgentReadyURL  string        `env:"TORTIE_AGENT_READY_URL" default:"" is:"url" help:"URL that answers 200 once the agent serves; then the conflist is written. Empty does not wait."`
 	MetricsAddr    string        `env:"TORTIE_INSTALL_METRICS" default:"" is:"address" help:"host:port on which metrics are served. Empty serves none."`

@@ -81,7 +81,7 @@ func LoadNode(env Env) (Node, error) {
 	return n, p.err()
 }
 
-// LoadHealthAddr reads where the agent serves HTTP, host:port, and nothing else: who asks the agent need not know the rest.
+// LoadHealthAddr reads only the host:port on which the agent serves HTTP, for commands that ask it.
 func LoadHealthAddr(env Env) (string, error) {
 	var raw NodeVariables
 	var p problems

@@ -34,7 +34,7 @@ type Pools struct {
 
 // Pool is a default pool.
 type Pool struct {
-	// CIDR is its range; zero leaves the choice to whoever makes the pool.
+	// CIDR is its range; zero leaves the choice to kube-controllers.
 	CIDR netip.Prefix
 	// Spec is the rest of it.
 	Spec api.IPPoolSpec

@@ -51,7 +51,7 @@ func Same(path string, content []byte, mode fs.FileMode) bool {
 		return false
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
-		return false // somebody else could change it
+		return false // another user could change it
 	}
 	old, err := ReadFile(path)
 	return err == nil && bytes.Equal(old, content)
@@ -88,7 +88,7 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// Sweep removes the temporary files of a run that was killed. The caller holds the lock: nobody else has one in use.
+// Sweep removes the temporary files of a run that was killed. The caller holds the lock: none is in use.
 func Sweep(dir string) error {
 	all, err := ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -193,7 +193,7 @@ func remedy(dir string, err error) string {
 	return ""
 }
 
-// denied tells a directory of somebody else from one that a security module guards.
+// denied tells a directory of another owner from one that a security module guards.
 func denied(dir string) string {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// shared are directories of the host in which both the plugins, as root of the host, and the agent's container write. Whoever has
+// shared are directories of the host in which both the plugins, as root of the host, and the agent's container write. An attacker who has
 // taken over the container may have put symbolic links anywhere below them, but cannot replace them themselves.
 var shared = []string{"/var/lib/calico", "/var/run/calico"}
 

@@ -10,7 +10,7 @@ import (
 // Link is a network interface with what is on it.
 type Link struct {
 	Name string
-	// Kind is the kernel's word: bridge, veth, ipip; device for hardware.
+	// Kind is the kernel's link kind: bridge, veth, ipip; device for hardware.
 	Kind string
 	MTU  int
 	// Down: nothing passes.
@@ -36,7 +36,7 @@ type Request struct {
 	Family  Family
 	Setting Setting
 	Method  Method
-	// Node is the node's name, for words.
+	// Node is the node's name, for messages.
 	Node string
 	// Internal are the Node's InternalIPs of both families, in Kubernetes' order.
 	Internal []netip.Addr
@@ -54,7 +54,7 @@ type Candidate struct {
 	Link   string
 	MTU    int
 	Chosen bool
-	// Why is the reason for or against it, in words.
+	// Why is the reason for or against it.
 	Why string
 }
 
@@ -65,7 +65,7 @@ type Choice struct {
 	// Link is the name of the interface that has the address, MTU its MTU.
 	Link string
 	MTU  int
-	// Source says in words where the address comes from.
+	// Source describes where the address comes from.
 	Source string
 	// Note is what an operator should know although there is an address: that it was a choice among several, that its link is down.
 	Note string

@@ -90,7 +90,7 @@ type Method struct {
 	cidrs    []netip.Prefix
 }
 
-// The methods, in Calico's words.
+// The methods, by Calico's names.
 const (
 	internalIP    = "kubernetes-internal-ip"
 	firstFound    = "first-found"

@@ -1,4 +1,4 @@
-// Package progress says what is waited for: nobody should look at a silent log for more than two seconds.
+// Package progress says what is waited for: no log should be silent for more than two seconds.
 package progress
 
 import (
@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// First is for how long a wait may be silent, longest how long the pauses between words become.
+// First is for how long a wait may be silent, longest the longest pause between two log entries.
 const (
 	First   = 2 * time.Second
 	longest = 30 * time.Second
 )
 
-// Next returns the pause after the next words, given the one before them.
+// Next returns the pause after the next log entry, given the one before it.
 func Next(pause time.Duration) time.Duration { return min(2*pause, longest) }
 
 // Say says in the log what is waited for, if it takes long, and again now and then until done is called.

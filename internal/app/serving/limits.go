@@ -28,7 +28,7 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// connections bounds how many there are by closing the one that has waited longest. To wait for a free one instead would let whoever
+// connections bounds how many there are by closing the one that has waited longest. To wait for a free one instead would let a client that
 // holds all of them keep the kubelet's probes out.
 type connections struct {
 	mu   sync.Mutex

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Signal makes a channel of size 1 readable. Signals that nobody has received yet become one.
+// Signal makes a channel of size 1 readable. Signals that are not received yet become one.
 func Signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

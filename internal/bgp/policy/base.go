@@ -13,7 +13,7 @@ type Base struct {
 	// Transit are the prefixes inside of which learned paths are passed on, but for those inside of Hidden. This node's own
 	// paths inside of Hidden are not announced either.
 	Transit, Hidden []netip.Prefix
-	// Refuse are prefixes of which nobody may announce anything to us: this node's own addresses. Nor may they be next hops.
+	// Refuse are prefixes that no peer may announce, in whole or in part: this node's own addresses. Nor may they be next hops.
 	Refuse []netip.Prefix
 	// Own are prefixes that this node alone may announce: its blocks. Parts of one may come in: an address that another node has
 	// borrowed.
@@ -54,7 +54,7 @@ const (
 	reasonOwnAddress = "own address"
 	reasonOwn        = "own block"
 	reasonOwnHop     = "next hop is this node"
-	reasonForeign    = "AS path of somebody else"
+	reasonForeign    = "AS path does not begin with the peer's AS"
 	reasonLoop       = "own AS in its path"
 	reasonCommunity  = "community forbids to pass it on"
 	reasonHidden     = "in a pool with disableBGPExport"
@@ -96,7 +96,7 @@ func (b *Base) Import(s Session, rules *Rules, prefix netip.Prefix, a *wire.Attr
 	return out
 }
 
-// level is the LOCAL_PREF that a priority has among the paths that this node knows. Those to which nobody has given one have 100.
+// level is the LOCAL_PREF that a priority has among the paths that this node knows. The default is 100.
 // What is better than normal has what Calico's nodes say, which is far more. What is worse has less than 100, where there is not room for
 // every number: the order stays, but two that differ by less than a third may come to be equal.
 func level(priority, normal uint32) uint32 {

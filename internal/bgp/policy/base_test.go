@@ -85,8 +85,8 @@ func TestImport(t *testing.T) {
 		"our network":       {session: router, prefix: "192.0.2.0/24", a: said("192.0.2.2", "", 65001)},
 		"we are the hop":    {session: mesh, prefix: "10.244.0.0/26", a: said("192.0.2.1", ""), reason: "next hop is this node"},
 
-		"path of another AS": {session: router, rules: []string{accept}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65002, 65001), reason: "AS path of somebody else"},
-		"empty path":         {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", ""), reason: "AS path of somebody else"},
+		"path of another AS": {session: router, rules: []string{accept}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65002, 65001), reason: reasonForeign},
+		"empty path":         {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", ""), reason: reasonForeign},
 		"loop":               {session: router, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512), reason: "own AS in its path"},
 		"loop in our AS":     {session: mesh, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 64512), reason: "own AS in its path"},
 		"one is allowed":     {session: Session{LocalASN: 64512, PeerASN: 65001, AllowOwnASN: 1}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001, 64512)},

@@ -17,6 +17,6 @@
 //     BIRD. What rules and tags add counts for others, not for this node.
 //   - GRACEFUL_SHUTDOWN (RFC 8326): a path from another AS gets the LOCAL_PREF 0, so that any other path is preferred, unless a rule
 //     sets its priority.
-//   - BLACKHOLE (RFC 7999) and NOPEER are passed on and otherwise ignored: whoever wants packets dropped says so on the node that
+//   - BLACKHOLE (RFC 7999) and NOPEER are passed on and otherwise ignored: to drop packets is configured on the node that
 //     drops them.
 package policy

@@ -52,8 +52,8 @@ func (d *decision) next(sitting []int) bool {
 	return d.waited("beside "+d.names(sitting), electAfter+stagger*time.Duration(d.step(sitting)))
 }
 
-// agreed reports whether, of the reflectors that this node misses, so many are gone by the API's word, or have been for so long,
-// that it is needed. Else its own network may be what is broken. Who is not the next by his own view asks nobody.
+// agreed reports whether enough of the reflectors without a session are not ready in the API, or have been down long enough,
+// that this node is needed. Otherwise its own network may be at fault. A node that is not next in the order does not ask the API.
 func (d *decision) agreed(sitting, missed []int) bool {
 	step := stagger * time.Duration(d.step(sitting))
 	for _, i := range missed {

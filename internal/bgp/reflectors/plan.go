@@ -85,7 +85,7 @@ type Plan struct {
 	mesh bool
 	kept map[string]time.Time
 	self Node
-	lone Families // families in which nobody reflects
+	lone Families // families without a reflector
 }
 
 // KeepMesh reports whether the mesh's session with a node is to be, or to stay. Of sessions between a reflector and any other

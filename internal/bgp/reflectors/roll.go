@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Word is what a node says of itself on its Node.
+// Word is the value of a Node's annotation: the role that the node announces.
 type Word string
 
-// Words. Whoever says another one takes no part: its agent may be a newer one, and the mesh serves everybody.
+// The roles. A node with another value takes no part: its agent may be a newer version, and the mesh serves it.
 const (
 	Nothing   Word = ""
 	Client    Word = "client"
@@ -57,7 +57,7 @@ type Roll struct {
 	families Families
 }
 
-// NewRoll orders nodes by a hash of their names: an order that nobody chooses, that all know, and that a node keeps.
+// NewRoll orders nodes by a hash of their names: all nodes compute the same order, and a node keeps its place.
 func NewRoll(nodes []Node) *Roll {
 	r := &Roll{index: make(map[string]int, len(nodes)), outside: map[string]bool{}}
 	for _, n := range nodes {

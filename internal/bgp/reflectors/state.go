@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// How long a node waits before it believes what it sees. What others do about the same thing shows within a second, so that each
-// pause but the first is one in which somebody else may have been quicker.
+// How long a node waits before it acts on a change. Other nodes' reactions show within a second, so that in each
+// pause but the first another node may act first.
 const (
 	// electAfter is how long a node must be among the first before it reflects: nodes that start together come one after another.
 	electAfter = 5 * time.Second
@@ -41,12 +41,12 @@ const enough = 2
 // State is what a node remembers from one decision to the next. The zero State is that of an agent that has just started.
 type State struct {
 	begun bool
-	word  Word      // what this node says, or is about to
+	word  Word      // the role that this node announces, or is about to
 	since time.Time // since when it has its role
 	roll  *Roll     // of the last decision
 	// sessions with reflectors: how they are, and since when.
 	sessions map[string]observed
-	// posture is what this node is waiting to do, of which some words say on what grounds; waiting since.
+	// posture is the change that this node is waiting to make, with its reason; waiting since.
 	posture string
 	waiting time.Time
 	low     time.Time // since when too few nodes take part

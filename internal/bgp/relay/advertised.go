@@ -18,7 +18,7 @@ type index struct {
 
 func newIndex() *index { return &index{ids: make(map[netip.Prefix]uint32)} }
 
-// number returns the number of a prefix; not ok: it has none, as nobody has been told it.
+// number returns the number of a prefix; not ok: it has none, as it was announced to no peer.
 func (x *index) number(p netip.Prefix) (id uint32, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

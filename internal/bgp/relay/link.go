@@ -22,7 +22,7 @@ const (
 	// longer than the one before, up to ConnectRetry, which at its default of 5 s is reached after 45 s.
 	firstRetry = 400 * time.Millisecond
 	// afterLoss is the wait after a connection that broke, or a session that was up for as long as stable: the peer's process
-	// may be starting again already. One that is ended with a word, in moments, again and again, is tried less and less often.
+	// may be starting again already. One that a NOTIFICATION ends within moments, repeatedly, is tried less and less often.
 	afterLoss = 200 * time.Millisecond
 	stable    = 10 * time.Second
 	// openWait is for the first message on a connection, handshakeWait for all until the session is up.
@@ -38,10 +38,10 @@ const (
 	probeInterval = 10 * time.Millisecond
 	// passiveCheck is how often it is looked why passive sessions are not up.
 	passiveCheck = 5 * time.Second
-	// releaseWait is how long a retired session has to say its last word. Before that it is said here, if the speaker behind is slow.
+	// releaseWait bounds how long a retired session may take to send its NOTIFICATION. If the speaker behind is slow it is sent from here.
 	releaseWait = 2 * time.Second
 	lastWord    = 500 * time.Millisecond
-	// mostParting is how many sessions of a peer can be saying their last word.
+	// mostParting is how many sessions of a peer can be sending their NOTIFICATION.
 	mostParting = 2
 )
 
@@ -61,14 +61,14 @@ type Link struct {
 	mu      sync.Mutex // guards the rest
 	retired bool
 	current *session // which the speaker behind has, or is about to have
-	parting int      // sessions that it has no longer and that still say a last word to the peer
+	parting int      // its former sessions that still send a NOTIFICATION to the peer
 	// pending is an accepted connection whose peer has not sent its OPEN yet.
 	pending      net.Conn
 	pendingSince time.Time
 	hold         hold
 	damping      damping
 	next         time.Time     // when the next connection is tried; past: it is, or none has to be
-	whole        chan struct{} // closed when the peer has sent its table in some session; nil: nobody waits for it
+	whole        chan struct{} // closed when the peer has sent its table in some session; nil: not awaited
 }
 
 // hold is a peer's punishment.
@@ -85,7 +85,7 @@ type damping struct {
 	until time.Time
 }
 
-// freeFlaps are how many short sessions in a row may come and go unpunished: somebody may be at work there.
+// freeFlaps are how many short sessions in a row are not damped: the peer may be under maintenance.
 const freeFlaps = 8
 
 // after returns the damping that follows on d after a session that was up for some time.
@@ -233,7 +233,7 @@ func (l *Link) Retire() {
 	}
 }
 
-// Release ends a retired link in a moment, in which the session's last words reach the peer.
+// Release ends a retired link once the session's NOTIFICATION has had time to reach the peer.
 func (l *Link) Release() {
 	time.AfterFunc(lastWord, l.dismiss)
 	time.AfterFunc(releaseWait, l.cancel)
@@ -322,14 +322,14 @@ func retryWait(tries int, most time.Duration) time.Duration {
 	return min(wait, most)
 }
 
-// silent reports whether nobody connects on a passive link that waits for it.
+// silent reports that a passive link waits and its peer does not connect.
 func (l *Link) silent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.peer.Passive && l.current == nil && l.pending == nil && !l.retired
 }
 
-// failed reports, unless the link has ended and nobody wants to know.
+// failed reports a failure, unless the link has ended.
 func (l *Link) failed(reason string) {
 	l.mu.Lock()
 	retired := l.retired
@@ -387,7 +387,7 @@ func (l *Link) serve(s *session) (soon bool) {
 		case ok:
 			l.unreserve(s.conn)
 			return l.carry(s)
-		case rival == nil, s.outgoing: // not a word was said yet
+		case rival == nil, s.outgoing: // no message was sent yet
 			_ = s.conn.Close()
 			return false
 		case !s.beats(rival), rival.answers():
@@ -455,7 +455,7 @@ func (l *Link) parted() {
 	}
 }
 
-// lost says in words how a connection broke.
+// lost describes how a connection broke.
 func lost(s *session, err error) string {
 	switch {
 	case errors.Is(err, errSendTimeout):
@@ -474,7 +474,7 @@ func lost(s *session, err error) string {
 	return "it closed the connection during the handshake: is this node a peer there, with this address?"
 }
 
-// Wait returns when a released link has ended, with its last word said, or at the end of ctx.
+// Wait returns when a released link has ended, its NOTIFICATION sent, or at the end of ctx.
 func (l *Link) Wait(ctx context.Context) {
 	select {
 	case <-l.ctx.Done():

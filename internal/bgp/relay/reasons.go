@@ -13,8 +13,8 @@ import (
 )
 
 // dialFailure names the cause of a failed connect and where to look. refused says that the kernel has refused segments for
-// their MD5 signature since the session was up or configured. No number is in the words: what is still the same failure
-// must be told in the same words, or nobody knows since when.
+// their MD5 signature since the session was up or configured. The text contains no numbers: the same failure
+// must have the same text, or the time of its first occurrence is lost.
 func dialFailure(p Peer, err error, refused bool) string {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -33,7 +33,7 @@ func dialFailure(p Peer, err error, refused bool) string {
 	return "connect failed: " + err.Error()
 }
 
-// noAnswer says what it can mean that nobody answers. A wrong password is seen by neither end but as silence.
+// noAnswer lists the causes of a connection attempt without an answer. Both ends see a wrong password as silence.
 func noAnswer(p Peer, refused bool) string {
 	switch {
 	case p.Password == "":

@@ -28,7 +28,7 @@ type Behind interface {
 	// Ending is called when a session that was up ends, before the relay forgets what the peer has announced in it; when its link is replaced,
 	// twice. It must not wait.
 	Ending()
-	// Failed is told in words why the session is not, or no longer, established.
+	// Failed is called with the reason why the session is not, or no longer, established.
 	Failed(reason string)
 }
 
@@ -149,7 +149,7 @@ func (r *Relay) open(ctx context.Context, addrs []netip.AddrPort) (opened []*lis
 	return opened, nil
 }
 
-// watch looks now and then why passive sessions do not come up. That nobody connects is no fault by itself, but a wrong
+// watch checks periodically why passive sessions do not come up. A peer that does not connect is no fault by itself, but a wrong
 // password is seen in the kernel's counters only.
 func (r *Relay) watch() {
 	ticker := time.NewTicker(passiveCheck)
@@ -170,7 +170,7 @@ func (r *Relay) watch() {
 	}
 }
 
-// silent returns the passive links on which nobody connects.
+// silent returns the passive links whose peers do not connect.
 func (r *Relay) silent() []*Link {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,11 +215,11 @@ func (r *Relay) Add(p Peer, rules *Rules, behind Behind) *Link {
 	return r.add(p, rules, behind, new(Link))
 }
 
-// Replace goes on with a peer, of which the speaker behind may know nothing new. The connection is broken without a word, so
+// Replace changes a peer without the speaker behind noticing. The connection is closed without a NOTIFICATION, so
 // that both sides keep the other's paths as graceful restart has it.
 func (r *Relay) Replace(old *Link, p Peer, rules *Rules, behind Behind) *Link {
 	old.Retire()
-	if old.Status().Up { // its session ends in its own time, and whoever asks the new link finds nothing of it
+	if old.Status().Up { // its session ends later, and the new link does not report it
 		old.behind.Ending()
 	}
 	old.hangUp()

@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Deadlines of last words and of the speaker behind, which is in this process.
+// Deadlines of NOTIFICATIONs and of the speaker behind, which is in this process.
 const (
 	attachTimeout = 5 * time.Second
 	behindTimeout = 30 * time.Second
@@ -98,8 +98,8 @@ func (s *session) beats(rival *session) bool {
 	return s.link.rules.Load().Session.LocalASN < offer.ASN // RFC 6286
 }
 
-// answers reports that the session is up and its connection alive at the other end: what is sent on it is acknowledged there. Whoever can
-// send from the peer's address could else end the peer's session and have one of its own. The kernel of a peer whose process or host
+// answers reports that the session is up and its connection alive at the other end: what is sent on it is acknowledged there. An attacker who can
+// send from the peer's address could otherwise replace the peer's session by his own. The kernel of a peer whose process or host
 // has restarted does not know the connection: it resets it, or, behind a firewall, is silent.
 func (s *session) answers() bool {
 	if s.upSince.Load() == 0 {
@@ -150,7 +150,7 @@ func (s *session) noteOpen(open []byte) {
 	s.link.offer.Store(offer)
 }
 
-// refuse sends a last word and closes.
+// refuse sends a NOTIFICATION and closes.
 func (s *session) refuse(n *wire.Notification) {
 	_ = s.conn.SetWriteDeadline(time.Now().Add(farewell))
 	if _, err := s.conn.Write(n.Bytes()); err == nil {
@@ -303,8 +303,8 @@ func (s *session) read() (message []byte, how *ending) {
 
 // parting is how a connection with a peer is closed.
 type parting struct {
-	broken bool               // there is nobody to talk to
-	word   *wire.Notification // the last one; nil: what is said is said
+	broken bool               // the connection is lost
+	word   *wire.Notification // to be sent first; nil: none
 }
 
 func (s *session) part(p parting) {
@@ -621,14 +621,14 @@ func (s *session) blame(n *wire.Notification) {
 // ClosedByPeer is how a reason for Failed begins that the peer has given.
 const ClosedByPeer = "closed by the peer: "
 
-// closedBy reports the peer's last word. The end of a collision is no failure.
+// closedBy reports the peer's NOTIFICATION. The end of a collision is no failure.
 func (s *session) closedBy(n *wire.Notification) {
 	if n.Code != wire.Cease || n.Subcode != wire.Collision {
 		s.link.failed(ClosedByPeer + n.Words())
 	}
 }
 
-// closedByUs reports the last word of the speaker behind.
+// closedByUs reports the NOTIFICATION of the speaker behind.
 func (s *session) closedByUs(n *wire.Notification) {
 	if n.Code == wire.HoldTimerExpired {
 		s.link.failed("nothing heard from it for the hold time")

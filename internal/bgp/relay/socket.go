@@ -194,7 +194,7 @@ func anyOf(addr netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// setKeys makes want the listener's keys. New ones are there before old ones go, so that nobody connects without.
+// setKeys makes want the listener's keys. New ones are there before old ones go, so that no peer connects without.
 func (l *listener) setKeys(want map[netip.Prefix]string) error {
 	raw, err := l.SyscallConn()
 	if err != nil {

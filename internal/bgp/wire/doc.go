@@ -4,7 +4,7 @@
 //
 // A message is not passed on as it came. What is understood of it is written again, with the capabilities and path
 // attributes that are on a list here and no others: whatever a peer invents, the speaker behind reads only what this
-// package would write. Attributes that nobody here knows are not passed on to other peers, although they may ask for it.
+// package would write. Unknown attributes are not passed on to other peers, although they may ask for it.
 //
 // On its way through the speaker behind each path has a Stamp, of what that speaker would forget; what that speaker says is taken
 // apart, changed and written again by Editor, Prune and Narrow.

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Attributes are what an UPDATE says of the prefixes that it announces. They are parts of the message: nobody keeps them.
+// Attributes are what an UPDATE says of the prefixes that it announces. They are slices of the message and not to be kept.
 type Attributes struct {
 	NextHop netip.Addr
 	// Via is the next hop that the path came with: NextHop, unless the Editor was told another one.

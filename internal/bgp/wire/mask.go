@@ -3,7 +3,7 @@ package wire
 import "encoding/binary"
 
 // MaskedASN stands for our own AS number in paths while the speaker behind has them: it takes each for a loop, although it may be
-// allowed, or put there by a filter, and would not withdraw what it has announced before. Nobody may use the number (RFC 7300).
+// allowed, or put there by a filter, and would not withdraw what it has announced before. The number is reserved (RFC 7300).
 const MaskedASN uint32 = 1<<32 - 1
 
 // ReplaceAS writes one AS number in the place of another, in an UPDATE with numbers of four octets that is the caller's to change.

@@ -33,7 +33,7 @@ const (
 type Notification struct {
 	Code, Subcode uint8
 	Data          []byte
-	// Reason says in words what was wrong, where that is more than the code's name.
+	// Reason describes the error, where that is more than the code's name.
 	Reason string
 }
 
@@ -82,7 +82,7 @@ var subcodes = map[[2]uint8]string{
 	{Cease, 10}: "BFD Down", {RouteRefreshError, 1}: "Invalid Message Length",
 }
 
-// Words is the name of the error as IANA's registry has it, with the peer's own words where it sent some (RFC 9003).
+// Words is the name of the error in IANA's registry, with the peer's shutdown communication if it sent one (RFC 9003).
 func (n *Notification) Words() string {
 	name, ok := codes[n.Code]
 	if !ok {
@@ -105,7 +105,7 @@ func (n *Notification) Words() string {
 	return name
 }
 
-// communication is the text that may come with an administrative Cease. It is somebody else's, so that what could harm a
+// communication is the text that may come with an administrative Cease. It is the peer's, so that what could harm a
 // terminal or a log is left out.
 func (n *Notification) communication() string {
 	if n.Code != Cease || (n.Subcode != AdminShutdown && n.Subcode != AdminReset) || len(n.Data) < 2 {

@@ -16,9 +16,9 @@ const (
 	Client                     // a peer in our own AS whose paths we reflect
 )
 
-// Stamp is what a path carries while the speaker behind has it, and nowhere else: what that speaker changes or forgets on the way
-// through and has to be known when it passes the path on. It travels as an attribute of a type that nobody has assigned; what peers
-// send under that type is left out, as all that is not known is.
+// Stamp is an attribute that a path carries only in the speaker behind: it holds what that speaker changes or drops, and
+// what is needed when it passes the path on. Its type is unassigned at IANA; attributes that peers
+// send under that type are dropped, as all unknown ones are.
 type Stamp struct {
 	Source Source
 	// HasMED and MED are as the peer has sent them. The speaker behind sees a rank in their place.

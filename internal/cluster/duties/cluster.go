@@ -24,7 +24,7 @@ const (
 	writePause = 50 * time.Millisecond
 )
 
-// Items of ClusterInformation's clusterType that nobody configures.
+// Items of ClusterInformation's clusterType that follow from the product.
 const (
 	typeKubeadm = "kubeadm" // there is kubeadm's ConfigMap
 	typeKDD     = "kdd"     // the datastore is Kubernetes' own
@@ -36,11 +36,11 @@ type Cluster struct {
 	Type []string
 }
 
-// ErrClusterType: SetUp has done all, but for clusterType, which nobody needs: there may be no room for more, which any agent of the cluster
+// ErrClusterType: SetUp has done all, but for clusterType, which no program needs: there may be no room for more, which any agent of the cluster
 // can fill. An agent must not stay away for that.
 var ErrClusterType = errors.New("clusterType stays as it is")
 
-// SetUp makes the objects that plugins, agents and Calico's tools expect, if nobody has made them yet. In a cluster that is
+// SetUp makes the objects that plugins, agents and Calico's tools expect, if they do not exist. In a cluster that is
 // set up it makes no request. Pools are not among them: they say where all nodes' packets go, and no node may make one (see MakePools).
 //
 // Two kinds that Calico makes it does not. BGPConfiguration default: its absence means the same as the empty one, and the

@@ -52,7 +52,7 @@ const (
 // network itself needs could then start nowhere (rancher/rke2#10494). So a restart never touches it, and a condition that
 // was False stays so for the first minutes of an agent that does not succeed at once.
 //
-// Others write the condition too: Calico's agent when it ends, clouds' controllers of routes. Whoever is wrong is corrected.
+// Others write the condition too: Calico's agent when it ends, clouds' controllers of routes. A wrong value is corrected.
 type Availability struct {
 	store *kubernetes.Store
 	node  string
@@ -72,7 +72,7 @@ func NewAvailability(store *kubernetes.Store, node string, now func() time.Time)
 func (a *Availability) Sync(ctx context.Context, seen []api.NodeCondition, broken error) error {
 	now := a.now()
 	switch {
-	case errors.Is(broken, datastore.ErrUnavailable): // nobody would hear it, and the node may serve well
+	case errors.Is(broken, datastore.ErrUnavailable): // the write would fail too, and the node may serve well
 		return nil
 	case broken == nil:
 		a.failing = time.Time{}

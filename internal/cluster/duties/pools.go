@@ -110,7 +110,7 @@ func (p newPool) checkSize(cidr netip.Prefix) (netip.Prefix, error) {
 	return cidr, nil
 }
 
-// candidates are the ranges that are tried in this order if nobody says one. They are Calico's.
+// candidates are the ranges that are tried in this order if none is configured. They are Calico's.
 func candidates() []netip.Prefix {
 	out := []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")}
 	for i := byte(16); i < 32; i++ {

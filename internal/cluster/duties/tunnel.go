@@ -37,7 +37,7 @@ const (
 	doubtTime = 5 * time.Minute
 	// doubtPause is how long a look is good for meanwhile.
 	doubtPause = 20 * time.Second
-	// takeOverTries bounds how often in a row an address is taken over that somebody frees meanwhile.
+	// takeOverTries bounds how often in a row an address is taken over that garbage collection frees meanwhile.
 	takeOverTries = 5
 )
 
@@ -93,7 +93,7 @@ type TunnelInput struct {
 	UID string
 	// Known: an agent of this machine has taken over what belongs to the Node of this UID before.
 	Known bool
-	// Noted is the Node's annotation. Somebody may have changed or removed it.
+	// Noted is the Node's annotation. Users may have changed or removed it.
 	Noted string
 	// Blocks are this node's: a block that is gone takes its addresses with it.
 	Blocks []netip.Prefix
@@ -128,13 +128,13 @@ func (t *Tunnel) Address(ctx context.Context, in TunnelInput) (netip.Addr, error
 	return addr, nil
 }
 
-// reclaim removes the object of somebody else who has taken the name of this node's handle, by an ID in another case. The error that it
+// reclaim removes an IPAMHandle with the name of this node's handle and an ID in another case. The error that it
 // returns tells operators of it; the next look finds that there is no handle.
 func (t *Tunnel) reclaim(ctx context.Context, why error) error {
 	if err := t.ipam.RemoveForeign(ctx, t.owner().Handle); err != nil {
 		return fmt.Errorf("%w: %w: delete it", why, err)
 	}
-	return fmt.Errorf("%w: somebody has taken the name of this node's handle; the object was removed, and the address will be looked for again", why)
+	return fmt.Errorf("%w: another program has made an object with the name of this node's handle; it was removed, and the address will be looked for again", why)
 }
 
 // holds reports that nothing has happened since the last look that could have changed its result.
@@ -144,7 +144,7 @@ func (t *Tunnel) holds(in TunnelInput) bool {
 		(in.Noted == t.in.Noted || in.Noted == text(t.addr))
 }
 
-// Abandon releases an address that this agent has assigned and could not write on its Node, because that is gone: nobody
+// Abandon releases an address that this agent has assigned and could not write on its Node, because that is gone: nothing
 // would ever release it.
 func (t *Tunnel) Abandon(ctx context.Context) error {
 	if !t.fresh {
@@ -165,8 +165,8 @@ func text(a netip.Addr) string {
 	return a.String()
 }
 
-// takeOver is find for the Node of now. What was assigned for an earlier Node of this name, somebody who collects garbage may have found to
-// be of nobody, and be about to free; it becomes an assignment of now, which he leaves alone. So does one that is new: where the handle
+// takeOver is find for the present Node. A garbage collector may have found that what was assigned for an earlier Node of this name
+// has no owner, and be about to free it; it becomes a new assignment, which the collector leaves. So does one that is new: where the handle
 // was lost, IPAM returns what it finds. What others free each time is left to the next look, which comes after a pause.
 func (t *Tunnel) takeOver(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	for range takeOverTries {
@@ -189,7 +189,7 @@ func (t *Tunnel) find(ctx context.Context, in TunnelInput) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	noted, _ := netip.ParseAddr(in.Noted) // the invalid address if somebody wrote nonsense
+	noted, _ := netip.ParseAddr(in.Noted) // the invalid address if the annotation is malformed
 	if kept := keepable(held, noted, in); kept.IsValid() {
 		return kept, nil
 	}
@@ -226,7 +226,7 @@ func keepable(held []netip.Addr, noted netip.Addr, in TunnelInput) netip.Addr {
 }
 
 // adopt takes the address that the Node says under the node's handle, if it was assigned in a way that leaves no handle, or
-// the handle was lost. What must not stay is released with it, since nobody else could.
+// the handle was lost. What must not stay is released with it: no other part would.
 func (t *Tunnel) adopt(ctx context.Context, noted netip.Addr, ranges Ranges) (netip.Addr, error) {
 	if !noted.IsValid() {
 		return netip.Addr{}, nil

@@ -105,7 +105,7 @@ func (r *Recorder) Note(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, normal: true})
 }
 
-// WarnOnce writes, before it returns, a warning that there is to be once for an object, whoever says it: one that exists is left as it is.
+// WarnOnce writes, before it returns, a warning that exists once for an object in the cluster: one that another agent has written stays.
 // It is not limited. The caller paces himself, and tries again what fails.
 func (r *Recorder) WarnOnce(ctx context.Context, about api.ObjectReference, reason, message string) error {
 	if r == nil {

@@ -49,7 +49,7 @@ type Password struct {
 	// that refers to them.
 	Text string
 	Err  error
-	// Pending: the API server has been asked, and has not answered yet. Err says so, too.
+	// Pending: the API server has not answered yet. Err is set then, too.
 	Pending bool
 }
 

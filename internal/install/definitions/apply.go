@@ -68,7 +68,7 @@ func NewApplier(cfg *rest.Config, tell func(line string)) (*Applier, error) {
 }
 
 // Apply brings all of them in, and returns when the API server serves each, or ctx ends. To apply what is there writes nothing.
-// What can pass by itself, an API server that does not answer or somebody else who writes, is tried again until ctx ends.
+// What can pass by itself, an API server that does not answer or a conflict, is tried again until ctx ends.
 func (a *Applier) Apply(ctx context.Context, all []*unstructured.Unstructured) error {
 	kept := 0
 	for _, want := range all {
@@ -122,14 +122,14 @@ func (a *Applier) applyOne(ctx context.Context, want *unstructured.Unstructured)
 // errDeleted passes by itself as a rule: the API server deletes the objects first.
 var errDeleted = errors.New("it is being deleted, with its objects, and made anew when it is gone: if that takes long, see its finalizers and its objects'")
 
-// Who writes a definition, as the API server remembers it. What is ours is written in Helm's name: since version 4 it applies the files
-// of crds/ at each installation, and would refuse one beside what somebody of another name has written.
+// Field managers of definitions. Ours are written as Helm's: since version 4 it applies the files
+// of crds/ at each installation, and would refuse fields that another manager has written.
 const (
 	helmsName = "helm"
 	ownName   = "tortie-hook"
 )
 
-// plain is a definition as one that applies it says it. The revision stays: nobody else's change is written over.
+// plain is a definition without the fields that only the API server sets. The resourceVersion stays: no other change is overwritten.
 func plain(definition *unstructured.Unstructured) *unstructured.Unstructured {
 	p := definition.DeepCopy()
 	p.SetManagedFields(nil)
@@ -140,7 +140,7 @@ func plain(definition *unstructured.Unstructured) *unstructured.Unstructured {
 	return p
 }
 
-// served returns nil once the API server says so of the definition.
+// served returns nil once the definition has the condition Established.
 func (a *Applier) served(ctx context.Context, name string) error {
 	have, err := a.client.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

@@ -222,7 +222,7 @@ func TestCalicosStay(t *testing.T) {
 	pool := c.create(t, "ippools", "{kind: IPPool, metadata: {name: theirs}, spec: {cidr: 10.1.0.0/16, theirOwn: abc}}")
 	revision := c.definition(t, "ippools").GetResourceVersion()
 	told := c.apply(t, all)
-	difftest.Contains(t, told, "ippools.crd.projectcalico.org: somebody else's, left as it is", "ipreservations.crd.projectcalico.org: somebody else's, extended")
+	difftest.Contains(t, told, "ippools.crd.projectcalico.org: of another installation, left as it is", "ipreservations.crd.projectcalico.org: of another installation, extended")
 	if now := c.definition(t, "ippools").GetResourceVersion(); now != revision {
 		t.Error("a definition that has all was written")
 	}

@@ -2,7 +2,7 @@
 //
 // Helm creates definitions with a chart's first release and never looks at them again. So each upgrade has them applied from the
 // chart by a hook, before the new agents start. What is missing is created. A definition that is ours becomes the chart's. One that
-// somebody else has made, Calico's as a rule, stays as it is, and only what it lacks and we need is added. In either case nothing
+// another installation has made, Calico's as a rule, stays as it is, and only what it lacks and we need is added. In either case nothing
 // that the cluster's definition allows is taken away: neither a field, which the API server would drop from every object that is
 // written next, nor a version that objects are stored in. Nothing is ever deleted.
 package definitions

@@ -21,9 +21,9 @@ type Action string
 const (
 	Create  Action = "created"
 	Replace Action = "brought up to date"
-	Extend  Action = "somebody else's, extended by what it lacks"
+	Extend  Action = "of another installation, extended by what it lacks"
 	Keep    Action = "up to date"
-	Leave   Action = "somebody else's, left as it is"
+	Leave   Action = "of another installation, left as it is"
 )
 
 // Decision is an action and the object to write, nil for Keep and Leave.

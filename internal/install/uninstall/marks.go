@@ -29,7 +29,7 @@ func isOurs(n *corev1.Node) bool {
 // ourMessage begins the messages of internal/cluster/duties. The reasons are Calico's own.
 const ourMessage = "Tortie "
 
-// condition returns the one that agents write, nil if it is not there or somebody else's.
+// condition returns the one that agents write, nil if it is not there or another program's.
 func condition(n *corev1.Node) *corev1.NodeCondition {
 	for i := range n.Status.Conditions {
 		c := &n.Status.Conditions[i]

@@ -279,7 +279,7 @@ func (u *Uninstaller) deletePods(ctx context.Context, which func(*corev1.Pod) bo
 	return errors.Join(errs...)
 }
 
-// retryPatch is how often a Node is written that somebody else, its kubelet as a rule, writes too.
+// retryPatch is how often a write of a Node is repeated after a conflict, mostly with its kubelet.
 const retryPatch = 5
 
 // takeBack removes the annotations and the condition that agents wrote on the nodes' Nodes, except where Calico runs.

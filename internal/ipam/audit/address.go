@@ -52,7 +52,7 @@ func (c *cluster) checkAllocation(h *Holder, a Held) {
 		c.checkTunnelUse(a)
 	case a.Class == inventory.Unknown && !c.used(a.Address):
 		c.add(found(a, AddressUnknown, ByHand, "its attributes do not tell what it is for").advised(
-			"if you know that nobody uses it: kube-controllers ipam release " + a.Address.String()))
+			"if you know that it is not in use: kube-controllers ipam release " + a.Address.String()))
 	}
 }
 

@@ -38,7 +38,7 @@ func (c *cluster) checkBlocks() {
 		switch {
 		case c.pooled(b.CIDR):
 		case c.surplus[b]:
-			c.add(blockFinding(b, BlockNoPool, RemoveBlock, "no IPPool has %s, and nobody uses it", b.CIDR))
+			c.add(blockFinding(b, BlockNoPool, RemoveBlock, "no IPPool has %s, and no address in it is in use", b.CIDR))
 		default:
 			c.add(blockFinding(b, BlockNoPool, ByHand, "no IPPool has %s, which is in use", b.CIDR).advised(
 				"create the IPPool again, or start the pods that have its addresses anew: the block goes with them"))

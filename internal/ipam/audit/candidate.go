@@ -126,14 +126,14 @@ func (c *cluster) surplusBlocks() []Candidate {
 	for _, b := range idle {
 		node, hosted := b.Owner()
 		of := family{node, b.CIDR.Addr().Is6()}
-		l := Candidate{Kind: BlockSurplus, Fix: RemoveBlock, Block: b, Why: fmt.Sprintf("nobody uses %s, and its node %s has another or cannot use it", b.CIDR, node)}
+		l := Candidate{Kind: BlockSurplus, Fix: RemoveBlock, Block: b, Why: fmt.Sprintf("no address of %s is in use, and its node %s has another or cannot use it", b.CIDR, node)}
 		switch {
 		case b.Affinity == "":
-			l.Kind, l.Why = BlockOfNobody, fmt.Sprintf("nobody owns %s, and nobody uses it", b.CIDR)
+			l.Kind, l.Why = BlockOfNobody, fmt.Sprintf("%s has no owner, and no address in it is in use", b.CIDR)
 		case !hosted: // of load balancers
 			continue
 		case !c.nodeExists(node):
-			l.Kind, l.Why = BlockOfDeadNode, fmt.Sprintf("its node %s does not exist, and nobody uses %s", node, b.CIDR)
+			l.Kind, l.Why = BlockOfDeadNode, fmt.Sprintf("its node %s does not exist, and no address of %s is in use", node, b.CIDR)
 		case !served[of] && c.stands(b) && c.selected(b.CIDR, node):
 			served[of] = true
 			continue
@@ -191,7 +191,7 @@ func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	case err != nil || cidr != cidr.Masked():
 		return l(ClaimDamaged, RemoveClaim, "spec.cidr %q is no range of addresses", a.Spec.CIDR)
 	case a.Spec.Node == "":
-		return l(ClaimDamaged, RemoveClaim, "spec.node is empty: nobody claims %s", cidr)
+		return l(ClaimDamaged, RemoveClaim, "spec.node is empty: no node claims %s", cidr)
 	case slices.Contains(c.damaged, cidr):
 		return Candidate{} // the damaged block has a finding of its own
 	}
@@ -203,17 +203,17 @@ func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	case gone:
 		return l(ClaimOfDeadNode, RemoveClaim, "its node %s does not exist", a.Spec.Node)
 	case b != nil && !owned && a.Confirmed():
-		return l(ClaimForeign, RemoveClaim, "it is confirmed, and %s belongs to %s", cidr, cmp.Or(b.Affinity, "nobody"))
+		return l(ClaimForeign, RemoveClaim, "it is confirmed, and %s belongs to %s", cidr, cmp.Or(b.Affinity, "no node"))
 	case b != nil && !owned: // the node's next assignment takes care, too
-		return l(ClaimPending, RemoveClaim, "it is %s, and %s belongs to %s", state, cidr, cmp.Or(b.Affinity, "nobody"))
+		return l(ClaimPending, RemoveClaim, "it is %s, and %s belongs to %s", state, cidr, cmp.Or(b.Affinity, "no node"))
 	case a.Confirmed() && b == nil:
-		return l(ClaimNoBlock, RemoveClaim, "it is confirmed, and there is no block %s: %s announces addresses that nobody has", cidr, a.Spec.Node)
+		return l(ClaimNoBlock, RemoveClaim, "it is confirmed, and there is no block %s: %s announces addresses that are not assigned", cidr, a.Spec.Node)
 	case a.Confirmed():
 		return Candidate{}
 	case b == nil:
 		return l(ClaimPending, RemoveClaim, "it is %s, and there is no block %s: who wrote it was interrupted, or is at work", state, cidr)
 	case c.idle(b):
-		return l(ClaimPending, ByHand, "it is %s, and nobody uses the block %s: who wrote it was interrupted, or is at work", state, cidr)
+		return l(ClaimPending, ByHand, "it is %s, and no address of block %s is in use: its writer was interrupted, or is at work", state, cidr)
 	}
 	return l(ClaimPending, Claim, "it is %s, though the block %s is %s's: who wrote it was interrupted, or is at work", state, cidr, a.Spec.Node)
 }

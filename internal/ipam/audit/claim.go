@@ -57,7 +57,7 @@ func (c *cluster) checkClaimObject(a *api.BlockAffinity, cidr netip.Prefix) {
 		c.add(claimFinding(a, ClaimUnlabelled, Label, "it lacks the labels by which Calico since 3.31 finds it: %s may claim a second block instead", a.Spec.Node))
 	}
 	if want := names.Affinity(a.Spec.Node, cidr); hosted(a) && a.Name != want {
-		f := claimFinding(a, ClaimName, ByHand, "the claim of %s by %s should have the name %s: nobody finds it by this one", cidr, a.Spec.Node, want)
+		f := claimFinding(a, ClaimName, ByHand, "the claim of %s by %s should have the name %s: it is not found by this one", cidr, a.Spec.Node, want)
 		c.add(f.advised("delete it: ipam check -fix writes the claim that is then missing"))
 	}
 }

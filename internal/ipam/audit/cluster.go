@@ -136,7 +136,7 @@ func (c *cluster) checkPools() {
 		for _, other := range before {
 			if other.CIDR.Overlaps(parsed.CIDR) {
 				c.add(poolFinding(obj, PoolOverlap, fmt.Sprintf("it overlaps IPPool %s, %s", other.Name, other.CIDR),
-					"disable one of the two, and remove it when nobody uses it"))
+					"disable one of the two, and remove it when none of its addresses is in use"))
 			}
 		}
 		before = append(before, parsed)

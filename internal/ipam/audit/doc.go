@@ -4,6 +4,6 @@
 // findings: the candidates and what needs a person, or the tool's -fix. It covers what `calicoctl ipam check` does, and affinities, the
 // counts of handles, ranges that overlap, addresses that two pods have, tunnel addresses of IPv6 and blocks outside of all pools.
 //
-// A finding may be on its way to be right: a pod that is being started has a handle before it has an address. Whoever acts on one
+// A finding may be on its way to be right: a pod that is being started has a handle before it has an address. A caller that acts on one
 // looks twice (see Persisting, and gc.Pass), and guards each write by what was read.
 package audit

@@ -24,7 +24,7 @@ const (
 
 func (g Grade) String() string { return [...]string{"note", "leak", "danger"}[g] }
 
-// MarshalText writes the grade as the word that people read.
+// MarshalText writes the grade's name.
 func (g Grade) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
 // UnmarshalText reads what MarshalText wrote.
@@ -133,7 +133,7 @@ func Kinds() []Kind {
 	})
 }
 
-// Explain returns the explanation in a few words.
+// Explain returns the kind's short explanation.
 func (k Kind) Explain() string { return kinds[k].text }
 
 // Grade returns the severity.

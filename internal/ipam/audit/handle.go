@@ -42,7 +42,7 @@ func (c *cluster) checkHandles() {
 }
 
 func misnamed(h *inventory.Handle) string {
-	return fmt.Sprintf("its ID is %q: nobody finds that by this name", h.ID)
+	return fmt.Sprintf("its ID is %q: it is not found by this name", h.ID)
 }
 
 // heldByHandle counts each handle's addresses by block. The addresses that Windows reserves have no handle object.

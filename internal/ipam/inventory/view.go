@@ -1,5 +1,5 @@
-// Package inventory is who holds addresses and who uses them, as plain data: one View of one moment, read from a datastore and from
-// Kubernetes. Index says of an address whether it is in use; all else that follows from a View is for packages audit and gc.
+// Package inventory is the holders and the users of addresses as plain data: one View of one moment, read from a datastore and from
+// Kubernetes. Index says of an address whether it is in use; other conclusions from a View belong to packages audit and gc.
 //
 // Its types decode themselves from the API's objects and keep only what matters, so that a View of 30,000 pods is small.
 package inventory
@@ -42,7 +42,7 @@ type Block struct {
 	Allocations []Allocation
 	// Free is how many addresses can be assigned, reserved ones among them.
 	Free int
-	// Damage says how the block contradicts itself, nil if it does not. Of a damaged block only the name, the revision and, if
+	// Damage is the contradiction in the block's fields, nil if there is none. Of a damaged block only the name, the revision and, if
 	// the name has it, the CIDR are known.
 	Damage error
 }
@@ -59,17 +59,17 @@ func (b *Block) Borrowed(a *Allocation) bool {
 // Allocation is one address of a block that is not free.
 type Allocation struct {
 	Address netip.Addr
-	// Handle is what it is released by; empty if it has none.
+	// Handle is the ID of the IPAMHandle that it is released by; empty if it has none.
 	Handle string
-	// Sequence is the number that the block had when it was assigned; 0 if the block does not say.
+	// Sequence is the block's sequence number at the assignment; 0 if the block has none.
 	Sequence uint64
-	// Class is the kind of an address's owner.
+	// Class is the kind of its holder.
 	Class Class
-	// Further: the address is of an additional interface of the pod, as Multus adds them. The pod's status may not have it.
+	// Further: the address is on an additional interface of the pod, as Multus adds them. The pod's status may not list it.
 	Further bool
-	// Node, Namespace and Pod are who holds it, as far as the attributes tell; Type is what a tunnel's attributes say.
+	// Node, Namespace and Pod name the holder, as far as the attributes do; Type is the type in a tunnel's attributes.
 	Node, Namespace, Pod, Type string
-	// Since is when it was assigned by the attributes; zero if they do not say.
+	// Since is the time of the assignment in the attributes; zero if they have none.
 	Since time.Time
 	// Released is when it was released, for one that cools down; zero for one that is in use.
 	Released time.Time
@@ -78,7 +78,7 @@ type Allocation struct {
 // Cooling reports that the address was released and is not free yet.
 func (a *Allocation) Cooling() bool { return !a.Released.IsZero() }
 
-// Class is what an address is for.
+// Class is the kind of an address's holder.
 type Class uint8
 
 // The classes of allocations, by their attributes.
@@ -99,14 +99,14 @@ func (c Class) String() string { return classes[c] }
 // Handle is an IPAMHandle.
 type Handle struct {
 	api.Meta // without labels and annotations
-	// ID is the handle in its own case. Blocks has how many addresses it says to hold where. Both are empty if Named.
+	// ID is the handle's ID in its own case. Blocks are the numbers of addresses by block that it records. Both are empty if Named.
 	ID     string
 	Blocks map[netip.Prefix]int
-	// Odd are keys of the handle that are no CIDRs.
+	// Odd are keys of spec.block that are no CIDRs.
 	Odd []string
 	// Named: only the object's metadata was read. Its name is the ID in lower case.
 	Named bool
-	// Node is the node that the handle names. Calico's handles name none.
+	// Node is the node named in the handle. Calico's handles name none.
 	Node string
 }
 
@@ -127,13 +127,13 @@ type Pod struct {
 	HostNetwork bool
 	// Finished: it has succeeded or failed, and does not use its addresses any more.
 	Finished bool
-	// Addresses are all that its status and its annotations name, IPv4 unmapped. Reported: its status names any, which it
+	// Addresses are all in its status and its annotations, IPv4 unmapped. Reported: its status has any, which it
 	// does a while after the assignment.
 	Addresses []netip.Addr
 	Reported  bool
 }
 
-// Uses reports whether the pod names an address as its own.
+// Uses reports whether an address is one of the pod's.
 func (p *Pod) Uses(a netip.Addr) bool {
 	for _, own := range p.Addresses {
 		if own == a {
@@ -143,5 +143,5 @@ func (p *Pod) Uses(a netip.Addr) bool {
 	return false
 }
 
-// shared interns a text that many objects have.
+// shared interns a string that many objects have.
 func shared(text string) string { return unique.Make(text).Value() }

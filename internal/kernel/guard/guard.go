@@ -13,18 +13,18 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// DefaultVXLANPort is the one that IANA has assigned.
+// DefaultVXLANPort is assigned by IANA.
 const DefaultVXLANPort = 4789
 
 // Config is the desired state.
 type Config struct {
 	// Nodes are the addresses that nodes send from, of both families, this node's own among them. While there are none they
-	// are taken to be not known yet, and no sender is a stranger: a node must not be locked out by a list that is not complete.
+	// are taken to be not known yet, and packets of any sender pass: an incomplete list must not lock a node out.
 	Nodes []netip.Addr
-	// PodLinks is how the names of pods' interfaces on the host begin.
+	// PodLinks is the prefix of the names of pods' interfaces on the host.
 	PodLinks string
-	// IPIP and VXLAN say which encapsulations the pools use. Packets of others are not looked at, as they may be somebody
-	// else's, except those that pods send.
+	// IPIP and VXLAN say which encapsulations the pools use. Packets of other encapsulations pass, as they may be another
+	// program's, except those that pods send.
 	IPIP, VXLAN bool
 	// VXLANPort is the UDP port of VXLAN, 0 for the default.
 	VXLANPort uint16
@@ -43,7 +43,7 @@ type Source struct {
 	Prefix netip.Prefix
 }
 
-// DefaultBGPPort is the one that IANA has assigned.
+// DefaultBGPPort is assigned by IANA.
 const DefaultBGPPort = 179
 
 // The reasons for which packets are dropped. They are the comments of the rules.
@@ -70,7 +70,7 @@ const (
 	fromPodsChain   = prefix + "from-pods"
 	outputChain     = prefix + "output"
 	bgpSet          = prefix + "bgp-ports"
-	// priority is in front of most firewalls. What these say counts as well: a packet has to pass all chains.
+	// priority puts these chains before those of most firewalls. A packet has to pass all of them.
 	priority = nft.PriorityFilter - 1
 	// neighboursPerSecond bounds how many entries pods make in the host's table of IPv6 neighbours, which all network namespaces share
 	// and which holds 1,024: the kernel may drop an entry that is not in use after five seconds.
@@ -83,14 +83,14 @@ type Syncer struct{ table *nft.Table }
 // New returns the syncer of a table. It touches nothing yet.
 func New(table *nft.Table) *Syncer { return &Syncer{table} }
 
-// ErrNoSourceCheck says that the guard is in force but for the check of pods' sources, which this kernel cannot make.
+// ErrNoSourceCheck: the guard is in force without the check of pods' source addresses, which this kernel cannot make.
 var ErrNoSourceCheck = errors.New("pods may send from addresses of others: the kernel has no fib expression for nftables: load module nft_fib_inet, or set CONFIG_NFT_FIB_INET")
 
-// Sync makes the guard as desired, in one transaction. What is right is not written, and rules that stay keep their counters:
-// nodes that come and go change elements alone. If the error is ErrNoSourceCheck, the rest is done.
+// Sync makes the guard as desired, in one transaction. Only differences are written, and rules that stay keep their counters:
+// nodes that come and go change only elements of sets. If the error is ErrNoSourceCheck, the rest is done.
 func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	err := s.sync(ctx, c, true)
-	// A kernel without the expression has no better word for it than that something does not exist.
+	// A kernel without the fib expression answers ENOENT.
 	if errors.Is(err, unix.ENOENT) && s.sync(ctx, c, false) == nil {
 		return ErrNoSourceCheck
 	}
@@ -148,8 +148,8 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	return p, nil
 }
 
-// betweenNodes keeps VXLAN between nodes out of connection tracking: who may make a pod with a host port, or a Service with an external
-// address, could else have it translated to a pod.
+// betweenNodes keeps VXLAN between nodes out of connection tracking: a user with the right to make a pod with a host port, or a Service
+// with an external address, could otherwise have it translated to a pod.
 func (c Config) betweenNodes() []nft.Rule {
 	if !c.VXLAN || len(c.Nodes) == 0 {
 		return nil
@@ -162,8 +162,8 @@ func (c Config) betweenNodes() []nft.Rule {
 	return rules
 }
 
-// translated drops what was sent to another address or port and was translated to VXLAN or BGP of a node: it comes from the address of a
-// node that has translated it, whoever has sent it. No node sends such packets.
+// translated drops packets whose destination was translated (DNAT) to VXLAN or BGP of a node: they come from the address of the
+// node that has translated them, not from their sender's. No node sends such packets.
 func (c Config) translated(to ...nft.Term) []nft.Rule {
 	var rules []nft.Rule
 	if c.VXLAN && !c.AllowVXLANFromPods {
@@ -175,7 +175,7 @@ func (c Config) translated(to ...nft.Term) []nft.Rule {
 	return rules
 }
 
-// sets fills in the sets.
+// sets adds the sets of addresses and ports.
 func (c Config) sets(p *nft.Part) error {
 	for _, f := range families {
 		nodes, err := c.nodes(f)
@@ -207,7 +207,7 @@ func chain(name string, at *nft.Hook, rules []nft.Rule) []nft.Chain {
 
 func (c Config) fromPod() nft.Term { return nft.InLink.HasPrefix(c.PodLinks) }
 
-// podsGo sends what pods send through a chain: other packets are compared once.
+// podsGo has packets from pods jump to a chain: other packets cost one comparison.
 func (c Config) podsGo(chain string) nft.Rule {
 	return nft.NewRule("", c.fromPod(), nft.Do(nft.Jump(chain)))
 }
@@ -268,7 +268,7 @@ func (c Config) bgpPorts() nft.Set {
 	return s
 }
 
-// source looks at what pods send before the kernel does anything with it.
+// source returns the rules for packets from pods, at prerouting: to loopback addresses, and from sources that are not the pod's.
 func (c Config) source(check bool) []nft.Rule {
 	const loopback = 127
 	rules := []nft.Rule{drop(LoopbackFromPod, nft.IPv4.Is(), nft.DestNet8.Is(nft.ByteKey(loopback)))}
@@ -283,7 +283,7 @@ func (c Config) source(check bool) []nft.Rule {
 	return append(rules, drop(SpoofedFromPod, nft.SourceLink.Is(nft.NoLink)))
 }
 
-// ipip and vxlan match outer packets. Few packets get as far as the rules' other conditions.
+// ipip and vxlan match encapsulated packets. They come first in rules, as few packets match.
 func ipip() nft.Term { return nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_IPIP)) }
 
 func (c Config) vxlan() []nft.Term {
@@ -295,7 +295,7 @@ func opensBGP() []nft.Term {
 	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.OpensTCP(), nft.In(bgpSet, nft.DestPort)}
 }
 
-// fromPods drops what would look like a node's on its way to another host, and what a node might take for one's itself.
+// fromPods drops encapsulated packets and BGP connections from pods, which would reach other hosts with the node's address as source.
 func (c Config) fromPods() []nft.Rule {
 	var rules []nft.Rule
 	if !c.AllowIPIPFromPods {
@@ -310,8 +310,8 @@ func (c Config) fromPods() []nft.Rule {
 	return append(rules, c.aboutNodes()...)
 }
 
-// aboutNodes drops errors of ICMP about packets between nodes: no pod has ever seen one. That such a packet was too long the kernel believes
-// of tunnels, whose ports anybody knows: one packet would have all between two nodes travel in pieces of 552 bytes for ten minutes.
+// aboutNodes drops ICMP errors from pods that quote packets between nodes: no pod receives such packets. The kernel would believe a forged
+// "packet too big" about a tunnel: one would limit all traffic between two nodes to a path MTU of 552 bytes for ten minutes.
 func (c Config) aboutNodes() []nft.Rule {
 	if len(c.Nodes) == 0 {
 		return nil
@@ -323,8 +323,8 @@ func (c Config) aboutNodes() []nft.Rule {
 	return rules
 }
 
-// podsToHost is about what pods send to the host itself. The kernel makes an entry in its table of neighbours for who solicits it,
-// and a pod has 2^64 link-local addresses to do so from; its other addresses are the routes'.
+// podsToHost returns the rules for packets from pods to the host itself. The kernel adds a neighbour entry for each source of a solicitation,
+// and a pod has 2^64 link-local addresses to send from; its other addresses are limited by the routes.
 func (c Config) podsToHost(fromPods []nft.Rule) []nft.Rule {
 	const routerSolicitation, neighbourSolicitation = 133, 135
 	linkLocal := string([]byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0})

@@ -53,9 +53,9 @@ type Get func(sysctl.Key) (string, error)
 func (c Config) Wanted(get Get) []Setting {
 	var settings []Setting
 	if c.Forward {
-		settings = append(settings, Setting{forward4, "1", "pods reach nobody unless the host forwards their packets"})
+		settings = append(settings, Setting{forward4, "1", "pods reach no other host unless this one forwards their packets"})
 		if c.IPv6 && !lacksIPv6(get) {
-			settings = append(settings, Setting{forward6, "1", "pods reach nobody by IPv6 unless the host forwards their packets"})
+			settings = append(settings, Setting{forward6, "1", "pods reach no other host by IPv6 unless this one forwards their packets"})
 		}
 	}
 	loosen := func(links []string, why string) {
@@ -93,7 +93,7 @@ func (c Config) Notes(get Get) []string {
 	if !c.Forward {
 		for _, key := range []sysctl.Key{forward4, forward6} {
 			if value, err := get(key); err == nil && value == "0" && (c.IPv6 || len(key) == len(forward4)) {
-				note("%s is 0, and FelixConfiguration spec.ipForwarding Disabled keeps the agent from setting it: pods reach nobody until you run: sysctl -w %s=1",
+				note("%s is 0, and FelixConfiguration spec.ipForwarding Disabled keeps the agent from setting it: pods reach no other host until you run: sysctl -w %s=1",
 					dotted(key), dotted(key))
 			}
 		}

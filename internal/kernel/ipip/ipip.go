@@ -42,7 +42,7 @@ func New(conn *netlinkx.Conn) *Syncer { return &Syncer{conn: conn} }
 // MTU returns the largest MTU of a tunnel whose outer packets leave through a link with the MTU given.
 func MTU(host int) int { return host - Overhead }
 
-// Is reports that a link is the device, and not somebody else's of the same name.
+// Is reports that a link is the device, and not another of the same name.
 func Is(l netlinkx.Link) bool {
 	return l.Name == Device && l.Kind == kind && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid()
 }

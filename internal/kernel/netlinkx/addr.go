@@ -69,7 +69,7 @@ func (c *Conn) Addrs(index int, family Family) ([]Addr, error) {
 // can't be used, until duplicate address detection is over.
 func (c *Conn) AddAddr(index int, p netip.Prefix) error { return c.addAddr(index, p, 0) }
 
-// AddUniqueAddr puts an address on a link on which nobody else can have it, so that it can be used at once.
+// AddUniqueAddr puts an address on a link without duplicate address detection, so that it can be used at once.
 func (c *Conn) AddUniqueAddr(index int, p netip.Prefix) error {
 	if p.Addr().Is4() {
 		return c.addAddr(index, p, 0)
@@ -86,7 +86,7 @@ func (c *Conn) addAddr(index int, p netip.Prefix, flags int) error {
 	return nil
 }
 
-// SoleAddr makes want, which nobody else on the link can have, the link's only address of a family, or of both, and takes all off if it
+// SoleAddr makes want, without duplicate address detection, the link's only address of a family, or of both, and takes all off if it
 // is the zero Prefix. It adds before it removes: with the last address the kernel drops routes, and the node's own packets their source.
 // The link-local addresses that the kernel gives links of IPv6 stay.
 func (c *Conn) SoleAddr(index int, family Family, want netip.Prefix) error {

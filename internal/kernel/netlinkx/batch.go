@@ -69,7 +69,7 @@ func change[E entry](c *Conn, doing string, kind, flags uint16, entries []E) []e
 		}
 		return nil
 	})
-	if err != nil { // nobody knows how many of these arrived; the next Sync reads what is there
+	if err != nil { // it is not known how many of these arrived; the next Sync reads what is there
 		err = fmt.Errorf("%s %s and %d more: %w", doing, entries[from], len(entries)-from-1, err)
 		for i := from; i < len(errs); i++ {
 			errs[i] = err

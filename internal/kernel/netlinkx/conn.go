@@ -65,7 +65,7 @@ func (d *directSocket) with(ns *Namespace, fn func(*nlmsg.Socket) error) error {
 	return err
 }
 
-// execute makes one request whose answer nobody reads.
+// execute makes one request and reads only its acknowledgement.
 func (c *Conn) execute(m nlmsg.Message) error {
 	return c.direct.with(c.ns, func(s *nlmsg.Socket) error {
 		return s.Execute(m, func(nlmsg.Message) error { return nil })

@@ -85,7 +85,7 @@ func (c *Conn) FlowEvents(size int) (*FlowEvents, error) {
 // Close closes the socket.
 func (e *FlowEvents) Close() error { return e.socket.Close() }
 
-// Read hands the events that have come to take for as long as that is true. It does not wait: an event wakes nobody, so that connections do
+// Read hands the events that have come to take for as long as that is true. It does not wait: events wake no goroutine, so that connections do
 // not pay for it. lost reports that the kernel had no room for some. The error is that of a socket that was closed or is broken.
 func (e *FlowEvents) Read(take func(FlowEvent) (more bool)) (lost bool, err error) {
 	more := true

@@ -18,7 +18,7 @@ type Neighbour struct {
 	Forward bool
 	Addr    netip.Addr // otherwise, whose MAC it is
 	MAC     [6]byte
-	// Permanent entries are those that somebody has made; the kernel finds out others by itself and forgets them.
+	// Permanent entries are made by programs and users; the kernel finds out others by itself and forgets them.
 	Permanent bool
 	// More marks a listed entry with attributes that the fields do not show: a port, a network or a link of its own, or a group of
 	// next hops. It can be deleted by its fields.
@@ -146,7 +146,7 @@ func (n Neighbour) appendRequest(b []byte, kind, flags uint16, seq uint32) []byt
 }
 
 // SubscribeToNeighbours is Subscribe for entries of some links, which may be changed by anybody but this connection; the kernel does
-// not tell who has changed a forwarding database. Address resolution on the host's other links wakes nobody. What comes without end
+// not tell who has changed a forwarding database. Address resolution on the host's other links does not wake. What comes without end
 // wakes five times a second.
 func (c *Conn) SubscribeToNeighbours(ctx context.Context, links []int) (<-chan struct{}, error) {
 	var filter []unix.SockFilter

@@ -48,7 +48,7 @@ func (e Events) groups() []int {
 	return groups
 }
 
-// Subscribe returns a channel that becomes readable after changes of the kinds given, whoever made them. Changes between
+// Subscribe returns a channel that becomes readable after changes of the kinds given, by any program. Changes between
 // two reads become one wake-up, and changes that the kernel had no room to report are one too: the reader lists what it
 // needs and never learns from the event itself. The channel is closed when ctx ends, or when the socket breaks: then
 // subscribe again.

@@ -17,7 +17,7 @@ const eventBuffer = 1 << 20
 // eventSize is more than the kernel puts into one datagram of events.
 const eventSize = 1 << 16
 
-// Events returns a channel that becomes readable after somebody else than this Table has changed something in the table.
+// Events returns a channel that becomes readable after another program, or another Table, has changed the table.
 // Changes between two reads become one wake-up. The channel is closed when ctx ends, or when the socket breaks: then ask again.
 func (t *Table) Events(ctx context.Context) (<-chan struct{}, error) {
 	var socket *nlmsg.Events

@@ -25,7 +25,7 @@ import (
 )
 
 // Owned is a table of family inet that one process writes as a whole, by differences that the process knows itself: it reads the table
-// only when Touched says that somebody else has changed it. Transactions of other programs elsewhere do not count. It is for one
+// only when Touched says that another program has changed it. Transactions of other programs elsewhere do not count. It is for one
 // goroutine at a time, but for Events.
 type Owned struct {
 	ns   *netlinkx.Namespace // nil: that of the process
@@ -43,7 +43,7 @@ type Owned struct {
 // NewOwned returns the table of that name in a namespace; nil is that of the process. It touches nothing yet.
 func NewOwned(ns *netlinkx.Namespace, name string) *Owned { return &Owned{ns: ns, name: name} }
 
-// OnLoss has a function called when somebody else has deleted the table, one of these chains, or a rule of one: by whatever goroutine looks for
+// OnLoss has a function called when another program has deleted the table, one of these chains, or a rule of one: by whatever goroutine looks for
 // events, before Touched or the channel of Events tells of it. It must be called before any other method.
 func (o *Owned) OnLoss(chains []string, do func()) { o.chains, o.lost = chains, do }
 
@@ -94,7 +94,7 @@ func notFrom(port uint32) []unix.SockFilter {
 	}
 }
 
-// Touched reports whether somebody else may have changed the table since the last call: so the first time.
+// Touched reports whether another program may have changed the table since the last call; the first call returns true.
 func (o *Owned) Touched(ctx context.Context) (bool, error) {
 	e := o.events.Load()
 	if e == nil {
@@ -172,7 +172,7 @@ func (o *Owned) loses(m nlmsg.Message) bool {
 	return slices.Contains(o.chains, nlmsg.Text(nlmsg.Find(m.Body[nlmsg.SizeofNfgenmsg:], attribute)))
 }
 
-// Events returns a channel that becomes readable after somebody else has changed the table: Touched then says so. It is closed when ctx
+// Events returns a channel that becomes readable after another program has changed the table: Touched then says so. It is closed when ctx
 // ends, or when the socket breaks: then ask again. It must not be called while another method runs.
 func (o *Owned) Events(ctx context.Context) (<-chan struct{}, error) {
 	e, err := o.listen(ctx)
@@ -222,7 +222,7 @@ func (c *Change) Halves() (a, b *Change, ok bool) {
 	return a, b, half > 0
 }
 
-// MakeTable makes the table, or wakes it if somebody has made it dormant. If it must be new, the transaction fails where it is not.
+// MakeTable makes the table, or clears its dormant flag. If it must be new, the transaction fails where it is not.
 func (c *Change) MakeTable(mustBeNew bool) {
 	flags := uint16(unix.NLM_F_CREATE)
 	if mustBeNew {
@@ -307,9 +307,9 @@ func (r *Refused) Unwrap() error { return r.Err }
 // keptBuffer is the size of a transaction up to which its socket, with the buffer, is used again.
 const keptBuffer = 128 << 10
 
-// ErrChanged says that nothing of a transaction was done, as somebody else has changed the table since Touched last said that nobody has: what
-// the transaction would replace may be what the other has written.
-var ErrChanged = errors.New("somebody else has changed the nftables table meanwhile")
+// ErrChanged: nothing of a transaction was done, as another program has changed the table since Touched last returned false: what
+// the transaction would replace may be that program's.
+var ErrChanged = errors.New("another program has changed the nftables table meanwhile")
 
 // Commit does a change in one transaction: no packet sees half of it. The error is a *Refused if the kernel does not take it, and ErrChanged
 // after Touched was called once and others have changed the table: read it again.
@@ -478,7 +478,7 @@ func (o *Owned) read(ctx context.Context, names []string) (*Content, error) {
 	return &Content{*have}, nil
 }
 
-// Exists reports that there is the table; it is not Awake if somebody has made it dormant, so that its chains do nothing.
+// Exists reports that there is the table; it is not awake while its dormant flag is set, which disables its chains.
 func (c *Content) Exists() (exists, awake bool) { return c.exists, c.exists && !c.dormant }
 
 // Chains are the names of the chains, and Rules how many rules one has.

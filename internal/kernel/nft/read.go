@@ -16,8 +16,8 @@ import (
 // content is what the kernel has of one owner.
 type content struct {
 	exists  bool   // the table
-	dormant bool   // somebody has switched it off
-	uses    uint32 // chains and sets in the table, whosever they are
+	dormant bool   // its chains are disabled
+	uses    uint32 // chains and sets in the table, of all owners
 	chains  map[string]*chainContent
 	sets    map[string]*setContent
 }

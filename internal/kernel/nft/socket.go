@@ -142,7 +142,7 @@ func (s socket) explain(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: needs CAP_NET_ADMIN, and a table that no other process has made its own", err)
 	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("%w: a rule that somebody else has put into the table uses what has to go: see nft -a list table inet %s", err, s.table)
+		return fmt.Errorf("%w: a rule of another program in the table uses what has to go: see nft -a list table inet %s", err, s.table)
 	case errors.Is(err, fs.ErrNotExist), netlinkx.IsUnsupported(err), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL):
 		return fmt.Errorf("%w: the kernel may lack a part of nftables: load modules nf_tables, nft_chain_nat, nft_ct and nft_masq, or set CONFIG_NF_TABLES_INET", err)
 	}

@@ -20,7 +20,7 @@ func Listen(protocol int, groups []int, filter []unix.SockFilter, buffer int) (*
 	return listen(unix.SOCK_NONBLOCK, protocol, groups, filter, buffer)
 }
 
-// ListenUnwatched is Listen for Drain alone: what comes wakes nobody, as the runtime's poller does not know the socket.
+// ListenUnwatched is Listen for Drain alone: messages wake no goroutine, as the runtime's poller does not know the socket.
 func ListenUnwatched(protocol int, groups []int, buffer int) (*Events, error) {
 	return listen(0, protocol, groups, nil, buffer)
 }

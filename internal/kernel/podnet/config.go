@@ -24,7 +24,7 @@ func HostVethName(prefix, namespace, pod string) string {
 	return prefix + hex.EncodeToString(sum[:])[:11]
 }
 
-// Config says how a pod is to be wired.
+// Config is the desired state of a pod's interface.
 type Config struct {
 	Netns     string       // path of the pod's network namespace
 	IfName    string       // the pod's interface
@@ -84,7 +84,7 @@ const minIPv6MTU = 1280
 
 var everything = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 
-// normalize fills in defaults and refuses what can't be wired, naming the field.
+// normalize fills in defaults and refuses invalid fields by name.
 func (c *Config) normalize() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

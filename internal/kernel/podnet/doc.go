@@ -1,4 +1,4 @@
-// Package podnet wires one pod to its node: a veth pair, its addresses and routes, and the kernel parameters that make the
+// Package podnet connects one pod to its node: a veth pair, its addresses and routes, and the kernel parameters that make the
 // node answer for the pod's gateway. It owns what it makes for that pod and never touches another link, route or parameter,
 // save a leftover host-side link of the pod's own name and the routes of a pod whose namespace is gone.
 //

@@ -97,8 +97,8 @@ func defaultMetric(a netip.Addr) uint32 {
 	return 1024
 }
 
-// settleConflict accepts a route that is the wanted one, made by somebody else; takes over one to a pod whose namespace is
-// gone and whose link the kernel has yet to remove; and refuses to take one from anybody else, also from a sandbox without
+// settleConflict accepts a route that is the wanted one, made by another program; takes over one to a pod whose namespace is
+// gone and whose link the kernel has yet to remove; and refuses to replace any other, also that of a sandbox without
 // processes: it may be one that is about to start, and this pod gets another address at its next try.
 func (w *wiring) settleConflict(want, other netlinkx.Route) error {
 	if other.Dev == want.Dev && other.Scope == want.Scope && !other.Via.IsValid() && len(other.Hops) == 0 && !other.Object {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// macTries at macInterval give whoever renames and renumbers new interfaces (systemd-udevd) time to lose interest.
+	// macTries at macInterval give systemd-udevd, which renames and renumbers new interfaces, time to finish.
 	macTries    = 50
 	macInterval = 100 * time.Millisecond
 
@@ -48,7 +48,7 @@ type wiring struct {
 	podLink             netlinkx.Link // once both ends are up
 }
 
-// Setup wires the pod to the node in whose namespace the calling process is. A link that has the host-side name already is
+// Setup connects the pod to the node in whose namespace the calling process is. A link that has the host-side name already is
 // taken over if it is of the same container or of a sandbox that is dead: it is removed together with its other end. One of a
 // live sandbox is an error that names it. On an error nothing that Setup made remains.
 //
@@ -93,7 +93,7 @@ func (w *wiring) open() (err error) {
 func notTheNodes(ns, node *netlinkx.Namespace, path string) error {
 	same, err := ns.Same(node)
 	if err == nil && same {
-		err = fmt.Errorf("netns: %s is the node's own network namespace, which a pod on the host network uses: such a pod is not to be wired", path)
+		err = fmt.Errorf("netns: %s is the node's own network namespace, which a pod on the host network uses: such a pod gets no interface", path)
 	}
 	return err
 }

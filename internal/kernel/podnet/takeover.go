@@ -20,7 +20,7 @@ func (w *wiring) takeOver(old netlinkx.Link) error {
 	return nil
 }
 
-// stale says why nobody needs a link any more that has the name of this pod's. If somebody does, the error says who.
+// stale says why a link with the name of this pod's is no longer needed. If it is, the error names its user.
 //
 // A sandbox is dead when its namespace is gone, and also when no process is left in it: a namespace may stay mounted for as
 // long as the node runs, and a pod of that name could never start here again. The runtime has a process in each sandbox that
@@ -50,7 +50,7 @@ func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
 		return "", err
 	}
 	if pid != 0 {
-		return "", fmt.Errorf("%s is the link of an earlier sandbox of this pod, which is alive (process %d): the pod can be wired once that sandbox has ended",
+		return "", fmt.Errorf("%s is the link of an earlier sandbox of this pod, which is alive (process %d): the pod gets its interface once that sandbox has ended",
 			describe(old), pid)
 	}
 	return "no process is left at its other end", nil

@@ -86,20 +86,20 @@ func teardown(node *netlinkx.Namespace, c Config) ([]netip.Addr, error) {
 		return reapHostEnd(host, c)
 	}
 	if err == nil {
-		return c.unwire(host, pod, link)
+		return c.remove(host, pod, link)
 	}
 	return nil, fmt.Errorf("in namespace %s: %w", c.Netns, err)
 }
 
-// unwire removes the pod's end, and with it the other. Taking a link down is 20 ms of waiting for other processors (RCU); the
+// remove deletes the pod's end, and with it the other. Taking a link down is 20 ms of waiting for other processors (RCU); the
 // connections are forgotten meanwhile. So that there are no new ones, the addresses go first, at both ends.
-func (c *Config) unwire(host, pod *netlinkx.Conn, link netlinkx.Link) ([]netip.Addr, error) {
+func (c *Config) remove(host, pod *netlinkx.Conn, link netlinkx.Link) ([]netip.Addr, error) {
 	other, found, err := otherEnd(host, link)
 	if err != nil {
 		return nil, err
 	}
 	if found && c.isAnothers(other) {
-		c.Log.Warn("the namespace is that of another container by now: its interface stays", "netns", c.Netns, "link", describe(other))
+		c.Log.Warn("the network namespace belongs to another container now: keeping its interface", "netns", c.Netns, "link", describe(other))
 		return nil, nil
 	}
 	have, err := pod.Addrs(link.Index, netlinkx.FamilyAll)
@@ -146,7 +146,7 @@ func (c *Config) isAnothers(l netlinkx.Link) bool {
 	return ok && c.Alias != "" && l.Alias != c.Alias
 }
 
-// forgetMeanwhile starts forgetting the addresses' connections and returns what waits for that.
+// forgetMeanwhile starts to delete the addresses' conntrack entries, and returns a function that waits for the end of that.
 func forgetMeanwhile(host *netlinkx.Conn, addrs []netip.Addr) func() error {
 	done := make(chan error, 1)
 	go func() {
@@ -156,7 +156,7 @@ func forgetMeanwhile(host *netlinkx.Conn, addrs []netip.Addr) func() error {
 	return func() error { return <-done }
 }
 
-// warn says of connections that stay that they do: no reason to keep the pod.
+// warn logs that conntrack entries stay, which is no reason to keep the pod.
 func (c *Config) warn(err error) {
 	if err != nil {
 		c.Log.Warn("connections of the pod may be remembered until they time out", "err", err)

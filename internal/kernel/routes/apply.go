@@ -71,7 +71,7 @@ func (a *application) add(routes []netlinkx.Route) {
 }
 
 // replace replaces routes of ours, or a predecessor's. The kernel replaces the first route with the same destination and
-// metric, whoever owns it, so a foreign one must be looked for. exists is what the kernel said when these were to be added; nil if
+// metric, of any owner, so a foreign one must be looked for. exists is the kernel's error when these were to be added; nil if
 // they were listed as ours.
 func (a *application) replace(routes []netlinkx.Route, exists []error) {
 	var ready []netlinkx.Route

@@ -28,7 +28,7 @@ type Options struct {
 	// to pods, which need no next hop.
 	TakeOver []netlinkx.Protocol
 
-	// Devices are links that nobody but us and a predecessor has routes through.
+	// Devices are links through which only this agent and its predecessor have routes.
 	Devices []string
 }
 

@@ -133,7 +133,7 @@ func owner(p netlinkx.Protocol) string {
 	return "BIRD"
 }
 
-// own are the agent's tables, which nobody keeps any more: NAT and the packet guard, and policies.
+// own are the agent's tables, which no program updates any more: NAT and the packet guard, and policies.
 var own = nft.Foreign{Tables: []string{nft.TableName, netpol.TableName}}
 
 func (h Handover) rules(ctx context.Context) ([]Step, error) {

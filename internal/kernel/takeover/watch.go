@@ -181,7 +181,7 @@ func (w *Watch) Problems(now time.Time) []error {
 		note("Felix still runs on this node, as rules that were removed came back: %s", remedy)
 	}
 	if !w.rules.Empty() && !w.felixRuns(now) {
-		note("Calico's Felix has left rules on this node (%s): they drop the packets of pods that it has not heard of, and keep policies in force that nobody changes any more: set TORTIE_REMOVE_CALICO_RULES=true, or run node cleanup calico", w.rules)
+		note("Calico's Felix has left rules on this node (%s): they drop the packets of pods that it has not heard of, and keep policies in force that are not updated any more: set TORTIE_REMOVE_CALICO_RULES=true, or run node cleanup calico", w.rules)
 	}
 	for _, text := range w.others {
 		note("left on this node: %s", text)

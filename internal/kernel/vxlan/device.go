@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// ensure returns the device with its VNI, port, local address and parent. What of these the kernel lets nobody change makes a new
+// ensure returns the device with its VNI, port, local address and parent. A difference in one that the kernel cannot change makes a new
 // device necessary.
 func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, anew bool, err error) {
 	parent, err := s.conn.LinkByName(t.Parent)
@@ -87,7 +87,7 @@ func (s *Syncer) settings(link netlinkx.Link, t Tunnel) error {
 	return errors.Join(append(errs, s.checksums(link, t))...)
 }
 
-// checksums leaves them to the kernel where t says so. Elsewhere somebody may have done so for a reason of his own: that stays.
+// checksums leaves them to the kernel where t says so. Elsewhere an operator may have turned them off: that stays.
 func (s *Syncer) checksums(link netlinkx.Link, t Tunnel) error {
 	if !t.SoftChecksums {
 		return nil

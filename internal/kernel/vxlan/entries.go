@@ -35,7 +35,7 @@ func (s *Syncer) entries(m *Merged, t Tunnel) error {
 	return netlinkx.Summary(errs)
 }
 
-// Prune removes the entries that Merge has found and nobody wants.
+// Prune removes the entries that Merge has found and that are not desired.
 func (m Merged) Prune() error {
 	if len(m.stale) == 0 {
 		return nil

@@ -67,7 +67,7 @@ func Device(v6 bool) string {
 	return Device4
 }
 
-// Is reports that a link is a family's device, and not somebody else's of the same name.
+// Is reports that a link is a family's device, and not another of the same name.
 func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Device(v6) && l.Kind == kind }
 
 // MTU returns the largest MTU of a tunnel whose outer packets leave through a link with the MTU given.

@@ -5,6 +5,6 @@
 // kept through a reboot. A plugin adds an entry; the agent, or any later DEL or GC on the node, finishes it; an ADD of the same
 // container takes it back. It knows no datastore: what finishing means is the caller's business.
 //
-// Two kinds of locks, both of the kernel's (flock), so that none outlives its holder: one on an entry while somebody works on
+// Two kinds of locks, both of the kernel's (flock), so that none outlives its holder: one on an entry while a process works on
 // it, which may take as long as requests do, and one on the directory for the moment in which a name changes.
 package journal

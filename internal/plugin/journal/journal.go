@@ -32,7 +32,7 @@ var (
 	ErrFull = errors.New("the journal is full")
 	// ErrStop ends Each early when the function's error wraps it: the next entry would fail alike.
 	ErrStop = errors.New("no entry can be finished now")
-	// ErrKeep keeps an entry for somebody else when the function's error wraps it. It is not reported.
+	// ErrKeep keeps an entry for another reader when the function's error wraps it. It is not reported.
 	ErrKeep = errors.New("not for this reader")
 )
 
@@ -163,7 +163,7 @@ func (d Dir) Each(ctx context.Context, finish func(Entry) error) error {
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	// What a killed process left behind. Whoever writes one holds the lock.
+	// What a killed process left behind. Writers hold the lock.
 	errs := []error{d.locked(ctx, func() error { return hostfile.Sweep(string(d)) })}
 	for _, name := range names {
 		if ctx.Err() != nil {
@@ -182,7 +182,7 @@ func (d Dir) Each(ctx context.Context, finish func(Entry) error) error {
 	return errors.Join(errs...)
 }
 
-// one finishes one entry, unless it is gone or somebody else is at it.
+// one finishes one entry, unless it is gone or another process has its lock.
 func (d Dir) one(ctx context.Context, name string, finish func(Entry) error) error {
 	f, err := tryLockFile(filepath.Join(string(d), name))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, hostfile.ErrLocked) {
@@ -203,8 +203,8 @@ func (d Dir) one(ctx context.Context, name string, finish func(Entry) error) err
 	return d.locked(ctx, f.remove)
 }
 
-// Withdraw takes an entry back: the container is to have addresses again. It waits for whoever is finishing the entry; when
-// it returns nil, nobody will release the handle because of it. An entry that does not exist costs one system call.
+// Withdraw takes an entry back: the container is to have addresses again. It waits for a process that is finishing the entry; when
+// it returns nil, the entry will not have the handle released. An entry that does not exist costs one system call.
 func (d Dir) Withdraw(ctx context.Context, handle string) error {
 	path := d.path(handle)
 	for {
