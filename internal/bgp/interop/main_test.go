@@ -1,6 +1,6 @@
 //go:debug multipathtcp=0
 
-// Package interop_test has this project's BGP speaker in a mesh with Debian's BIRD 1.6, BIRD 2, FRR and gobgpd, over real TCP between
+// Package interop_test has this project's BGP speaker in a mesh with Debian's BIRD 1.6, BIRD 2 and FRR, over real TCP between
 // real kernels, and with peers that do not keep to the protocol. It drives the speaker by its interface, bgp.Speaker, alone. What
 // the speakers of others are configured to do is in bgptest; docs/lab.md tells how to run one by hand.
 package interop_test
@@ -40,15 +40,10 @@ const ourASN = 64512
 // ownBlocks are what the node announces in all tests that do not say otherwise: two blocks and a borrowed address.
 var ownBlocks = []string{"10.1.5.0/26", "10.200.0.5/32", "fd01:5::/122"}
 
-// forEachKind runs a test beside the others of its kind, for the kinds that write to their kernels.
+// forEachKind runs a test for each kind of daemon, in parallel.
 func forEachKind(t *testing.T, test func(t *testing.T, kind bgptest.Kind)) {
-	t.Helper()
-	forEachOf(t, bgptest.Kinds(), test)
-}
-
-func forEachOf(t *testing.T, kinds []bgptest.Kind, test func(t *testing.T, kind bgptest.Kind)) {
 	t.Parallel()
-	for _, kind := range kinds {
+	for _, kind := range bgptest.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			test(t, kind)

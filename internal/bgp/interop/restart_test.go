@@ -145,7 +145,7 @@ func waitKernels(t *testing.T, h, via *bgptest.Host, prefixes ...string) {
 
 // A peer whose process is killed keeps its place: what it announced stays, stale, until it has announced it again.
 func TestPeerRestarts(t *testing.T) {
-	forEachOf(t, bgptest.AllKinds(), func(t *testing.T, kind bgptest.Kind) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
 		host := lan.Host(10)
 		config := partner(10, node.Host)
@@ -259,7 +259,7 @@ func waitPaths(t *testing.T, node *bgptest.Speaker, prefixes []netip.Prefix, sta
 
 // A peer that does not come back is forgotten when the time is over that it has asked for.
 func TestPeerIsGone(t *testing.T) {
-	forEachOf(t, bgptest.AllKinds(), func(t *testing.T, kind bgptest.Kind) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
 		host := lan.Host(10)
 		config := partner(10, node.Host)

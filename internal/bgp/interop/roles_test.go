@@ -57,7 +57,7 @@ func (r role) towards(s, daemon *bgptest.Host) []bgp.Peer {
 // announces and passes on is learned as it should be, and stays over its restart.
 func TestRoles(t *testing.T) {
 	t.Parallel()
-	for _, kind := range bgptest.AllKinds() {
+	for _, kind := range bgptest.Kinds() {
 		for _, r := range roles() {
 			t.Run(fmt.Sprintf("%s as %s", kind, r.name), func(t *testing.T) {
 				t.Parallel()
@@ -149,7 +149,7 @@ func waitLearned(t *testing.T, node *bgptest.Speaker, r role, daemon netip.Addr,
 // A peer that may be one hop away is not heard from further away, be it with a session that is up, and is when it comes closer.
 func TestTTLSecurity(t *testing.T) {
 	t.Parallel()
-	for _, kind := range bgptest.AllKinds() {
+	for _, kind := range bgptest.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			lan, node := node(t)

@@ -16,7 +16,7 @@ import (
 
 // Why a session is down is said in words, for whichever end found out.
 func TestReasonsInWords(t *testing.T) {
-	forEachOf(t, bgptest.AllKinds(), func(t *testing.T, kind bgptest.Kind) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
 		shuts, stops := lan.Host(10), lan.Host(11)
 		other, theirs, port := lan.Host(12), lan.Host(13), lan.Host(14)
@@ -66,7 +66,7 @@ func TestReasonsInWords(t *testing.T) {
 
 // Sessions are signed with a password, a wrong one is told from a dead peer, and both ends can change it while they run.
 func TestPassword(t *testing.T) {
-	forEachOf(t, bgptest.AllKinds(), func(t *testing.T, kind bgptest.Kind) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
 		lan, node := node(t)
 		unsigned, connects, waits := lan.Host(10), lan.Host(11), lan.Host(12)
 		password := func(text string) func(*bgptest.Session) { return func(p *bgptest.Session) { p.Password = text } }

@@ -18,17 +18,13 @@ type Kind string
 
 // Kinds of daemons, in Debian's versions.
 const (
-	BIRD1  Kind = "BIRD 1.6" // Calico's BIRD is a fork of it
-	BIRD2  Kind = "BIRD 2"
-	FRR    Kind = "FRR"
-	GoBGPd Kind = "gobgpd"
+	BIRD1 Kind = "BIRD 1.6" // Calico's BIRD is a fork of it
+	BIRD2 Kind = "BIRD 2"
+	FRR   Kind = "FRR"
 )
 
-// Kinds returns the kinds that write learned routes to the kernel.
+// Kinds returns all kinds. GoBGP, which the agent's own speaker is made of, is not among them.
 func Kinds() []Kind { return []Kind{BIRD1, BIRD2, FRR} }
-
-// AllKinds returns Kinds and gobgpd, which does not forward.
-func AllKinds() []Kind { return append(Kinds(), GoBGPd) }
 
 // Config is the configuration of a daemon: the prefixes that it originates, as blackholes, and its sessions.
 type Config struct {
@@ -41,7 +37,7 @@ type Config struct {
 	LocalPref uint32
 	// Communities are attached to originated prefixes: "64999:100" or "64999:1:2".
 	Communities []string
-	// Readvertise makes it readvertise learned routes to other peers as far as BGP allows it. Reflectors need it. FRR and gobgpd always do it.
+	// Readvertise makes it readvertise learned routes to other peers as far as BGP allows it. Reflectors need it. FRR always does it.
 	Readvertise bool
 	// ClusterID is the cluster ID of a reflector, whose clients are the sessions with Client.
 	ClusterID netip.Addr
@@ -108,8 +104,6 @@ func (h *Host) Daemon(kind Kind, config Config) Daemon {
 		return h.bird(kind, config)
 	case FRR:
 		return h.frr(config)
-	case GoBGPd:
-		return h.gobgpd(config)
 	}
 	h.T.Fatalf("no kind of BGP speaker is called %q", kind)
 	return nil

@@ -12,7 +12,7 @@ import (
 // Each kind announces to the next one, with communities, a password and TTL security. All kinds must report the same routes.
 func TestOneForm(t *testing.T) {
 	t.Parallel()
-	kinds := AllKinds()
+	kinds := Kinds()
 	for i, kind := range kinds {
 		t.Run(fmt.Sprintf("%s to %s", kind, kinds[(i+1)%len(kinds)]), func(t *testing.T) {
 			t.Parallel()

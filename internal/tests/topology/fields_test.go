@@ -37,7 +37,7 @@ func TestPeerFields(t *testing.T) {
 	far := w.host(t, "far", link{"nodes", "br1", []string{"172.31.2.2/24"}})
 	far.Route(t, "172.31.1.0/24", "172.31.2.1", "nodes")
 	router := far.Daemon(bgptest.BIRD2, bgptest.Config{Text: farRouter})
-	near := w.host(t, "near", link{"nodes", "br0", []string{"172.31.1.2/24"}}).Daemon(bgptest.GoBGPd, bgptest.Config{
+	near := w.host(t, "near", link{"nodes", "br0", []string{"172.31.1.2/24"}}).Daemon(bgptest.FRR, bgptest.Config{
 		ASN: 65000, Sessions: []bgptest.Session{{Peer: nodes[0].Prefix.Addr(), ASN: 64512}, {Peer: nodes[1].Prefix.Addr(), ASN: 64512}},
 	})
 	local, hops := uint32(65055), 2

@@ -34,7 +34,7 @@ func TestReflectorRestarts(t *testing.T) {
 	w.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeToNodeMeshEnabled: &off}})
 	var all []*reflected
 	var nodes []*meshtest.Node
-	for i, kind := range bgptest.AllKinds() {
+	for i, kind := range bgptest.Kinds() {
 		all = append(all, w.reflected(t, kind, 20+10*i))
 		nodes = append(nodes, all[i].nodes...)
 	}

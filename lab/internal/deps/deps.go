@@ -47,7 +47,6 @@ var Tests = []Need{
 	// Other BGP implementations, which the tests put into a mesh with Tortie's. Calico's BIRD is a fork of BIRD 1.6.
 	{Package: "bird2", Files: []string{"/usr/sbin/bird"}, Service: "bird"},
 	{Package: "frr", Files: []string{"/usr/lib/frr/bgpd"}, Service: "frr"},
-	{Package: "gobgpd", Files: []string{"/usr/bin/gobgpd", "/usr/sbin/gobgpd"}, Service: "gobgpd"},
 	{Package: "bird", Files: []string{"/usr/sbin/bird", "/usr/sbin/bird6"}, Unpack: "bird-1.6", Version: "1.6.*"},
 }
 

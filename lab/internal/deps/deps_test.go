@@ -31,7 +31,7 @@ func TestMissing(t *testing.T) {
 	}
 	touch(t, places.Cache+"/bird-1.6/usr/sbin/bird")
 	got := Command(places.Missing(needs))
-	want := "apt-get install --no-install-recommends busybox-static iproute2 nftables tcpdump procps iperf3 frr gobgpd qemu-system-x86"
+	want := "apt-get install --no-install-recommends busybox-static iproute2 nftables tcpdump procps iperf3 frr qemu-system-x86"
 	if got != want {
 		t.Errorf("with containerd, runc, iptables, both BIRDs and Debian 13's virtiofsd:\n got %s\nwant %s", got, want)
 	}
