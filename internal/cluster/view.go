@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// Revision is that of Cluster, for a reader who wants to know whether it has changed: that costs nothing.
+// Revision is that of Cluster, for readers that compare revisions instead of content.
 func (w *Watch) Revision() uint64 { return w.revision.Load() }
 
 // Cluster returns what is known now. Before WaitForSync has returned it is incomplete.

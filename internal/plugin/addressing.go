@@ -86,9 +86,9 @@ func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want requ
 	return client.Assign(ctx, p.ipamRequest(want))
 }
 
-// takesOver says whether an earlier sandbox holds what is asked for, and nothing else that would be free while that sandbox
-// may still use it. Everybody who may change a pod can write any container ID on it, so what counts is to whom the addresses
-// were assigned.
+// takesOver reports whether an earlier sandbox holds the requested addresses, and no other that would be free while that sandbox
+// may still use it. Users with the right to change a pod can write any container ID on it, so that only IPAM's record of the assignment
+// counts.
 func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want request) (bool, error) {
 	if want.earlier == "" {
 		return false, nil

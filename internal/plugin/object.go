@@ -147,7 +147,7 @@ func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, addrs []netip.Addr
 // maxLabel is the longest value that a label may have.
 const maxLabel = 63
 
-// describeWish adds what annotations ask of Felix. They were read right before the container got its interface.
+// describeAnnotations adds the annotations that Felix reads. They were read right before the container got its interface.
 func (e *objectEndpoint) describeAnnotations(w *api.WorkloadEndpoint, addrs []netip.Addr) {
 	var want request
 	if readAnnotations(e.work, &want) != nil {

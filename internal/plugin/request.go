@@ -66,7 +66,7 @@ func (s *session) configured() request {
 	return request{v4: s.conf.wantsV4(), v6: s.conf.wantsV6(), poolsV4: s.conf.IPAM.IPv4Pools, poolsV6: s.conf.IPAM.IPv6Pools}
 }
 
-// bareWish is what calico-ipam is asked for when it is executed. Who executes it has read the annotations.
+// configuredRequest is the request to an executed calico-ipam. The main plugin that executes it has read the annotations.
 func (s *session) configuredRequest(namespaceLabels map[string]string) (request, error) {
 	want := s.configured()
 	want.namespaceLabels = namespaceLabels

@@ -6,8 +6,8 @@ type Diagnose struct {
 	RouteProtocol int
 }
 
-// LoadDiagnose reads where the agent serves HTTP and how it marks its routes, and nothing else: who looks for what is wrong need
-// not know the rest.
+// LoadDiagnose reads where the agent serves HTTP and how it marks its routes, and nothing else: a diagnosis does
+// not need the rest.
 func LoadDiagnose(env Env) (Diagnose, error) {
 	var raw NodeVariables
 	var p problems

@@ -48,7 +48,7 @@ type filter struct {
 	broken bool
 }
 
-// filters reads all BGPFilters, in use or not: who writes one is told at once what is wrong with it.
+// filters reads all BGPFilters, in use or not: errors are reported when a filter is written.
 func filters(all []api.BGPFilter) (map[string]filter, []error) {
 	read := make(map[string]filter, len(all))
 	var problems []error

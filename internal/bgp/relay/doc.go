@@ -1,6 +1,6 @@
 // Package relay owns the TCP connections of BGP sessions. Peers talk to it; it talks to a speaker behind, one connection
-// for one session, and passes on what package wire finds good. It listens on the node's addresses only, dials from them,
-// sets TCP MD5 keys and the TTL, refuses who is no peer, retries, resolves collisions (RFC 4271 section 6.8), and ends and
+// for one session, and passes on messages that package wire accepts. It listens on the node's addresses only, dials from them,
+// sets TCP MD5 keys and the TTL, refuses connections of other addresses, retries, resolves collisions (RFC 4271 section 6.8), and ends and
 // holds down the session of a peer that announces too much.
 //
 // The relay goes through the handshake with a peer by itself, and hands over a session that is up: what fails before that is nothing to

@@ -94,8 +94,8 @@ func (r *Recorder) Warn(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message})
 }
 
-// WarnCommon is Warn for what everybody finds who looks at the object, be it on a thousand nodes. There is one Event, of the first who
-// says it; when that one is silent and the Event has expired, the next one makes it anew.
+// WarnCommon is Warn for a problem that every reader of the object finds, be it on a thousand nodes. There is one Event, of the first agent
+// that writes it; when that agent is gone and the Event has expired, another one makes it anew.
 func (r *Recorder) WarnCommon(about api.ObjectReference, reason, message string) {
 	r.say(about, reason, &entry{message: message, common: true})
 }

@@ -138,7 +138,7 @@ type direction struct{ tuple, flags uint16 }
 var directions = []direction{{ctaTupleOrig, ctaFilterOrigFlags}, {ctaTupleReply, ctaFilterReplyFlags}}
 
 // find returns the entries that have one of the addresses for a source of either direction; an entry may be there twice. The
-// addresses as destinations add nothing: who sends to one directly, or to a service that it stands behind, is answered by it.
+// addresses as destinations add nothing: a connection to one directly, or to a Service in front of it, has it as the source of the replies.
 func (t *tracker) find(addrs []netip.Addr, count int) ([]flow, error) {
 	isOne := func(f flow, _ []byte) bool {
 		return slices.Contains(addrs, f.sources[0]) || slices.Contains(addrs, f.sources[1])

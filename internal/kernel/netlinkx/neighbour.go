@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// Neighbour is who has an address on a link: an entry of the kernel's neighbour table, or of a VXLAN link's forwarding database.
+// Neighbour is the MAC or remote address of an address on a link: an entry of the kernel's neighbour table, or of a VXLAN link's forwarding database.
 type Neighbour struct {
 	Link int // index
 	// Forward: an entry of the forwarding database. Frames to MAC go to the host Addr.
@@ -145,7 +145,7 @@ func (n Neighbour) appendRequest(b []byte, kind, flags uint16, seq uint32) []byt
 	return nlmsg.Finish(b, from)
 }
 
-// SubscribeToNeighbours is Subscribe for entries of some links, which may be changed by anybody but this connection; the kernel does
+// SubscribeToNeighbours is Subscribe for entries of some links, by other programs; the kernel does
 // not tell who has changed a forwarding database. Address resolution on the host's other links does not wake. What comes without end
 // wakes five times a second.
 func (c *Conn) SubscribeToNeighbours(ctx context.Context, links []int) (<-chan struct{}, error) {

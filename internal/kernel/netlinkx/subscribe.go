@@ -62,10 +62,10 @@ const (
 	wakeInterval = 200 * time.Millisecond
 )
 
-// SubscribeToOthers is Subscribe for who keeps routes of the main table as they should be, on a machine where others may
-// change theirs all the time. Of routes it wakes for those of the protocols given, and for each that is put in another's
-// place; but not for what this connection changes by batches. The kernel sorts this out: a routing daemon's other changes
-// cost nothing. What comes without end wakes five times a second.
+// SubscribeToOthers is Subscribe for a program that keeps its routes in the main table, on a machine where routing daemons
+// may change theirs all the time. Of routes it wakes for those of the protocols given, and for each that replaces another,
+// but not for this connection's own batches. A filter in the kernel drops the rest, so that it costs nothing. Endless
+// changes wake five times a second.
 func (c *Conn) SubscribeToOthers(ctx context.Context, events Events, protocols ...Protocol) (<-chan struct{}, error) {
 	return c.subscribeToOthers(ctx, events, protocols, &pace{interval: wakeInterval, burst: promptWakes})
 }

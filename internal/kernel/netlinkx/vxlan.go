@@ -19,7 +19,7 @@ type VXLAN struct {
 	Local netip.Addr
 	// Parent is the index of the link that they leave by; 0: of none in particular.
 	Parent int
-	// Learning: who sends is taken for who is to be sent to.
+	// Learning: the source of a received packet becomes the destination of packets to its inner MAC.
 	Learning bool
 	// More marks a listed link with a remote or a group, with extensions, or with a limit of its entries, which the fields do not show.
 	More bool

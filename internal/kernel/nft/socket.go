@@ -67,7 +67,7 @@ func message(kind int, flags uint16, attrs nlmsg.Attributes) nlmsg.Message {
 }
 
 // ask hands the family and the attributes of each part of the answer to take, which must not keep them. A list that was interrupted is
-// not an error: who reads compares generations, and who writes names one.
+// not an error: readers compare generations, and writers name one.
 func (s socket) ask(request nlmsg.Message, take func(family uint8, attrs []byte)) error {
 	err := s.Execute(request, func(m nlmsg.Message) error {
 		if len(m.Body) >= nlmsg.SizeofNfgenmsg {

@@ -21,8 +21,8 @@ type Link struct {
 	index int
 }
 
-// Links lists the links of containers on the node in whose namespace the calling process is: those that say so by their alias,
-// and pairs with an end in another namespace to which a route leads, who may be anybody's.
+// Links lists the links of containers on the node in whose namespace the calling process is: those with an alias of this form,
+// and pairs with an end in another namespace to which a route leads, which may be of another program.
 func Links() ([]Link, error) {
 	host, err := netlinkx.Open()
 	if err != nil {
