@@ -143,9 +143,6 @@ func (b *Block) clone() *Block {
 	return &Block{obj: &obj, cidr: b.cidr}
 }
 
-// CIDR returns the block's range.
-func (b *Block) CIDR() netip.Prefix { return b.cidr }
-
 // OwnedBy reports whether the block belongs to a node.
 func (b *Block) OwnedBy(host string) bool {
 	return b.obj.Spec.Affinity != nil && *b.obj.Spec.Affinity == names.HostAffinity(host)

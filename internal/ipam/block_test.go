@@ -18,8 +18,8 @@ import (
 
 func TestNewBlockIsFree(t *testing.T) {
 	b := NewBlock(cidr("10.0.0.7/30"), "node-a", clock)
-	if b.CIDR() != cidr("10.0.0.4/30") || !b.Empty() || !b.OwnedBy("node-a") || b.OwnedBy("node-b") || b.Orphan() {
-		t.Errorf("block %s: empty %v, owner %v", b.CIDR(), b.Empty(), *b.obj.Spec.Affinity)
+	if b.cidr != cidr("10.0.0.4/30") || !b.Empty() || !b.OwnedBy("node-a") || b.OwnedBy("node-b") || b.Orphan() {
+		t.Errorf("block %s: empty %v, owner %v", b.cidr, b.Empty(), *b.obj.Spec.Affinity)
 	}
 	if _, err := ParseBlock(b.obj); err != nil {
 		t.Errorf("a new block is not valid: %v", err)

@@ -57,9 +57,15 @@ func TestLarge(t *testing.T) {
 	errtest.Must(t, err)
 }
 
+// The defaults of the settings.
+const (
+	defaultAbove = 100
+	defaultCount = 3
+)
+
 func large(t *testing.T, nodes int) figure {
 	begun := time.Now()
-	s := newSim(uint64(nodes), Settings{Above: DefaultAbove, Count: DefaultCount})
+	s := newSim(uint64(nodes), Settings{Above: defaultAbove, Count: defaultCount})
 	s.tick = time.Second
 	f := figure{Nodes: nodes}
 	// Nodes come as an API server can register them, some hundred a second.
@@ -75,7 +81,7 @@ func large(t *testing.T, nodes int) figure {
 			f.Surplus++
 		}
 	}
-	f.Surplus -= DefaultCount
+	f.Surplus -= defaultCount
 	f.Writes, f.Reads = s.writes, s.asks
 	standing := s.standing()
 	f.Reflector = len(s.wanted(standing[0]))
@@ -103,7 +109,7 @@ func large(t *testing.T, nodes int) figure {
 // missed returns how many seconds it takes until there are three again, and all have sessions with them.
 func (s *sim) missed(t *testing.T) float64 {
 	t.Helper()
-	took, ok := s.runUntil(5*time.Minute, func() bool { return len(s.standing()) >= DefaultCount && s.agreed() == "" })
+	took, ok := s.runUntil(5*time.Minute, func() bool { return len(s.standing()) >= defaultCount && s.agreed() == "" })
 	if !ok {
 		t.Fatalf("%s\n%s", s.agreed(), s.tail(10))
 	}

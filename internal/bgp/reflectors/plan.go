@@ -4,15 +4,10 @@ import "time"
 
 // Settings are the same on all nodes.
 type Settings struct {
-	// Above is how many nodes take part before there are reflectors; Count is how many there are to be.
+	// Above is how many nodes take part before there are reflectors; Count is how many there are to be. A mesh of 100 nodes is cheap, one of
+	// 500 is not; three reflectors bear the loss of one during the upgrade of another.
 	Above, Count int
 }
-
-// Defaults. A mesh of 100 nodes is cheap, one of 500 is not; three reflectors bear the loss of one during the upgrade of another.
-const (
-	DefaultAbove = 100
-	DefaultCount = 3
-)
 
 // below is how few nodes take part when there is a mesh again.
 func (s Settings) below() int { return s.Above * 3 / 4 }

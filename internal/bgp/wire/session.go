@@ -201,12 +201,6 @@ func (s *Session) announce(prefixes []netip.Prefix, what Said) bool {
 	return true
 }
 
-// Announces reports whether the peer announces a prefix.
-func (s *Session) Announces(p netip.Prefix) bool {
-	_, ok := s.announced[p]
-	return ok
-}
-
 // SetSource has paths stamped otherwise from now on, those of Table, too.
 func (s *Session) SetSource(source Source) { s.rules.Source = source }
 

@@ -53,7 +53,7 @@ func BenchmarkPass(b *testing.B) {
 			st := State{}
 			b.ReportAllocs()
 			for b.Loop() {
-				st, _ = Pass(st, &v, DefaultRules)
+				st, _ = Pass(st, &v, defaultRules)
 				v.Taken = v.Taken.Add(time.Second)
 			}
 			var m runtime.MemStats

@@ -44,9 +44,9 @@ func TestForeignTunnelHandles(t *testing.T) {
 					seen.ID, seen.Named = "", true
 				}
 				v := &inventory.View{Ready: true, Taken: clock, Nodes: []inventory.Node{{Meta: api.Meta{Name: "gc-a"}}, {Meta: api.Meta{Name: "gc-b"}}}, Handles: []inventory.Handle{seen}}
-				st, _ := Pass(State{}, v, DefaultRules)
+				st, _ := Pass(State{}, v, defaultRules)
 				v.Taken = v.Taken.Add(time.Hour)
-				_, decision := Pass(st, v, DefaultRules)
+				_, decision := Pass(st, v, defaultRules)
 				sweeper := Sweeper{IPAM: store, Cluster: store, Client: ipam.NewClient(store, time.Now), Log: slog.New(slog.DiscardHandler)}
 				if _, err := sweeper.Sweep(t.Context(), v, &decision); err != nil {
 					t.Fatal(err)
@@ -87,9 +87,9 @@ func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
 	if v.Blocks[0].Damage == nil {
 		t.Fatal("the block is not damaged")
 	}
-	st, _ := Pass(State{}, v, DefaultRules)
+	st, _ := Pass(State{}, v, defaultRules)
 	v.Taken = v.Taken.Add(time.Hour)
-	_, decision := Pass(st, v, DefaultRules)
+	_, decision := Pass(st, v, defaultRules)
 	sweeper := Sweeper{IPAM: store, Cluster: store, Client: ipam.NewClient(store, time.Now), Log: slog.New(slog.DiscardHandler)}
 	if _, err := sweeper.Sweep(t.Context(), v, &decision); err != nil {
 		t.Fatal(err)

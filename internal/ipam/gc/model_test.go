@@ -35,6 +35,9 @@ func TestHistories(t *testing.T) {
 	datastoretest.Histories(t, 150, func(t *testing.T, seed uint64) { newHistory(t, seed).run() })
 }
 
+// defaultRules are Calico's, and for nodes that are gone the time in which a Node can be deleted and registered again by hand.
+var defaultRules = Rules{Grace: 15 * time.Minute, NodeGrace: 10 * time.Second}
+
 // container is a sandbox that got addresses.
 type container struct {
 	node, pod string // pod is empty for a tunnel
@@ -88,7 +91,7 @@ var clock = time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 func newHistory(t *testing.T, seed uint64) *history {
 	h := &history{
 		t: t, seed: seed, store: datastoretest.NewFake(), rng: rand.New(rand.NewPCG(seed, 0)), ctx: t.Context(),
-		rules: DefaultRules, live: map[string]*container{}, agents: map[string]*agent{}, mu: make(mutex, 1),
+		rules: defaultRules, live: map[string]*container{}, agents: map[string]*agent{}, mu: make(mutex, 1),
 	}
 	yes := true
 	h.create(&api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}, Spec: api.ClusterInformationSpec{DatastoreReady: &yes}})

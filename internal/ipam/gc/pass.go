@@ -19,9 +19,6 @@ type Rules struct {
 	NodeGrace time.Duration
 }
 
-// DefaultRules are Calico's, and for nodes that are gone the time in which a Node can be deleted and registered again by hand.
-var DefaultRules = Rules{Grace: 15 * time.Minute, NodeGrace: 10 * time.Second}
-
 // State is what earlier views have shown: since when each candidate has been one. It is a value: a pass returns a new one.
 type State struct {
 	taken time.Time

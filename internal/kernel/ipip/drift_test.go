@@ -130,7 +130,7 @@ func TestDeviceByHand(t *testing.T) {
 	k.await("larger MTU of the node's link", 8980)
 	errtest.Must(t, other.DeleteAddr(device(), netip.MustParsePrefix("10.244.1.0/32")))
 	k.await("address taken away", 8980)
-	errtest.Must(t, other.AddAddr(device(), netip.MustParsePrefix("10.244.9.9/32")))
+	errtest.Must(t, other.AddUniqueAddr(device(), netip.MustParsePrefix("10.244.9.9/32")))
 	k.await("another address", 8980)
 	routes, err := other.Routes(netlinkx.RouteFilter{Protocol: routes.DefaultProtocol})
 	errtest.Must(t, err)

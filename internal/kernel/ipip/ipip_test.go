@@ -96,10 +96,10 @@ func TestDriftIsRepaired(t *testing.T) {
 			return c.DeleteAddr(l.Index, netip.MustParsePrefix("10.244.1.0/32"))
 		},
 		"more addresses": func(c *netlinkx.Conn, l netlinkx.Link) error {
-			return errors.Join(c.AddAddr(l.Index, netip.MustParsePrefix("10.244.9.0/32")), c.AddAddr(l.Index, netip.MustParsePrefix("192.0.2.1/24")))
+			return errors.Join(c.AddUniqueAddr(l.Index, netip.MustParsePrefix("10.244.9.0/32")), c.AddUniqueAddr(l.Index, netip.MustParsePrefix("192.0.2.1/24")))
 		},
 		"same address, wider": func(c *netlinkx.Conn, l netlinkx.Link) error {
-			return errors.Join(c.DeleteAddr(l.Index, netip.MustParsePrefix("10.244.1.0/32")), c.AddAddr(l.Index, netip.MustParsePrefix("10.244.1.0/24")))
+			return errors.Join(c.DeleteAddr(l.Index, netip.MustParsePrefix("10.244.1.0/32")), c.AddUniqueAddr(l.Index, netip.MustParsePrefix("10.244.1.0/24")))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestRightAddressStays(t *testing.T) {
 	}()
 	for i := range 50 {
 		want.MTU = 1400 + i
-		errtest.Must(t, ns.Conn.AddAddr(link.Index, netip.MustParsePrefix("10.244.9.0/32")))
+		errtest.Must(t, ns.Conn.AddUniqueAddr(link.Index, netip.MustParsePrefix("10.244.9.0/32")))
 		sync(t, ns, want)
 	}
 	close(stop)
@@ -190,7 +190,8 @@ func TestNameTaken(t *testing.T) {
 	tunnel := ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")}
 	sync(t, ns, tunnel)
 	link := ns.Link(t, ipip.Device)
-	errtest.Must(t, errors.Join(ns.Conn.SetDown(link.Index), ns.Conn.SetName(link.Index, "mine")))
+	errtest.Must(t, ns.Conn.SetDown(link.Index))
+	ns.Run(t, "ip", "link", "set", ipip.Device, "name", "mine")
 	s := ipip.New(ns.Conn)
 	if err := s.Sync(t.Context(), tunnel); !errtest.Names(err, "mine tunl0") {
 		t.Errorf("with the device renamed: %v", err)

@@ -65,21 +65,14 @@ func (c *Conn) Addrs(index int, family Family) ([]Addr, error) {
 	return addrs, nil
 }
 
-// AddAddr puts an address on a link; IsExist holds for the error if it is there. An IPv6 address is tentative at first, and
-// can't be used, until duplicate address detection is over.
-func (c *Conn) AddAddr(index int, p netip.Prefix) error { return c.addAddr(index, p, 0) }
-
-// AddUniqueAddr puts an address on a link without duplicate address detection, so that it can be used at once.
+// AddUniqueAddr puts an address on a link without duplicate address detection, so that it can be used at once; IsExist holds for the
+// error if it is there.
 func (c *Conn) AddUniqueAddr(index int, p netip.Prefix) error {
-	if p.Addr().Is4() {
-		return c.addAddr(index, p, 0)
-	}
-	return c.addAddr(index, p, unix.IFA_F_NODAD)
-}
-
-func (c *Conn) addAddr(index int, p netip.Prefix, flags int) error {
 	// The library makes up a broadcast address unless it gets this one.
-	addr := &netlink.Addr{IPNet: ipNet(p), Broadcast: net.IPv4zero, Flags: flags}
+	addr := &netlink.Addr{IPNet: ipNet(p), Broadcast: net.IPv4zero}
+	if p.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
 	if err := c.requests.AddrAdd(handle(index), addr); err != nil {
 		return fmt.Errorf("add address %s to link with index %d: %w", p, index, err)
 	}

@@ -180,7 +180,7 @@ func TestListsUnderChange(t *testing.T) {
 				return
 			default:
 				other.AddRoutes(churn)
-				_ = other.AddAddr(a.Index, changing)
+				_ = other.AddUniqueAddr(a.Index, changing)
 				other.DeleteRoutes(churn)
 				_ = other.DeleteAddr(a.Index, changing)
 			}

@@ -285,14 +285,6 @@ func (c *Conn) SetUpWithAlias(link Link, alias string) error {
 // SetDown takes a link down. The kernel drops the link's routes with it.
 func (c *Conn) SetDown(index int) error { return c.set(index, "down", c.requests.LinkSetDown) }
 
-// SetName renames a link, which must be down.
-func (c *Conn) SetName(index int, name string) error {
-	if err := checkLinkName(name); err != nil {
-		return err
-	}
-	return c.set(index, "name "+name, func(l netlink.Link) error { return c.requests.LinkSetName(l, name) })
-}
-
 // SetMTU changes a link's MTU.
 func (c *Conn) SetMTU(index, mtu int) error {
 	return c.set(index, fmt.Sprintf("mtu %d", mtu), func(l netlink.Link) error { return c.requests.LinkSetMTU(l, mtu) })
@@ -301,11 +293,6 @@ func (c *Conn) SetMTU(index, mtu int) error {
 // SetHardwareAddr changes a link's MAC address.
 func (c *Conn) SetHardwareAddr(index int, addr net.HardwareAddr) error {
 	return c.set(index, "address "+addr.String(), func(l netlink.Link) error { return c.requests.LinkSetHardwareAddr(l, addr) })
-}
-
-// SetAlias changes a link's alias.
-func (c *Conn) SetAlias(index int, alias string) error {
-	return c.set(index, fmt.Sprintf("alias %q", alias), func(l netlink.Link) error { return c.requests.LinkSetAlias(l, alias) })
 }
 
 func (c *Conn) set(index int, what string, fn func(netlink.Link) error) error {

@@ -79,14 +79,13 @@ func TestChangeLink(t *testing.T) {
 		func() error { return ns.Conn.SetDown(a.Index) },
 		func() error { return ns.Conn.SetMTU(a.Index, 1400) },
 		func() error { return ns.Conn.SetHardwareAddr(a.Index, macB) },
-		func() error { return ns.Conn.SetAlias(a.Index, "tortie") },
 	}
 	for _, step := range steps {
 		errtest.Must(t, step())
 	}
 	got, err := ns.Conn.LinkByIndex(a.Index)
 	errtest.Must(t, err)
-	if got.Up || got.MTU != 1400 || got.HardwareAddr.String() != macB.String() || got.Alias != "tortie" {
+	if got.Up || got.MTU != 1400 || got.HardwareAddr.String() != macB.String() {
 		t.Errorf("after the changes: %+v", got)
 	}
 }
@@ -125,8 +124,8 @@ func TestAddresses(t *testing.T) {
 		{Prefix: netip.MustParsePrefix("10.9.9.9/24"), Link: a.Index},
 	}
 	for _, w := range want {
-		errtest.Must(t, ns.Conn.AddAddr(a.Index, w.Prefix))
-		if err := ns.Conn.AddAddr(a.Index, w.Prefix); !netlinkx.IsExist(err) {
+		errtest.Must(t, ns.Conn.AddUniqueAddr(a.Index, w.Prefix))
+		if err := ns.Conn.AddUniqueAddr(a.Index, w.Prefix); !netlinkx.IsExist(err) {
 			t.Errorf("second add of %s: %v, want IsExist", w.Prefix, err)
 		}
 	}
@@ -321,7 +320,7 @@ func TestSubscribe(t *testing.T) {
 		}
 	}
 	quiet("before any change")
-	errtest.Must(t, ns.Conn.SetAlias(a.Index, "not a route"))
+	ns.Run(t, "ip", "link", "set", "dev", "a", "alias", "not a route")
 	quiet("after a change of another kind")
 	for i := range 100 {
 		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, 0, byte(i)}), 32)

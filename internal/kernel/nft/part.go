@@ -66,7 +66,6 @@ const (
 const (
 	PriorityRaw    = -300
 	PriorityMangle = -150
-	PriorityDNAT   = -100
 	PriorityFilter = 0
 	PrioritySNAT   = 100
 )

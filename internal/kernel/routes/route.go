@@ -149,12 +149,6 @@ const ipv6DefaultMetric = 1024
 
 func (r Route) key() key { return keyOf(r.Dst, r.Metric) }
 
-// Key is the destination and metric, of which the kernel lets each pair exist once.
-func (r Route) Key() (netip.Prefix, uint32) {
-	k := r.key()
-	return k.dst, k.metric
-}
-
 func keyOf(dst netip.Prefix, metric uint32) key {
 	if metric == 0 && dst.Addr().Is6() {
 		metric = ipv6DefaultMetric

@@ -37,10 +37,11 @@ func TestACacheThatWentBackInTimeFreesNothing(t *testing.T) {
 	})
 	errtest.Must(t, err)
 
+	rules := gc.Rules{Grace: 15 * time.Minute, NodeGrace: 10 * time.Second}
 	st, d := gc.State{}, gc.Decision{}
 	for range 3 {
-		v.Taken = v.Taken.Add(gc.DefaultRules.Grace)
-		st, d = gc.Pass(st, &v, gc.DefaultRules)
+		v.Taken = v.Taken.Add(rules.Grace)
+		st, d = gc.Pass(st, &v, rules)
 	}
 	if len(d.Due) != 3 {
 		t.Fatalf("%d holders look dead, want 3: %+v", len(d.Due), d.Due)

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -24,14 +23,13 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// Proxy is a reverse proxy in front of the API server that counts requests, by verb and resource, and connections.
+// Proxy is a reverse proxy in front of the API server that counts requests by verb and resource.
 type Proxy struct {
 	kubeconfig string
 
-	mu          sync.Mutex // guards all below
-	requests    map[string]int
-	connections int
-	fault       func(request string) (status int, delay time.Duration)
+	mu       sync.Mutex // guards all below
+	requests map[string]int
+	fault    func(request string) (status int, delay time.Duration)
 }
 
 // NewProxy starts a proxy to the server of API. It ends with the test.
@@ -71,7 +69,6 @@ func NewProxyTo(t testing.TB, kubeconfig string) *Proxy {
 		forward.ServeHTTP(w, r)
 	}))
 	server.EnableHTTP2 = true
-	server.Config.ConnState = p.connState
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	p.kubeconfig = p.write(t, server, kubeconfig, upstream)
@@ -112,14 +109,6 @@ func (p *Proxy) write(t testing.TB, server *httptest.Server, kubeconfig string, 
 	}
 	errtest.Must(t, os.Chmod(path, 0o600))
 	return path
-}
-
-func (p *Proxy) connState(_ net.Conn, s http.ConnState) {
-	if s == http.StateNew {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.connections++
-	}
 }
 
 func (p *Proxy) count(r *http.Request) {
@@ -197,7 +186,7 @@ func (p *Proxy) Kubeconfig() string { return p.kubeconfig }
 func (p *Proxy) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.requests, p.connections = map[string]int{}, 0
+	p.requests = map[string]int{}
 }
 
 // Requests returns the number of requests since the last Reset, by verb and resource, such as "get ipamblocks".
@@ -209,11 +198,4 @@ func (p *Proxy) Requests() map[string]int {
 		out[k] = n
 	}
 	return out
-}
-
-// Connections returns the number of connections opened to the proxy since the last Reset.
-func (p *Proxy) Connections() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.connections
 }
