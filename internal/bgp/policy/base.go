@@ -38,7 +38,7 @@ type Link struct {
 	Interface string
 }
 
-// Session has the AS numbers and roles of both ends.
+// Session has the AS numbers of both ends.
 type Session struct {
 	LocalASN, PeerASN uint32
 	// AllowOwnASN is how often LocalASN may be in the path of what the peer announces.
