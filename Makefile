@@ -122,6 +122,12 @@ vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev 
 bench: build ## what a pod costs: times, memory, requests, beside floors; writes docs/benchmarks.md (ONLY=add,burst, ONLY=policy or QUICK=1: only shows)
 	go -C hack run ./bench -root .. $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') $(if $(QUICK)$(ONLY),,-o ../docs/benchmarks.md)
 
+# Instructions do not depend on what else the machine does. Both columns of internal/tests/perf/testdata/ratios.csv are of Debian's kernels.
+.PHONY: perf
+perf: lab-deps bin/lab ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (ten minutes)
+	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count' -count=1 -v -timeout 60m ./internal/tests/perf -kernel stable
+	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -newest' -count=1 -v -timeout 60m ./internal/tests/perf -kernel newest
+
 FUZZTIME ?= 20s
 .PHONY: fuzz
 fuzz: ## every fuzz target for a while, with what each shows (FUZZTIME=20s, ONLY=Session; FUZZTIME=0 only lists them)

@@ -225,7 +225,7 @@ func demoInVM(ctx context.Context, o demoOptions) error {
 }
 
 func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
-	m, err := newMachine(ctx, demoMemory, lab.DefaultPrograms...)
+	m, err := newMachine(ctx, demoMemory, vm.Stable, lab.DefaultPrograms...)
 	if err != nil {
 		return m, err
 	}

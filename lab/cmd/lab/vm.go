@@ -39,7 +39,7 @@ func passedOn() []string {
 
 // newMachine fills the cache with the needs of a virtual machine and the programs used inside, where nothing is built. memoryMB is the memory
 // of the machine.
-func newMachine(ctx context.Context, memoryMB int, programs ...string) (vm.Machine, error) {
+func newMachine(ctx context.Context, memoryMB int, from vm.Source, programs ...string) (vm.Machine, error) {
 	needs := preflight.Needs{What: "the virtual machine", Memory: memoryMB + qemuMemory, Less: ", or ask for less where there is -mem",
 		Packages: deps.VM, Space: []preflight.Space{{Dir: os.TempDir(), MB: initrdDisk, Elsewhere: "set TMPDIR to a directory of another one"}}}
 	if err := preflight.Check(needs); err != nil {
@@ -53,7 +53,7 @@ func newMachine(ctx context.Context, memoryMB int, programs ...string) (vm.Machi
 	if err != nil {
 		return vm.Machine{}, err
 	}
-	kernel, err := vm.FetchKernel(ctx, c.Dir, os.Stderr)
+	kernel, err := vm.FetchKernel(ctx, c.Dir, from, os.Stderr)
 	if err != nil {
 		return vm.Machine{}, err
 	}
@@ -82,7 +82,7 @@ func runVM(ctx context.Context, args []string) error {
 	if program, err = filepath.Abs(program); err != nil {
 		return err
 	}
-	m, err := newMachine(ctx, *memory, strings.FieldsFunc(*programs, func(r rune) bool { return r == ',' })...)
+	m, err := newMachine(ctx, *memory, vm.Stable, strings.FieldsFunc(*programs, func(r rune) bool { return r == ',' })...)
 	if err != nil {
 		return err
 	}
@@ -113,6 +113,8 @@ func exitCode(code int, err error) error {
 func runVMTest(ctx context.Context, args []string) error {
 	f := flags("vmtest")
 	memory := f.Int("mem", 1024, "memory of the virtual machine in MB")
+	counting := f.Bool("count", false, "make time the number of instructions of one processor, in nanoseconds")
+	newest := f.Bool("newest", false, "take the newest kernel of Debian, of its unstable release, in place of this release's")
 	timeout := f.Duration("timeout", 10*time.Minute, "end of the virtual machine")
 	if err := parse(f, args, true); err != nil {
 		return err
@@ -120,7 +122,8 @@ func runVMTest(ctx context.Context, args []string) error {
 	if f.NArg() == 0 {
 		return usageError{`go test -exec "lab vmtest" ./PACKAGE (with CGO_ENABLED=0)`}
 	}
-	m, err := newMachine(ctx, *memory)
+	source := map[bool]vm.Source{false: vm.Stable, true: vm.Unstable}[*newest]
+	m, err := newMachine(ctx, *memory, source)
 	if err != nil {
 		return err
 	}
@@ -131,6 +134,7 @@ func runVMTest(ctx context.Context, args []string) error {
 	const program = "/test/program"
 	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: append(passedOn(), "PATH=/bin"), Dir: wd}
 	m.Files = map[string]string{program: f.Arg(0)}
+	m.Counting = *counting
 	m.Timeout = *timeout
 	testdata := filepath.Join(wd, "testdata")
 	if _, err := os.Stat(testdata); err == nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,9 +29,26 @@ type Kernel struct {
 // needs.
 const kernelMeta = "linux-image-cloud-"
 
-// FetchKernel returns the cached kernel, or downloads Debian's package, which is unpacked and never installed.
-func FetchKernel(ctx context.Context, cache string, log io.Writer) (*Kernel, error) {
-	if k, err := findKernel(cache); k != nil || err != nil {
+// Source is where a kernel comes from.
+type Source string
+
+// The kernel of the machine's own release of Debian, and the newest one, of Debian's unstable.
+const (
+	Stable   Source = "stable"
+	Unstable Source = "unstable"
+)
+
+// prefix begins the names of a source's directories in the cache.
+func (s Source) prefix() string {
+	if s == Unstable {
+		return "newest-kernel-"
+	}
+	return "kernel-"
+}
+
+// FetchKernel returns the cached kernel of a source, or downloads Debian's package, which is unpacked and never installed.
+func FetchKernel(ctx context.Context, cache string, from Source, log io.Writer) (*Kernel, error) {
+	if k, err := findKernel(cache, from); k != nil || err != nil {
 		return k, err
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
@@ -44,13 +62,13 @@ func FetchKernel(ctx context.Context, cache string, log io.Writer) (*Kernel, err
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock the cache: %w", err)
 	}
-	if k, err := findKernel(cache); k != nil || err != nil {
+	if k, err := findKernel(cache, from); k != nil || err != nil {
 		return k, err // fetched by another process meanwhile
 	}
-	if err := download(ctx, cache, log); err != nil {
+	if err := download(ctx, cache, from, log); err != nil {
 		return nil, fmt.Errorf("fetch Debian's kernel for virtual machines: %w", deps.Explain(err))
 	}
-	k, err := findKernel(cache)
+	k, err := findKernel(cache, from)
 	if k == nil && err == nil {
 		err = errors.New("the package that was downloaded holds no kernel")
 	}
@@ -58,81 +76,154 @@ func FetchKernel(ctx context.Context, cache string, log io.Writer) (*Kernel, err
 }
 
 // findKernel returns the newest cached kernel, or nil.
-func findKernel(cache string) (*Kernel, error) {
-	images, err := filepath.Glob(filepath.Join(cache, "kernel-*", "boot", "vmlinuz-*"))
-	if err != nil || len(images) == 0 {
+func findKernel(cache string, from Source) (*Kernel, error) {
+	roots, err := filepath.Glob(filepath.Join(cache, from.prefix()+"*"))
+	if err != nil || len(roots) == 0 {
 		return nil, err
 	}
-	image := images[len(images)-1]
-	root := filepath.Dir(filepath.Dir(image))
-	version := strings.TrimPrefix(filepath.Base(image), "vmlinuz-")
+	root := roots[len(roots)-1]
 	for _, lib := range []string{"lib", "usr/lib"} { // moved in Debian 13
-		modules := filepath.Join(root, lib, "modules", version)
-		if _, err := os.Stat(modules); err == nil {
-			return &Kernel{Version: version, Image: image, Modules: modules}, nil
+		found, err := filepath.Glob(filepath.Join(root, lib, "modules", "*"))
+		if err != nil {
+			return nil, err
+		}
+		for _, modules := range found {
+			version := filepath.Base(modules)
+			for _, image := range []string{filepath.Join(root, "boot", "vmlinuz-"+version), filepath.Join(modules, "vmlinuz")} { // moved in Debian 14
+				if _, err := os.Stat(image); err == nil {
+					return &Kernel{Version: version, Image: image, Modules: modules}, nil
+				}
+			}
 		}
 	}
-	return nil, fmt.Errorf("%s has no modules: remove it", root)
+	return nil, fmt.Errorf("%s has no kernel with modules: remove it", root)
 }
 
-func download(ctx context.Context, cache string, log io.Writer) error {
+func download(ctx context.Context, cache string, from Source, log io.Writer) error {
 	if !deps.HaveApt() {
-		return fmt.Errorf("this machine has no apt-get, as Debian and Ubuntu have: bring %s/kernel-* of one that has", cache)
+		return fmt.Errorf("this machine has no apt-get, as Debian and Ubuntu have: bring %s/%s* of one that has", cache, from.prefix())
 	}
-	name, err := kernelPackage(ctx, log)
+	apt, err := newApt(ctx, cache, from)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(log, "kernel: downloading %s%s\n", name, size(ctx, name))
+	defer apt.close()
+	name, err := apt.kernelPackage(ctx, log)
+	if err != nil {
+		return err
+	}
+	packages := apt.parts(ctx, name)
+	fmt.Fprintf(log, "kernel: downloading %s%s\n", name, apt.size(ctx, packages))
 	tmp, err := os.MkdirTemp(cache, "fetching-kernel-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	// Without apt's sandbox user, which may not be able to read the cache.
-	if err := proc.RunIn(ctx, tmp, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", name); err != nil {
+	if err := proc.RunIn(ctx, tmp, "apt-get", apt.args(append([]string{"-qq", "download"}, packages...)...)...); err != nil {
 		return err
 	}
 	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if err != nil || len(debs) != 1 {
-		return errors.Join(err, fmt.Errorf("apt-get download %s left %d files", name, len(debs)))
+	if err != nil || len(debs) != len(packages) {
+		return errors.Join(err, fmt.Errorf("apt-get download %s left %d files", strings.Join(packages, " "), len(debs)))
 	}
 	root := filepath.Join(tmp, "root")
-	if err := proc.RunIn(ctx, tmp, "dpkg-deb", "-x", debs[0], root); err != nil {
-		return err
+	for _, deb := range debs {
+		if err := proc.RunIn(ctx, tmp, "dpkg-deb", "-x", deb, root); err != nil {
+			return err
+		}
 	}
 	if err := os.Chmod(root, 0o755); err != nil {
 		return err
 	}
-	return os.Rename(root, filepath.Join(cache, "kernel-"+name))
+	return os.Rename(root, filepath.Join(cache, from.prefix()+name))
 }
 
-// size returns a package's size as text, if apt knows it.
-func size(ctx context.Context, name string) string {
-	out, err := exec.CommandContext(ctx, "apt-cache", "show", "--no-all-versions", name).Output()
-	m := sizeLine.FindSubmatch(out)
-	if err != nil || m == nil {
-		return ""
+// apt is the machine's apt, or one with lists of its own for another release of Debian.
+type apt struct {
+	options []string
+	dir     string // of its own lists; empty: the machine's
+}
+
+// newApt reads unstable from the mirror that the machine uses.
+func newApt(ctx context.Context, cache string, from Source) (*apt, error) {
+	// Without apt's sandbox user, which may not be able to read the cache.
+	a := &apt{options: []string{"-o", "APT::Sandbox::User=root"}}
+	if from != Unstable {
+		return a, nil
 	}
-	n, err := strconv.ParseInt(string(m[1]), 10, 64)
+	mirror, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian", "Label: Debian").Output()
+	uri, _, _ := strings.Cut(string(mirror), "\n")
+	if err != nil || uri == "" {
+		uri = "http://deb.debian.org/debian"
+	}
+	if a.dir, err = os.MkdirTemp(cache, "apt-unstable-"); err != nil {
+		return nil, err
+	}
+	list := filepath.Join(a.dir, "sources.list")
+	for name, value := range map[string]string{
+		"Dir::Etc::sourcelist": list, "Dir::Etc::sourceparts": "/dev/null", "Dir::State::lists": filepath.Join(a.dir, "lists"),
+		"Dir::Cache": filepath.Join(a.dir, "cache"), "Acquire::Languages": "none", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+	} {
+		a.options = append(a.options, "-o", name+"="+value)
+	}
+	err = errors.Join(os.MkdirAll(filepath.Join(a.dir, "lists", "partial"), 0o755), os.MkdirAll(filepath.Join(a.dir, "cache", "archives", "partial"), 0o755),
+		os.WriteFile(list, []byte("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "+uri+" sid main\n"), 0o644))
+	return a, err
+}
+
+func (a *apt) close() {
+	if a.dir != "" {
+		os.RemoveAll(a.dir)
+	}
+}
+
+// args are the arguments of an apt program.
+func (a *apt) args(more ...string) []string { return append(slices.Clone(a.options), more...) }
+
+// size returns the size of packages as text, if apt knows it.
+func (a *apt) size(ctx context.Context, packages []string) string {
+	out, err := exec.CommandContext(ctx, "apt-cache", a.args(append([]string{"show", "--no-all-versions"}, packages...)...)...).Output()
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf(", %.1f MB", float64(n)/(1<<20))
+	sum := int64(0)
+	for _, m := range sizeLine.FindAllSubmatch(out, -1) {
+		n, err := strconv.ParseInt(string(m[1]), 10, 64)
+		if err != nil {
+			return ""
+		}
+		sum += n
+	}
+	return fmt.Sprintf(", %.1f MB", float64(sum)/(1<<20))
 }
 
 var sizeLine = regexp.MustCompile(`(?m)^Size: ([0-9]+)$`)
 
+// parts are the packages of an image's package: from Debian 14 on it has neither image nor modules itself.
+func (a *apt) parts(ctx context.Context, name string) []string {
+	all := []string{name}
+	out, err := exec.CommandContext(ctx, "apt-cache", a.args("depends", name)...).Output()
+	if err != nil {
+		return all
+	}
+	for _, m := range partLine.FindAllSubmatch(out, -1) {
+		all = append(all, string(m[1]))
+	}
+	return all
+}
+
+var partLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-(?:binary|modules)-[0-9]\S+)$`)
+
 var dependsLine = regexp.MustCompile(`(?m)^\s*Depends: (linux-image-[0-9]\S+)$`)
 
 // kernelPackage returns the kernel's package from apt, after an update if apt has no lists yet.
-func kernelPackage(ctx context.Context, log io.Writer) (string, error) {
+func (a *apt) kernelPackage(ctx context.Context, log io.Writer) (string, error) {
 	if runtime.GOARCH != "amd64" {
 		return "", fmt.Errorf("the virtual machine is for amd64, this is %s", runtime.GOARCH)
 	}
 	meta := kernelMeta + runtime.GOARCH
 	for attempt := 0; ; attempt++ {
-		out, err := exec.CommandContext(ctx, "apt-cache", "depends", meta).Output()
+		out, err := exec.CommandContext(ctx, "apt-cache", a.args("depends", meta)...).Output()
 		if m := dependsLine.FindSubmatch(out); m != nil {
 			return string(m[1]), nil
 		}
@@ -140,7 +231,7 @@ func kernelPackage(ctx context.Context, log io.Writer) (string, error) {
 			return "", errors.Join(fmt.Errorf("apt knows no package that %s depends on", meta), err)
 		}
 		fmt.Fprintln(log, "kernel: apt-get update")
-		if err := proc.RunIn(ctx, "", "apt-get", "-qq", "update"); err != nil {
+		if err := proc.RunIn(ctx, "", "apt-get", a.args("-qq", "update")...); err != nil {
 			return "", err
 		}
 	}

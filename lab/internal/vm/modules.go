@@ -18,10 +18,14 @@ var NetworkModules = []string{
 	"veth", "ipip", "ip6_tunnel", "sit", "vxlan", "wireguard", "bridge", "br_netfilter", "dummy", "ifb", "tun",
 	"nf_tables", "nf_conntrack", "nf_conntrack_netlink", "nft_chain_nat", "nft_ct", "nft_fib_inet", "nft_fib_ipv4", "nft_fib_ipv6",
 	"nft_hash", "nft_limit", "nft_log", "nft_masq", "nft_nat", "nft_numgen", "nft_objref", "nft_quota", "nft_redir",
-	"nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nft_compat", "nfnetlink_log",
+	"nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nft_compat", "nfnetlink_log", "nf_flow_table", "nf_flow_table_inet",
+	"nft_flow_offload",
 	"sch_ingress", "sch_tbf", "act_mirred", "cls_u32", "cls_matchall",
 	"sctp",
 }
+
+// partOf are modules that newer kernels have as a part of another one.
+var partOf = map[string]string{"nft_objref": "nf_tables"}
 
 // sharedRootModules are needed for the shared root file system and the channel.
 var sharedRootModules = []string{"virtio_pci", "virtiofs", "overlay", "virtio_console"}
@@ -122,6 +126,9 @@ func (k *Kernel) LoadOrder(names []string) ([]module, error) {
 		}
 		done[name] = true
 		m, ok := all[name]
+		if whole := partOf[name]; !ok && whole != "" {
+			return add(whole)
+		}
 		if !ok {
 			return fmt.Errorf("kernel %s has no module %s", k.Version, name)
 		}

@@ -29,7 +29,7 @@ func machine(t *testing.T, script string) (Machine, *bytes.Buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kernel, err := FetchKernel(t.Context(), cache.Dir, t.Output())
+	kernel, err := FetchKernel(t.Context(), cache.Dir, Stable, t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}
