@@ -266,12 +266,11 @@ type comparison struct {
 	pods          []*policy.Pod
 	affected      [2]map[policy.PodKey]bool // by direction
 	ports         func(*policy.Pod) []port
-	group         func(*policy.Pod) string
 	judged        int
-	flows         map[flowKey]*Flow
+	flows         map[flowKey]map[string][]string // the pods to which each pod's connections change so
 }
 
-// flowKey groups flows of pods that no policy tells apart.
+// flowKey is how connections from a namespace to a namespace change.
 type flowKey struct {
 	from, to, change, by, family string
 	port
@@ -280,7 +279,7 @@ type flowKey struct {
 // diff compares the states. declared are the ports that pods' containers declare; open are the connections of this node, nil if they are not known.
 func diff(before policy.State, c *change, declared map[policy.PodKey][]port, open *openFlows) *Difference {
 	after, said := c.over(before)
-	x := comparison{flows: map[flowKey]*Flow{}, group: grouping(before, after)}
+	x := comparison{flows: map[flowKey]map[string][]string{}}
 	x.ports = func(p *policy.Pod) []port {
 		if ports := declared[p.PodKey]; len(ports) > 0 {
 			return ports
@@ -368,7 +367,10 @@ func (x *comparison) compare(from, to *policy.Pod) {
 			if len(in) < len(pairs) {
 				key.family = in[0].family()
 			}
-			x.note(key, from, to)
+			if x.flows[key] == nil {
+				x.flows[key] = map[string][]string{}
+			}
+			x.flows[key][from.String()] = append(x.flows[key][from.String()], to.String())
 		}
 	}
 }
@@ -377,20 +379,11 @@ func (x *comparison) compare(from, to *policy.Pod) {
 func (x *comparison) changes(from, to *policy.Pod, pair addressPair, port port) (key flowKey, changed bool) {
 	was, wasBy := judge(x.before, from, to, pair.source, pair.target, port)
 	is, isBy := judge(x.after, from, to, pair.source, pair.target, port)
-	key = flowKey{from: x.group(from), to: x.group(to), change: changeDenied, by: isBy, port: port}
+	key = flowKey{from: from.Namespace, to: to.Namespace, change: changeDenied, by: isBy, port: port}
 	if is {
 		key.change, key.by = changeAllowed, wasBy
 	}
 	return key, was != is
-}
-
-func (x *comparison) note(key flowKey, from, to *policy.Pod) {
-	f := x.flows[key]
-	if f == nil {
-		f = &Flow{Change: key.change, Protocol: protocolName(key.protocol), Port: key.number, Family: key.family, By: key.by}
-		x.flows[key] = f
-	}
-	f.From, f.To = append(f.From, from.String()), append(f.To, to.String())
 }
 
 // judge returns whether a connection is allowed, and by which policy in which direction it is denied.
@@ -462,55 +455,47 @@ func comparePorts(a, b port) int {
 	return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.number, b.number))
 }
 
-// grouping returns what tells pods apart: their namespaces, and labels that a policy reads. Networks tell addresses apart, which only makes
-// more flows.
-func grouping(states ...policy.State) func(*policy.Pod) string {
-	read := map[string]bool{}
-	note := func(pods *policy.Pods) {
-		for _, key := range pods.Labels.Keys() {
-			read[key] = true
-		}
-	}
-	for _, s := range states {
-		for i := range s.Policies {
-			p := &s.Policies[i]
-			note(&p.Subject)
-			for _, rules := range p.Rules {
-				for _, r := range rules {
-					for _, peer := range r.Peers {
-						if peer.Pods != nil {
-							note(peer.Pods)
-						}
-					}
-				}
-			}
-		}
-	}
-	return func(p *policy.Pod) string {
-		text := p.Namespace
-		for _, key := range slices.Sorted(maps.Keys(p.Labels)) {
-			if read[key] {
-				text += "\x00" + key + "=" + p.Labels[key]
-			}
-		}
-		return text
-	}
-}
-
-// sorted returns the flows in order, with each pod once.
-func (x *comparison) sorted() []Flow {
-	all := make([]Flow, 0, len(x.flows))
-	for _, f := range x.flows {
-		for _, pods := range []*[]string{&f.From, &f.To} {
-			slices.Sort(*pods)
-			*pods = slices.Compact(*pods)
-		}
-		all = append(all, *f)
+// sorted returns the flows in order.
+func (x *comparison) sorted() (all []Flow) {
+	all = []Flow{}
+	for key, targets := range x.flows {
+		all = append(all, joined(key, targets)...)
 	}
 	slices.SortFunc(all, func(a, b Flow) int {
 		return cmp.Or(slices.Compare(a.From, b.From), slices.Compare(a.To, b.To), strings.Compare(a.Protocol, b.Protocol),
 			cmp.Compare(a.Port, b.Port), strings.Compare(a.Family, b.Family), strings.Compare(a.By, b.By))
 	})
+	return all
+}
+
+// joined returns flows in which each pod's connections to all others change. Pods that have the same targets are together. One that is a target
+// itself counts as its own, so that pods are together whose connections among each other change.
+func joined(key flowKey, targets map[string][]string) (all []Flow) {
+	isTarget := map[string]bool{}
+	for _, pods := range targets {
+		for _, pod := range pods {
+			isTarget[pod] = true
+		}
+	}
+	together := map[string]*Flow{}
+	for _, from := range slices.Sorted(maps.Keys(targets)) {
+		same := slices.Clone(targets[from])
+		if isTarget[from] {
+			same = append(same, from)
+		}
+		slices.Sort(same)
+		id := strings.Join(same, " ")
+		if together[id] == nil {
+			together[id] = &Flow{Change: key.change, Protocol: protocolName(key.protocol), Port: key.number, Family: key.family, By: key.by}
+		}
+		f := together[id]
+		f.From, f.To = append(f.From, from), append(f.To, targets[from]...)
+	}
+	for _, f := range together {
+		slices.Sort(f.To)
+		f.To = slices.Compact(f.To)
+		all = append(all, *f)
+	}
 	return all
 }
 
