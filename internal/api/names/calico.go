@@ -3,7 +3,6 @@ package names
 import (
 	"encoding/json"
 	"maps"
-	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -17,16 +16,6 @@ func Tier(field string) string {
 		return TierDefault
 	}
 	return field
-}
-
-// Policy returns the name under which Calico's clients know a policy that is stored under another one: until release 3.31 Calico stores policies
-// of tier default with the prefix "default.". Two stored policies, one of them with the prefix, may have the same name: while the newer release
-// renames them.
-func Policy(stored, tier string) string {
-	if Tier(tier) == TierDefault {
-		return strings.TrimPrefix(stored, TierDefault+".")
-	}
-	return stored
 }
 
 // Labels returns an object's labels as Calico sees them: those of its own API version, in an annotation, precede Kubernetes'. An annotation that

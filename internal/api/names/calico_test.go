@@ -9,22 +9,6 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
-func TestPolicy(t *testing.T) {
-	for _, c := range []struct{ stored, tier, want string }{
-		{"default.web", "", "web"},
-		{"default.web", "default", "web"},
-		{"web", "", "web"},
-		{"default.default.web", "", "default.web"},
-		{"security.web", "security", "security.web"},
-		{"default.web", "security", "default.web"},
-		{"defaultweb", "", "defaultweb"},
-	} {
-		if got := Policy(c.stored, c.tier); got != c.want {
-			t.Errorf("%s in tier %q is %s, want %s", c.stored, c.tier, got, c.want)
-		}
-	}
-}
-
 func TestLabels(t *testing.T) {
 	own := map[string]string{"a": "1", "b": "1"}
 	for annotation, want := range map[string]map[string]string{
