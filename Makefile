@@ -100,8 +100,9 @@ lint: ## format, vet, staticcheck, import layers, generated files
 	@$(MAKE) --no-print-directory generate-check
 
 .PHONY: soak
-soak: deps ## ten minutes of nodes that die, programs that are killed and clocks that step, then an audit; writes docs/soak.md (SOAK=30m); and two million packets judged
+soak: deps ## ten minutes of nodes that die, programs that are killed and clocks that step, then an audit; writes docs/soak.md (SOAK=30m); two million packets judged, and ten agents under load
 	go test ./internal/tests/policy -run 'Test(Decide|Calico)$$' -count=1 -v -timeout 2h -cases 1000000 -calico-cases 1000000
+	go test ./internal/tests/mesh -run 'TestPolicyUnderLoad$$' -count=1 -v -timeout 30m -load-agents 10
 	go test ./internal/tests/chaos -run 'TestCluster$$' -count=1 -v -timeout 2h -soak $(or $(SOAK),10m) -soak-report '$(CURDIR)/docs/soak.md'
 
 .PHONY: attack

@@ -231,7 +231,7 @@ func TestAgentRefusesWhatIsNotThePeers(t *testing.T) {
 			"10.90.2.0/26 via " + rogue + ": the block belongs to node rig-other at 172.31.0.2, not to rig-rogue",
 			"10.90.2.32/27 via " + rogue + ": it is part of block 10.90.2.0/26",
 			"10.90.7.7/32 via " + rogue + ": the record of block 10.90.7.0/26 says that the address is in use on node rig-other, not on rig-rogue",
-			"10.90.7.8/32 via 172.31.0.2: the record of block 10.90.7.0/26 says that does not assign the address",
+			"10.90.7.8/32 via 172.31.0.2: the record of block 10.90.7.0/26 does not assign the address",
 		} {
 			if !strings.Contains(text, part) {
 				return false

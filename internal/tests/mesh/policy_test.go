@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -23,6 +24,9 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
+// loadAgents is what a machine can bear on which other tests run, too.
+var loadAgents = flag.Int("load-agents", 6, "agents of TestPolicyUnderLoad")
+
 // The load of TestPolicyUnderLoad: how long it goes on at rest and with agents that are killed.
 const (
 	loadSpan  = 15 * time.Second
@@ -36,11 +40,11 @@ const (
 	distantLife    = 80 * time.Millisecond // 45 per second, where the API server is not slower
 )
 
-// Pods come and go at 50 per second, if the machine can, and policies change every second, at first with all ten agents there, then while one after
+// Pods come and go at 50 per second, if the machine can, and policies change every second, at first with all agents there, then while one after
 // the other is killed and comes back. What must be allowed loses no packet, of what must be denied none gets through. It does not run in parallel:
 // it measures how soon a pod is allowed and a policy in force. A benchmark measures that alone, with five agents, 20 pods per second, and one policy.
 func TestPolicyUnderLoad(t *testing.T) {
-	l := newLoad(t, newGuarded(t, meshtest.Repeat(10, 5)))
+	l := newLoad(t, newGuarded(t, meshtest.Repeat(*loadAgents, 5)))
 	l.places, l.life = meshtest.Repeat(2, 4), time.Duration(meshtest.Repeat(500, 950))*time.Millisecond
 	l.phase(t, "agents are there", loadSpan*time.Duration(meshtest.Repeat(1, 3)), nil)
 	l.report(t)
