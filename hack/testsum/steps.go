@@ -150,7 +150,7 @@ func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
 	if !t.cached {
 		args = append(args, "-count=1")
 	}
-	args = slices.Concat(args, t.flags, packages)
+	args = slices.Concat(args, t.flags, packages, t.own)
 	fmt.Fprintf(log, "$ %s\n", strings.Join(args, " "))
 	cmd := s.command(ctx, t.dir, t.env, args...)
 	var stderr tail

@@ -28,6 +28,7 @@ type goTest struct {
 	dir    string // below the root: the module
 	env    []string
 	flags  []string
+	own    []string // flags of the tests themselves
 	only   string   // patterns of packages with spaces between them; "" is ./...
 	except []string // packages, by their directory in the module
 	first  []string // packages to begin with, by their directory in the module; the others follow in their order
@@ -152,7 +153,8 @@ func suites(ctx context.Context, root string) []suite {
 				except: append([]string{ipipPackage, perfPackage}, clusterPackages...)}},
 		ipip,
 		{name: "perf", what: "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count", "-kernel=stable", "-quick=true"}, only: "./" + perfPackage}},
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"},
+				own: []string{"-kernel=stable", "-quick"}, only: "./" + perfPackage}},
 		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
