@@ -79,7 +79,8 @@ func (r *reviews) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// editions returns the policies as they are, and once each NetworkSet from which on those of its namespace are too many. Calico's tiers change how a policy is to be read, but not what is said of it.
+// editions returns the policies as they are, and once each NetworkSet from which on those of its namespace are too many. Calico's tiers change how a
+// policy is to be read, but not what is said of it.
 func editions(view *cluster.PolicyView) (all []edition) {
 	tiers, _ := policy.FromCalicoTiers(view.Calico.Tiers)
 	for _, p := range append(view.Policies(tiers), view.Staged.Policies(tiers)...) {

@@ -57,7 +57,8 @@ func (s *Selection) all(indexes []int) (policies []*Policy) {
 	return policies
 }
 
-// Spares reports whether the node's own programs receive or send what opens a connection whatever policies of host endpoints say, but for Open and neighbours.
+// Spares reports whether the node's own programs receive or send what opens a connection whatever policies of host endpoints say, but for Open and
+// neighbours.
 func (r *HostRules) Spares(d Direction, peer netip.Addr, packet Packet) bool {
 	failsafes := r.Inbound
 	if d == Egress {

@@ -11,8 +11,8 @@ import (
 // asking asks the policies of a pod, or of a host endpoint, about a connection. It is false if these are not known.
 type asking func(*policy.Judge) (*policy.Judgement, bool)
 
-// reports reports whether the end that has policies in the direction is a pod of this node; or the node itself behind a host endpoint, to or from others than
-// its pods. What it forwards is told of by pods.
+// reports reports whether the end that has policies in the direction is a pod of this node; or the node itself behind a host endpoint, to or from
+// others than its pods. What it forwards is told of by pods.
 func (r *Recorder) reports(c *connection, d policy.Direction) bool {
 	if _, link := r.judge.Pod(c.subject(d)); link != "" {
 		return true
@@ -33,8 +33,8 @@ func byHost(by netpol.Denied) bool {
 	return by.By.Kind == policy.KindCalicoGlobalNetworkPolicy || strings.HasPrefix(by.Reason, policy.KindHostEndpoint+" ")
 }
 
-// decides finds who decides on a connection; nil: that is not known. Of a denied packet it is who says so by the policy that has denied it, or else whose
-// policies come first.
+// decides finds who decides on a connection; nil: that is not known. Of a denied packet it is who says so by the policy that has denied it, or else
+// whose policies come first.
 func (r *Recorder) decides(c *connection, d policy.Direction, v verdict) (first *policy.Judgement, by asking) {
 	for _, ask := range r.askings(c, d, v) {
 		judged, known := ask(r.judge)

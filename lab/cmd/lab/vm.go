@@ -122,7 +122,10 @@ func runVMTest(ctx context.Context, args []string) error {
 	if f.NArg() == 0 {
 		return usageError{`go test -exec "lab vmtest" ./PACKAGE (with CGO_ENABLED=0)`}
 	}
-	source := map[bool]vm.Source{false: vm.Stable, true: vm.Unstable}[*newest]
+	source := vm.Stable
+	if *newest {
+		source = vm.Unstable
+	}
 	m, err := newMachine(ctx, *memory, source)
 	if err != nil {
 		return err

@@ -168,7 +168,11 @@ func newApt(ctx context.Context, cache string, from Source) (*apt, error) {
 	}
 	err = errors.Join(os.MkdirAll(filepath.Join(a.dir, "lists", "partial"), 0o755), os.MkdirAll(filepath.Join(a.dir, "cache", "archives", "partial"), 0o755),
 		os.WriteFile(list, []byte("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "+uri+" sid main\n"), 0o644))
-	return a, err
+	if err != nil {
+		a.close()
+		return nil, err
+	}
+	return a, nil
 }
 
 func (a *apt) close() {
