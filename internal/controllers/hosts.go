@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -129,13 +128,13 @@ func (p *hostPlanner) compare(old, want *api.CalicoHostEndpoint) {
 		next := *want
 		next.Meta = old.Meta
 		next.Labels, next.Annotations = want.Labels, maps.Clone(old.Annotations)
-		setHostMeta(&next, names.Labels(&want.Meta), hostAnnotations(want))
+		names.SetMetadata(&next.Meta, names.Labels(&want.Meta), names.Annotations(&want.Meta))
 		p.update = append(p.update, &next)
 	}
 }
 
 func sameHost(a, b *api.CalicoHostEndpoint) bool {
-	return maps.Equal(names.Labels(&a.Meta), names.Labels(&b.Meta)) && maps.Equal(hostAnnotations(a), hostAnnotations(b)) &&
+	return maps.Equal(names.Labels(&a.Meta), names.Labels(&b.Meta)) && maps.Equal(names.Annotations(&a.Meta), names.Annotations(&b.Meta)) &&
 		a.Spec.Node == b.Spec.Node && a.Spec.InterfaceName == b.Spec.InterfaceName && slices.Equal(a.Spec.ExpectedIPs, b.Spec.ExpectedIPs) &&
 		slices.Equal(a.Spec.Profiles, b.Spec.Profiles) && slices.Equal(a.Spec.Ports, b.Spec.Ports)
 }
@@ -156,7 +155,7 @@ func automaticHost(n *inventory.Node, t *api.HostEndpointTemplate, interfaceName
 	for _, a := range addresses {
 		h.Spec.ExpectedIPs = append(h.Spec.ExpectedIPs, a.String())
 	}
-	setHostMeta(h, labels, t.Annotations)
+	names.SetMetadata(&h.Meta, labels, t.Annotations)
 	return h
 }
 
@@ -172,32 +171,6 @@ func hostName(node, template string) string {
 	sum := sha256.Sum256([]byte(name))
 	text := strings.NewReplacer("-", "", "_", "").Replace(base64.RawURLEncoding.EncodeToString(sum[:]))
 	return strings.ToLower(text) + hostSuffix
-}
-
-// setHostMeta writes labels and annotations where Calico's clients have those of their own API version, beside what else is there.
-func setHostMeta(h *api.CalicoHostEndpoint, labels, annotations map[string]string) {
-	all := map[string]any{}
-	if json.Unmarshal([]byte(h.Annotations[names.AnnotationMetadata]), &all) != nil || all == nil {
-		all = map[string]any{}
-	}
-	all["labels"] = labels
-	if delete(all, "annotations"); len(annotations) > 0 {
-		all["annotations"] = annotations
-	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		panic("what was decoded, and maps of strings, do not encode: " + err.Error())
-	}
-	if h.Annotations == nil {
-		h.Annotations = map[string]string{}
-	}
-	h.Annotations[names.AnnotationMetadata] = string(text)
-}
-
-func hostAnnotations(h *api.CalicoHostEndpoint) map[string]string {
-	var own struct{ Annotations map[string]string }
-	_ = json.Unmarshal([]byte(h.Annotations[names.AnnotationMetadata]), &own) // invalid JSON has none
-	return own.Annotations
 }
 
 // hostTemplate is a template that can be read.

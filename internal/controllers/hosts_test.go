@@ -37,14 +37,14 @@ func automatic(name, node, interfaceName, expected string, labels ...string) *ap
 		Meta: api.Meta{Name: name, Labels: map[string]string{labelCreatedBy: createdBy}},
 		Spec: api.CalicoHostEndpointSpec{Node: node, InterfaceName: interfaceName, ExpectedIPs: strings.Fields(expected), Profiles: []string{"projectcalico-default-allow"}},
 	}
-	setHostMeta(h, of, nil)
+	names.SetMetadata(&h.Meta, of, nil)
 	return h
 }
 
 func described(all []*api.CalicoHostEndpoint) (texts []string) {
 	for _, h := range all {
 		labels := names.Labels(&h.Meta)
-		texts = append(texts, fmt.Sprintf("%s %s %q %v %v %v %v", h.Name, h.Spec.Node, h.Spec.InterfaceName, h.Spec.ExpectedIPs, h.Spec.Profiles, labels, hostAnnotations(h)))
+		texts = append(texts, fmt.Sprintf("%s %s %q %v %v %v %v", h.Name, h.Spec.Node, h.Spec.InterfaceName, h.Spec.ExpectedIPs, h.Spec.Profiles, labels, names.Annotations(&h.Meta)))
 	}
 	return texts
 }
@@ -147,7 +147,7 @@ func TestHostMeta(t *testing.T) {
 	}
 	for _, text := range []string{"null", "[]", "{"} {
 		h := &api.CalicoHostEndpoint{Meta: api.Meta{Annotations: map[string]string{names.AnnotationMetadata: text}}}
-		if setHostMeta(h, map[string]string{"a": "b"}, nil); h.Annotations[names.AnnotationMetadata] != `{"labels":{"a":"b"}}` {
+		if names.SetMetadata(&h.Meta, map[string]string{"a": "b"}, nil); h.Annotations[names.AnnotationMetadata] != `{"labels":{"a":"b"}}` {
 			t.Errorf("%s: %q", text, h.Annotations)
 		}
 	}

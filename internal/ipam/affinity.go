@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"cmp"
-	"encoding/json"
 	"maps"
 	"net/netip"
 	"slices"
@@ -51,21 +50,9 @@ func Labelled(a *api.BlockAffinity) (next *api.BlockAffinity, missing bool) {
 
 func affinityMeta(host string, cidr netip.Prefix) api.Meta {
 	labels := names.AffinityLabels(host, api.AffinityHost, cidr)
-	return api.Meta{
-		Name:        names.Affinity(host, cidr),
-		Labels:      labels,
-		Annotations: map[string]string{names.AnnotationMetadata: metadataOf(labels)},
-	}
-}
-
-// metadataOf returns what Calico keeps in AnnotationMetadata for an object with these labels. encoding/json sorts the keys,
-// as Calico's encoder does.
-func metadataOf(labels map[string]string) string {
-	data, err := json.Marshal(map[string]any{"labels": labels})
-	if err != nil {
-		panic("a map of strings does not encode: " + err.Error())
-	}
-	return string(data)
+	m := api.Meta{Name: names.Affinity(host, cidr), Labels: labels}
+	names.SetMetadata(&m, labels, nil)
+	return m
 }
 
 // claimedBlock returns the range that an affinity of a State claims.

@@ -32,3 +32,31 @@ func Labels(m *api.Meta) map[string]string {
 	maps.Copy(all, own.Labels)
 	return all
 }
+
+// Annotations returns an object's annotations of Calico's own API version; none if they cannot be read.
+func Annotations(m *api.Meta) map[string]string {
+	var own struct{ Annotations map[string]string }
+	_ = json.Unmarshal([]byte(m.Annotations[AnnotationMetadata]), &own) // invalid JSON has none
+	return own.Annotations
+}
+
+// SetMetadata writes labels and annotations of Calico's own API version into an object, beside what else Calico keeps there. encoding/json sorts the
+// keys, as Calico's encoder does.
+func SetMetadata(m *api.Meta, labels, annotations map[string]string) {
+	all := map[string]any{}
+	if json.Unmarshal([]byte(m.Annotations[AnnotationMetadata]), &all) != nil || all == nil {
+		all = map[string]any{}
+	}
+	all["labels"] = labels
+	if delete(all, "annotations"); len(annotations) > 0 {
+		all["annotations"] = annotations
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic("what was decoded, and maps of strings, do not encode: " + err.Error())
+	}
+	if m.Annotations == nil {
+		m.Annotations = map[string]string{}
+	}
+	m.Annotations[AnnotationMetadata] = string(text)
+}
