@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Command paths measures what a path between two pods carries: between the nodes themselves, between pods by routes as package fib
-// makes them, through vxlan.calico as package vxlan makes it and as ip and bridge do, through tunl0 as package encap makes it, alone and
+// Command paths measures what a path between two pods carries: between the nodes themselves, between pods by routes as package routes
+// makes them, through vxlan.calico as package vxlan makes it and as ip and bridge do, through tunl0 as package ipip makes it, alone and
 // with the agent's part of nftables, and through tunl0 as ip makes it. It prints one line, "paths " and JSON.
 //
 // It needs root, iperf3, ip, bridge and a kernel with VXLAN, and with IPIP unless told otherwise. Nodes are network namespaces, joined in
@@ -11,7 +11,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -22,16 +21,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
-	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
-	"github.com/tortie-net/tortie/internal/kernel/nft"
-	"github.com/tortie-net/tortie/internal/kernel/podnet"
-	"github.com/tortie-net/tortie/internal/kernel/routes"
-	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
-	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/pathtest"
 )
 
 const (
@@ -48,8 +41,8 @@ type path struct {
 	RTT    []float64 // seconds for one byte there and back, the median of each round
 
 	from, to *netlinkx.Namespace
-	addr     netip.Addr // of to
-	nodes    [2]*node   // an unreferenced namespace is removed
+	addr     netip.Addr     // of to
+	pair     *pathtest.Pair // an unreferenced namespace is removed
 }
 
 func main() {
@@ -98,69 +91,57 @@ func measure(ctx context.Context, tunnels bool, seconds float64, rounds, streams
 
 // withoutTunnel creates a pair of nodes: the paths between themselves, and between their pods.
 func withoutTunnel(ctx context.Context) ([]*path, error) {
-	pair, err := newPair(ctx, nodeMTU, func(n, other *node) error {
-		return n.program(ctx, routes.To(other.block, routes.Hop{Via: other.addr, Dev: "eth0"}))
-	})
+	pair, err := pathtest.New(ctx, pathtest.Routes)
 	if err != nil {
 		return nil, fmt.Errorf("nodes without encapsulation: %w", err)
 	}
-	hosts := &path{Name: "hosts", from: pair[0].ns, to: pair[1].ns, addr: pair[1].addr, nodes: pair}
-	return []*path{hosts, between("routes", pair)}, nil
+	from, to := pair.Nodes[0], pair.Nodes[1]
+	return []*path{{Name: "hosts", from: from.NS, to: to.NS, addr: to.Addr, pair: pair}, between("routes", pair)}, nil
 }
 
 // throughVXLAN creates a pair of nodes with the agent's code, and one manually, each the other's only neighbour.
 func throughVXLAN(ctx context.Context) ([]*path, error) {
-	agent, err := newPair(ctx, vxlanMTU, func(n, other *node) error {
-		t := vxlan.Tunnel{Local: n.addr, Parent: "eth0", MAC: n.mac(), MTU: vxlanMTU, Addr: n.block.Addr(),
-			Peers: []vxlan.Peer{{Addr: other.block.Addr(), MAC: other.mac(), Node: other.addr}}}
-		if _, err := vxlan.New(n.conn).Merge(ctx, t); err != nil {
-			return err
-		}
-		return n.program(ctx, routes.To(other.block, routes.Hop{Via: other.block.Addr(), Dev: vxlan.Device4, Onlink: true}))
-	})
+	agent, err := pathtest.New(ctx, pathtest.VXLAN)
 	if err != nil {
 		return nil, fmt.Errorf("nodes with vxlan.calico: %w", err)
 	}
-	hand, err := newPair(ctx, vxlanMTU, func(n, other *node) error {
-		err := n.ip(
-			fmt.Sprintf("link add vxlan.calico address %s mtu %d type vxlan id %d local %s dev eth0 dstport %d nolearning", n.mac(), vxlanMTU, vxlan.DefaultVNI, n.addr, vxlan.DefaultPort),
-			fmt.Sprintf("addr add %s/32 dev vxlan.calico", n.block.Addr()),
+	hand, err := pathtest.New(ctx, pathtest.Encap{Overhead: vxlan.Overhead4, Program: func(_ context.Context, n, other *pathtest.Node) error {
+		err := ip(n,
+			fmt.Sprintf("link add vxlan.calico address %s mtu %d type vxlan id %d local %s dev eth0 dstport %d nolearning", n.MAC(), vxlanMTU, vxlan.DefaultVNI, n.Addr, vxlan.DefaultPort),
+			fmt.Sprintf("addr add %s/32 dev vxlan.calico", n.Block.Addr()),
 			"link set vxlan.calico up",
-			fmt.Sprintf("neigh add %s lladdr %s dev vxlan.calico nud permanent", other.block.Addr(), other.mac()),
-			fmt.Sprintf("route add %s via %s dev vxlan.calico onlink", other.block, other.block.Addr()))
+			fmt.Sprintf("neigh add %s lladdr %s dev vxlan.calico nud permanent", other.Block.Addr(), other.MAC()),
+			fmt.Sprintf("route add %s via %s dev vxlan.calico onlink", other.Block, other.Block.Addr()))
 		if err != nil {
 			return err
 		}
-		return n.batch("bridge", fmt.Sprintf("fdb add %s dev vxlan.calico dst %s self permanent", other.mac(), other.addr))
-	})
+		return batch(n, "bridge", fmt.Sprintf("fdb add %s dev vxlan.calico dst %s self permanent", other.MAC(), other.Addr))
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("nodes with VXLAN by hand: %w", err)
 	}
 	return []*path{between("vxlan", agent), between("vxlan by hand", hand)}, nil
 }
 
-// throughTunnels creates a pair of nodes with the agent's code, and one manually.
+// throughTunnels creates pairs of nodes with the agent's code, without and with its rules, and one manually.
 func throughTunnels(ctx context.Context) ([]*path, error) {
-	byAgent := func(n, other *node) error {
-		if err := ipip.New(n.conn).Sync(ctx, ipip.Tunnel{MTU: tunnelMTU, Addr: n.block.Addr()}); err != nil {
-			return err
-		}
-		return n.program(ctx, routes.To(other.block, routes.Hop{Via: other.addr, Dev: ipip.Device, Onlink: true}))
-	}
-	tunnel, err := newPair(ctx, tunnelMTU, byAgent)
+	tunnel, err := pathtest.New(ctx, pathtest.IPIP)
 	if err != nil {
 		return nil, fmt.Errorf("nodes with tunl0: %w", err)
 	}
-	whole, err := newPair(ctx, tunnelMTU, func(n, other *node) error { return errors.Join(byAgent(n, other), n.filter(ctx, other)) })
+	whole, err := pathtest.New(ctx, pathtest.IPIP)
+	if err == nil {
+		err = whole.AddRules(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nodes with tunl0 and nftables: %w", err)
 	}
-	hand, err := newPair(ctx, tunnelMTU, func(n, other *node) error {
-		return n.ip(
+	hand, err := pathtest.New(ctx, pathtest.Encap{Overhead: ipip.Overhead, Program: func(_ context.Context, n, other *pathtest.Node) error {
+		return ip(n,
 			fmt.Sprintf("link set tunl0 up mtu %d", tunnelMTU),
-			fmt.Sprintf("addr add %s/32 dev tunl0", n.block.Addr()),
-			fmt.Sprintf("route add %s via %s dev tunl0 onlink", other.block, other.addr))
-	})
+			fmt.Sprintf("addr add %s/32 dev tunl0", n.Block.Addr()),
+			fmt.Sprintf("route add %s via %s dev tunl0 onlink", other.Block, other.Addr))
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("nodes with a tunnel by hand: %w", err)
 	}
@@ -168,92 +149,16 @@ func throughTunnels(ctx context.Context) ([]*path, error) {
 }
 
 // between returns the path from one node's pod to the other's.
-func between(name string, pair [2]*node) *path {
-	return &path{Name: name, from: pair[0].pod, to: pair[1].pod, addr: pair[1].podAddr(), nodes: pair}
-}
-
-// node is a namespace that stands for a node, with one pod.
-type node struct {
-	ns, pod *netlinkx.Namespace
-	conn    *netlinkx.Conn
-	addr    netip.Addr
-	block   netip.Prefix
-}
-
-func (n *node) podAddr() netip.Addr { return n.block.Addr().Next() }
-
-func (n *node) mac() vxlan.MAC { return vxlan.MACOf(n.addr.String(), false) }
-
-// newPair creates two connected nodes with a pod each, and routes between the pods.
-func newPair(ctx context.Context, podMTU int, program func(n, other *node) error) (pair [2]*node, err error) {
-	for i := range pair {
-		n := &node{
-			addr:  netip.AddrFrom4([4]byte{172, 30, 0, byte(i + 1)}),
-			block: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i + 1), 0}), 26),
-		}
-		for _, ns := range []**netlinkx.Namespace{&n.ns, &n.pod} {
-			if *ns, err = netnstest.NewNamespace(); err != nil {
-				return pair, err
-			}
-		}
-		if n.conn, err = netlinkx.OpenAt(n.ns); err != nil {
-			return pair, err
-		}
-		pair[i] = n
-	}
-	err = pair[0].conn.AddVeth(netlinkx.Veth{Name: "eth0", PeerName: "eth0", PeerNamespace: pair[1].ns, MTU: nodeMTU, TxQueueLen: 1000, PeerTxQueueLen: 1000})
-	if err != nil {
-		return pair, err
-	}
-	for i, n := range pair {
-		if err := n.start(ctx, podMTU); err != nil {
-			return pair, err
-		}
-		if err := program(n, pair[1-i]); err != nil {
-			return pair, err
-		}
-	}
-	return pair, nil
-}
-
-// start configures the node's address and pod.
-func (n *node) start(ctx context.Context, podMTU int) error {
-	// Proxy ARP replies for a pod's gateway only with a route to it.
-	if err := n.ip("link set lo up", "link set eth0 up", fmt.Sprintf("addr add %s/24 dev eth0", n.addr), "route add default dev eth0"); err != nil {
-		return err
-	}
-	return n.ns.Do(func() error {
-		if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1"); err != nil {
-			return err
-		}
-		_, err := podnet.Setup(ctx, podnet.Config{
-			Netns: n.pod.Path(), IfName: "eth0", HostVeth: "cali0", Addresses: []netip.Addr{n.podAddr()}, MTU: podMTU,
-		})
-		return err
-	})
-}
-
-func (n *node) program(ctx context.Context, way routes.Route) error {
-	_, err := routes.New(n.conn, routes.Options{}).Sync(ctx, []routes.Route{{Dst: n.block, Type: netlinkx.Unreachable}, way})
-	return err
-}
-
-// filter applies the agent's nftables rules: masquerading of packets that leave the pools, and the tunnel guard.
-func (n *node) filter(ctx context.Context, other *node) error {
-	table := nft.New(nil)
-	return n.ns.Do(func() error {
-		pool := nat.Pool{CIDR: netip.MustParsePrefix("10.244.0.0/16"), NATOutgoing: true}
-		return errors.Join(
-			nat.New(table).Sync(ctx, nat.Config{Pools: []nat.Pool{pool}}),
-			guard.New(table).Sync(ctx, guard.Config{Nodes: []netip.Addr{n.addr, other.addr}, PodLinks: "cali", IPIP: true}))
-	})
+func between(name string, pair *pathtest.Pair) *path {
+	from, to := pair.Nodes[0], pair.Nodes[1]
+	return &path{Name: name, from: from.Pod, to: to.Pod, addr: to.PodAddr(), pair: pair}
 }
 
 // ip runs commands of iproute2 on the node.
-func (n *node) ip(commands ...string) error { return n.batch("ip", commands...) }
+func ip(n *pathtest.Node, commands ...string) error { return batch(n, "ip", commands...) }
 
-func (n *node) batch(program string, commands ...string) error {
-	return n.ns.Do(func() error {
+func batch(n *pathtest.Node, program string, commands ...string) error {
+	return n.NS.Do(func() error {
 		cmd := exec.Command(program, "-batch", "-")
 		cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
 		if out, err := cmd.CombinedOutput(); err != nil {

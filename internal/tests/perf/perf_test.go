@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/pathtest"
 )
 
 // kernel names the column of testdata/ratios.csv; empty: nothing is compared, as outside of the counting machine, where time is no number of
@@ -58,21 +59,23 @@ func measure(t *testing.T) (all []figure) {
 			all = append(all, figure{path, k.unit, costs[k.unit], costs[k.unit] / bare[k.unit]})
 		}
 	}
-	for _, e := range encaps {
-		p := newPair(t, e)
+	for _, e := range []pathtest.Encap{pathtest.Routes, pathtest.Routes6, pathtest.IPIP, pathtest.VXLAN} {
+		p, err := pathtest.New(t.Context(), e)
+		errtest.Must(t, err)
+		from, to := p.Nodes[0], p.Nodes[1]
 		if len(all) == 0 {
-			add(base, newWire(t, p.nodes[0].NS, p.nodes[1].NS, p.nodes[1].addr))
+			add(base, newWire(t, from.NS, to.NS, to.Addr))
 		}
-		w := newWire(t, p.nodes[0].pod, p.nodes[1].pod, p.nodes[1].podAddr())
-		add(e.name+", no rules", w)
-		p.addRules(t)
-		add(e.name, w)
+		w := newWire(t, from.Pod, to.Pod, to.PodAddr())
+		add(e.Name+", no rules", w)
+		errtest.Must(t, p.AddRules(t.Context()))
+		add(e.Name, w)
 		if !*quick {
-			p.addPolicies(t, 1)
-			add(e.name+onePolicy, w)
+			addPolicies(t, p, 1)
+			add(e.Name+onePolicy, w)
 		}
-		p.addPolicies(t, 1000)
-		add(e.name+", 1,000 policies", w)
+		addPolicies(t, p, 1000)
+		add(e.Name+", 1,000 policies", w)
 	}
 	return all
 }

@@ -11,7 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // How much is measured at once, and how often; the mean without the largest and the smallest counts.
@@ -27,23 +28,23 @@ const (
 // wire is a way for packets between two namespaces. One thread has both ends: the kernel delivers a packet before it returns to its sender, so that
 // nothing is measured but the packet's way, neither a scheduler's work nor that of Go's.
 type wire struct {
-	from, to *netnstest.NS
+	from, to *netlinkx.Namespace
 	addr     netip.Addr // of to
 	listener int
 	buf      []byte
 }
 
 // newWire listens at one end until the test ends.
-func newWire(t *testing.T, from, to *netnstest.NS, addr netip.Addr) *wire {
+func newWire(t *testing.T, from, to *netlinkx.Namespace, addr netip.Addr) *wire {
 	t.Helper()
 	w := &wire{from: from, to: to, addr: addr, buf: make([]byte, 128<<10)}
-	to.Within(t, func() (err error) {
+	errtest.Must(t, to.Do(func() (err error) {
 		if w.listener, err = w.open(unix.SOCK_STREAM); err != nil {
 			return err
 		}
 		t.Cleanup(func() { unix.Close(w.listener) })
 		return errors.Join(unix.Bind(w.listener, w.server()), unix.Listen(w.listener, 16))
-	})
+	}))
 	return w
 }
 
@@ -217,7 +218,7 @@ func (w *wire) datagrams() (took time.Duration, err error) {
 func (w *wire) cost(t *testing.T) map[string]float64 {
 	t.Helper()
 	all := map[string]float64{}
-	w.from.Within(t, func() error {
+	errtest.Must(t, w.from.Do(func() error {
 		runtime.LockOSThread()
 		for _, k := range kinds {
 			var took []time.Duration
@@ -235,6 +236,6 @@ func (w *wire) cost(t *testing.T) map[string]float64 {
 			all[k.unit] = float64(sum) / float64(rounds-2) / float64(k.units)
 		}
 		return nil
-	})
+	}))
 	return all
 }

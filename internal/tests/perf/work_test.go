@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/pathtest"
 )
 
 // used is the processor time of this process, which leaves out what it waits for.
@@ -40,16 +41,16 @@ func wiring(t *testing.T) []figure {
 	var setup, teardown, pair float64
 	for i := range pods {
 		pod := netnstest.New(t)
-		c := podnet.Config{Netns: pod.Path(), IfName: "eth0", HostVeth: podLink, MTU: nodeMTU, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
+		c := podnet.Config{Netns: pod.Path(), IfName: "eth0", HostVeth: pathtest.PodLink, MTU: 1500, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
 		host.Within(t, func() error {
 			setup += used(t, func() error { _, err := podnet.Setup(t.Context(), c); return err })
 			teardown += used(t, func() error { _, err := podnet.Teardown(t.Context(), c); return err })
 			return nil
 		})
 		pair += used(t, func() error {
-			return host.Conn.AddVeth(netlinkx.Veth{Name: podLink, PeerName: "eth0", PeerNamespace: pod.Namespace, MTU: nodeMTU})
+			return host.Conn.AddVeth(netlinkx.Veth{Name: pathtest.PodLink, PeerName: "eth0", PeerNamespace: pod.Namespace, MTU: 1500})
 		})
-		errtest.Must(t, host.Conn.DeleteLink(host.Link(t, podLink).Index))
+		errtest.Must(t, host.Conn.DeleteLink(host.Link(t, pathtest.PodLink).Index))
 	}
 	return []figure{
 		{"a pair of links", "pod", pair / pods, 1}, {"a pod connected", "pod", setup / pods, setup / pair}, {"a pod disconnected", "pod", teardown / pods, teardown / pair},
