@@ -42,9 +42,8 @@ func TestDemo(t *testing.T) {
 func (u user) ipip(t *testing.T) {
 	const ipip = "ENCAP=ipip"
 	for _, point := range []string{
-		`packages to compile`,    // while Kubernetes is built
-		`control plane ready at`, // while nodes start, in the virtual machine where there is one
-		`^## 0\. `,               // and while the demo's first command runs there
+		`packages to compile`, // while Kubernetes is built
+		`^## 0\. `,            // and while the demo's first command runs, in the virtual machine where there is one
 	} {
 		u.interrupt(t, regexp.MustCompile(point), ipip)
 	}
@@ -58,8 +57,9 @@ func (u user) ipip(t *testing.T) {
 	}
 }
 
-// here interrupts a demo when a pod is there with all that belongs to it, and runs it through.
+// here interrupts a demo while nodes start, and when a pod is there with all that belongs to it, and runs it through.
 func (u user) here(t *testing.T, args ...string) {
+	u.interrupt(t, regexp.MustCompile(`control plane ready at`), args...)
 	u.interrupt(t, regexp.MustCompile(`^## 3\. `), args...)
 	u.kept(t, args...)
 }
