@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -218,6 +219,27 @@ func TestEstablished(t *testing.T) {
 		t.Errorf("a new connection: %v, want a timeout", err)
 	}
 	say("at the end")
+}
+
+// TestUntrackedByOthers: a DNS cache on the node keeps its packets out of connection tracking, so that each is judged as a first one. Connections of TCP
+// pass all the same, under policies of either direction, and denied ones do not.
+func TestUntrackedByOthers(t *testing.T) {
+	c := newCluster(t, 1)
+	c.host.Run(t, "nft", `add table inet cache; add chain inet cache in { type filter hook prerouting priority raw; };
+		add chain inet cache out { type filter hook output priority raw; }; add rule inet cache in tcp dport 53 notrack; add rule inet cache out tcp sport 53 notrack`)
+	for name, f := range map[string]struct{ pod, host netip.Addr }{"IPv4": {pod4(1), addr("10.1.1.1")}, "IPv6": {pod6(1), addr("fd01:1::1")}} {
+		t.Run(name, func(t *testing.T) {
+			listen(t, c.host, netip.AddrPortFrom(f.host, 53))
+			for _, rs := range []*policy.Ruleset{c.local(1, policy.Ingress, policy.Program{Rest: policy.List{Else: deny("ingress")}}), c.local(1, policy.Egress, tcp("egress", 53))} {
+				mustSync(t, c.Engine, rs)
+				conn, err := dial(t, c.pods[1], netip.AddrPortFrom(f.host, 53), 10*time.Second)
+				errtest.Must(t, err)
+				speaks(t, conn)
+			}
+			mustSync(t, c.Engine, c.local(1, policy.Egress, tcp("egress", 54)))
+			reaches(t, false, c.pods[1], f.host, 53)
+		})
+	}
 }
 
 func isTimeout(err error) bool {
