@@ -103,7 +103,7 @@ func (w *Worker) report(err error) {
 		s.Lacks = w.lacks
 		s.NoReject = w.noReject && w.handling != nil && w.handling.Reject
 		s.Err, s.Refused, s.Waiting, s.IPVS = err, w.refused, w.waiting, w.decision.ipvs
-		s.hear(w.model.view.Err, time.Now())
+		s.hear(w.unheard(), time.Now())
 		if err != nil {
 			s.Failed++
 		}
@@ -119,6 +119,14 @@ func (w *Worker) report(err error) {
 		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies, "programs", now.Programs)
 	}
 	w.logProblems(before.Problems(), now.Problems())
+}
+
+// unheard is why watches fail on which anything depends that is in force, or will be.
+func (w *Worker) unheard() error {
+	if w.decision.rival != (rival{}) {
+		return nil
+	}
+	return w.model.view.Err
 }
 
 // deafTime is how long watches may fail before people are told: an API server that restarts is no reason.
