@@ -109,6 +109,13 @@ func TestPackets(t *testing.T) {
 		if n := counters[netpol.Denied{Direction: policy.Ingress, By: np("none")}].Packets; err != nil || n < 2 {
 			t.Errorf("counters %v, %v, want two packets at least", counters, err)
 		}
+		c.host.Within(t, func() error {
+			compared, err := netpol.Compare(t.Context(), "cali", c.local(2, policy.Ingress, policy.Program{Rest: policy.List{Else: deny("none")}}))
+			if n := compared.Denied(policy.Ingress, np("none")); n < 2 || compared.Denied(policy.Egress, np("none")) != 0 {
+				t.Errorf("%d packets are shown to be denied", n)
+			}
+			return err
+		})
 		if _, err := c.host.AskUDP(t, "", netip.AddrPortFrom(pod4(2), 7).String(), "x", 10*time.Second); err != nil {
 			t.Errorf("the host does not reach its pod: %v", err)
 		}
