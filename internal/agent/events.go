@@ -113,10 +113,7 @@ func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 	if k.LockedOut {
 		t.to.Warn(desired.NodeObject(t.node), "PolicyLocksOut", policies.LockoutText)
 	}
-	err := errors.Join(k.Err, k.Refused)
-	if len(k.SameLink) > 0 {
-		err = errors.Join(err, errors.New(strings.Join(k.SameLink, "\n")))
-	}
+	err := k.Unmet()
 	if lasts(&t.open, now, err != nil) {
 		t.to.Warn(desired.NodeObject(t.node), "PolicyNotInForce", fmt.Sprintf("policies have not been brought into force since %s: %v", t.open.UTC().Format(time.RFC3339), err))
 	}

@@ -66,19 +66,25 @@ func (m *metrics) addPolicies(w *policies.Worker) {
 		gauge("tortie_policy_left_out", "Policies that cannot be read: their last versions that could are in force, if there were any.", of(func(k *policies.Seen) float64 { return number(len(k.LeftOut)) })),
 		gauge("tortie_policy_invalid", "Policies with a part that cannot be read, which allows nothing.", of(func(k *policies.Seen) float64 { return number(len(k.Invalid)) })),
 		gauge("tortie_policy_locks_out", "1: policies of host endpoints deny this node the API server, to which TORTIE_POLICY_LOCKOUT_GUARD keeps the way open.", of(func(k *policies.Seen) float64 { return truth(k.LockedOut) })),
+		gauge("tortie_policy_closed_pods", "Pods of this node that pass nothing in a direction: the policies of their namespace are too large for a node, or the names of two pods give one link.", of(func(k *policies.Seen) float64 { return number(k.Closed) })),
+		gauge("tortie_policy_refused", "1: the kernel refuses rules, so that the pods which they are for are closed.", of(func(k *policies.Seen) float64 { return truth(k.Refused != nil) })),
+		gauge("tortie_policy_deaf_seconds", "How long watches of what policies depend on have failed, so that changes are not in force; 0 if none does.", of(func(k *policies.Seen) float64 { return age(k.DeafSince) })),
 		gauge("tortie_policy_programs", "Different lists of rules that the pods of this node have.", of(func(k *policies.Seen) float64 { return number(k.Programs) })),
 		gauge("tortie_policy_members", "Addresses of pods that these name.", of(func(k *policies.Seen) float64 { return number(k.Members) })),
 		gauge("tortie_policy_apply_seconds", "How long the last change or comparison of the kernel's rules took.", of(func(k *policies.Seen) float64 { return k.Took.Seconds() })),
-		gauge("tortie_policy_pending_seconds", "Age of the oldest change that is not in force; 0 if all are.", of(func(k *policies.Seen) float64 {
-			if k.Waiting.IsZero() {
-				return 0
-			}
-			return time.Since(k.Waiting).Seconds()
-		})),
+		gauge("tortie_policy_pending_seconds", "Age of the oldest change that is not in force; 0 if all are.", of(func(k *policies.Seen) float64 { return age(k.Waiting) })),
 		counter("tortie_policy_applies_total", "How often the kernel's rules were changed or compared.", func() float64 { return number(w.Seen().Applies) }),
 		counter("tortie_policy_failures_total", "Passes after which policies were not as they should be.", func() float64 { return number(w.Seen().Failed) }),
 		counter("tortie_policy_ended_connections_total", "Established connections that were ended as policies forbid them.", func() float64 { return number(w.Seen().Ended) }),
 	)
+}
+
+// age is 0 of the zero time.
+func age(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Since(t).Seconds()
 }
 
 // deniedCounters are the packets that the kernel has dropped. Its counters begin anew when a rule does; the metric goes on.

@@ -90,6 +90,9 @@ func (c *Compiled) ClosedBy(link string, d Direction) (by ID, closed bool) {
 	return ID{}, false
 }
 
+// Closes reports that nothing passes a link in one direction at least, for the reason of ClosedBy.
+func (c *Compiled) Closes(link string) bool { return c.closed[link] != [2]*ID{} }
+
 // ordered puts policies in the order of evaluation.
 func ordered(policies []Policy) []Policy {
 	return slices.SortedFunc(slices.Values(policies), func(a, b Policy) int {

@@ -225,6 +225,20 @@ func TestOtherEngines(t *testing.T) {
 	}
 	stop()
 
+	n.ns.Run(t, "nft", "delete table ip calico")
+	n.configure = nil
+	for link, reason := range map[string]string{"cilium_host": "cilium", "antrea-gw0": "antrea"} {
+		n.ns.Run(t, "ip", "link", "add", link, "type", "veth", "peer", "name", "its-peer2")
+		w, stop = n.work(t)
+		eventually(t, soon, "stays out of the way of "+link, func() bool { return w.Seen().Reason == reason && w.InPlace() && n.table(t) == "" })
+		if s := w.Seen(); s.Enforcing || len(s.Problems()) != 1 || !strings.Contains(s.Problems()[0], "ip link delete "+link) {
+			t.Errorf("%s: problems %q", link, s.Problems())
+		}
+		n.ns.Run(t, "ip", "link", "delete", link)
+		eventually(t, soon, "takes over from "+link, func() bool { return w.Seen().Enforcing && !reaches(t, other, at) })
+		stop()
+	}
+
 	n.configure = func(o *policies.Options) { o.Mode = config.PolicyOff }
 	w, _ = n.work(t)
 	eventually(t, soon, "off", func() bool { return n.table(t) == "" && w.InPlace() })

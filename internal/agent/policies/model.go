@@ -15,6 +15,8 @@ type model struct {
 	view     cluster.PolicyView
 	reader   cluster.PolicyReader
 	sameLink []string // see Links
+	// withSameLink is how many pods these name.
+	withSameLink int
 	unlisted
 }
 
@@ -36,6 +38,7 @@ func (m *model) complete() bool { return m.view.Complete }
 func (m *model) build(r routed) {
 	m.PolicyState = m.reader.State(&m.view)
 	m.Local, m.sameLink = Links(m.view.Local)
+	m.withSameLink = len(m.view.Local) - len(m.Local)
 	m.Pods = make(map[policy.PodKey]*policy.Pod, len(m.view.Pods))
 	for key, p := range m.view.Pods {
 		m.Pods[key] = r.remotePod(p)

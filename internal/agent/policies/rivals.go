@@ -52,7 +52,7 @@ func (w *Worker) findRival(ctx context.Context) (rival, error) {
 	for _, e := range engineLinks {
 		there, err := w.hasLink(e.link)
 		if err != nil || there {
-			return rival{e.reason, fmt.Sprintf("%s enforces on this node, as its link %s is there", e.name, e.link)}, err
+			return rival{e.reason, fmt.Sprintf("%s enforces on this node, as its link %s is there: if it does not run here any more, remove the link (ip link delete %[2]s)", e.name, e.link)}, err
 		}
 	}
 	if w.FelixGoes {

@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -39,8 +40,14 @@ type Seen struct {
 
 	// LockedOut: policies of host endpoints deny this node the API server, to which the way is open therefore.
 	LockedOut bool
-	// SameLink names pods that are closed because they have the same link.
+	// SameLink names pods that are closed because they have the same link, TooLarge the policies because of which all of a namespace are. Closed is how
+	// many pods of this node are, by either.
 	SameLink []string
+	TooLarge []policy.ID
+	Closed   int
+	// DeafSince is since when watches of what policies depend on fail; zero: none does. Deaf is why, once that has lasted.
+	DeafSince time.Time
+	Deaf      error
 
 	Applied time.Time     // when the kernel was last changed or compared
 	Took    time.Duration // how long that took
@@ -96,6 +103,7 @@ func (w *Worker) report(err error) {
 		s.Lacks = w.lacks
 		s.NoReject = w.noReject && w.handling != nil && w.handling.Reject
 		s.Err, s.Refused, s.Waiting, s.IPVS = err, w.refused, w.waiting, w.decision.ipvs
+		s.hear(w.unheard(), time.Now())
 		if err != nil {
 			s.Failed++
 		}
@@ -111,6 +119,43 @@ func (w *Worker) report(err error) {
 		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies, "programs", now.Programs)
 	}
 	w.logProblems(before.Problems(), now.Problems())
+}
+
+// unheard is why watches fail on which anything depends that is in force, or will be.
+func (w *Worker) unheard() error {
+	if w.decision.rival != (rival{}) {
+		return nil
+	}
+	return w.model.view.Err
+}
+
+// deafTime is how long watches may fail before people are told: an API server that restarts is no reason.
+const deafTime = time.Minute
+
+// hear takes in whether watches of what policies depend on fail.
+func (s *Seen) hear(err error, now time.Time) {
+	if s.Deaf = nil; err == nil {
+		s.DeafSince = time.Time{}
+		return
+	}
+	if s.DeafSince.IsZero() {
+		s.DeafSince = now
+	}
+	if now.Sub(s.DeafSince) >= deafTime {
+		s.Deaf = fmt.Errorf("changes of policies and pods since %s are not in force, as watches of the API server fail: %w", s.DeafSince.UTC().Format(time.RFC3339), err)
+	}
+}
+
+// Unmet is what keeps policies from being in force, or closes pods that they do not; nil: nothing. What is wrong with a policy by itself is left out.
+func (s *Seen) Unmet() error {
+	errs := []error{s.Err, s.Refused, s.Deaf}
+	for _, text := range s.SameLink {
+		errs = append(errs, errors.New(text))
+	}
+	for _, id := range s.TooLarge {
+		errs = append(errs, fmt.Errorf("%s: %s", id, policy.TooLargeText))
+	}
+	return errors.Join(errs...)
 }
 
 // standing says whether policies are enforced, and if not, why.
@@ -130,7 +175,8 @@ func (w *Worker) standing(err error) (enforcing bool, reason, why string) {
 
 // describe notes what the Ruleset is about. The caller holds the lock.
 func (w *Worker) describe(s *Seen) {
-	s.Policed, s.Open, s.Programs, s.Members = 0, 0, 0, 0
+	s.Policed, s.Open, s.Programs, s.Members, s.TooLarge = 0, 0, 0, 0, nil
+	s.Closed = w.model.withSameLink
 	s.Policies, s.Invalid, s.LeftOut, s.SameLink = len(w.model.Policies), w.model.Invalid, w.model.LeftOut, w.model.sameLink
 	s.NotTried = w.model.NotTried
 	if s.Unlisted = nil; w.synced && w.model.late(time.Now()) {
@@ -140,8 +186,11 @@ func (w *Worker) describe(s *Seen) {
 	if w.inForce.rules == nil {
 		return
 	}
-	s.Programs, s.Members = len(w.inForce.rules.Programs), len(w.inForce.rules.Members)
-	for _, e := range w.inForce.rules.Endpoints {
+	s.Programs, s.Members, s.TooLarge = len(w.inForce.rules.Programs), len(w.inForce.rules.Members), w.inForce.rules.TooLarge
+	for link, e := range w.inForce.rules.Endpoints {
+		if w.inForce.rules.Closes(link) {
+			s.Closed++
+		}
 		if e.Programs == [2]string{} {
 			s.Open++
 		} else {
@@ -182,6 +231,9 @@ func (s *Seen) Problems() (texts []string) {
 	}
 	if s.Refused != nil {
 		texts = append(texts, s.Refused.Error())
+	}
+	if s.Deaf != nil {
+		texts = append(texts, s.Deaf.Error())
 	}
 	if s.Lacks != nil {
 		texts = append(texts, strings.Split(s.Lacks.Error(), "\n")...)

@@ -52,6 +52,9 @@ type Judgement struct {
 	Selecting []string `json:"policies"`
 	// Kernel is "agrees", or says what differs.
 	Kernel string `json:"kernel"`
+	// Denied is how many packets the policy has denied in this direction, of any pod of this node, since its rules were made; missing unless the kernel
+	// agrees that the policy denies this connection.
+	Denied *uint64 `json:"deniedPackets,omitempty"`
 	// Staged is how it would be with staged policies in force, if another verdict would be, or another policy decide.
 	Staged *Staged `json:"staged,omitempty"`
 }
@@ -72,6 +75,7 @@ type tables interface {
 	standing
 	Members(netip.Addr) bool
 	DropsToHost() bool
+	Denied(policy.Direction, policy.ID) uint64
 }
 
 // explain is the command of that name.
@@ -163,7 +167,10 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 			out.close(by, j.Pod.Namespace)
 			j.Verdict, x.Allowed = policy.Verdict{By: by}, false
 		}
-		out.Kernel = k.compare(j, peer, asked, compiled, kernel)
+		if out.Kernel = k.compare(j, peer, asked, compiled, kernel); out.Kernel == kernelAgrees && !j.Verdict.Allow {
+			packets := kernel.Denied(j.Direction, j.Verdict.By)
+			out.Denied = &packets
+		}
 		return out
 	}
 	x.Egress, x.Ingress = side(e.Egress, target), side(e.Ingress, source)
@@ -378,7 +385,7 @@ func (k *known) compare(j *policy.Judgement, peer netip.Addr, asked connection, 
 func (x *Explained) exempt(source netip.Addr) {
 	j := x.Ingress
 	x.Allowed, j.Allowed, j.Kernel = true, true, kernelAgrees
-	j.Tier, j.Policy, j.Rule, j.Name, j.Staged = "", "", "", "", nil
+	j.Tier, j.Policy, j.Rule, j.Name, j.Staged, j.Denied = "", "", "", "", nil, nil
 	j.Why = fmt.Sprintf("%s is an address of this node, whose packets to its own pods no policy judges", source)
 }
 
@@ -416,12 +423,20 @@ func verdictName(allowed bool) string {
 	return "denied"
 }
 
+// counted says what the kernel has counted.
+func (j *Judgement) counted() string {
+	if j.Denied == nil {
+		return ""
+	}
+	return fmt.Sprintf("; the policy has denied %s on this node", count(int(*j.Denied), "packet", "packets"))
+}
+
 func (j *Judgement) write(w io.Writer) {
 	fmt.Fprintf(w, "\n%s of %s: %s\n  by        %s\n", j.Direction, j.Pod, verdictName(j.Allowed), j.Why)
 	if len(j.Selecting) > 0 {
 		fmt.Fprintf(w, "  policies  %s\n", strings.Join(j.Selecting, ", "))
 	}
-	fmt.Fprintf(w, "  kernel    %s\n", j.Kernel)
+	fmt.Fprintf(w, "  kernel    %s%s\n", j.Kernel, j.counted())
 	if s := j.Staged; s != nil {
 		fmt.Fprintf(w, "  staged    %s would make it %s: %s\n", s.Because, verdictName(s.Allowed), s.Why)
 	}

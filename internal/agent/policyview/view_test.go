@@ -99,6 +99,7 @@ func (k kernel) Link(link string, _ policy.Direction) string                 { r
 func (k kernel) Host(link string, _ policy.Stage, _ policy.Direction) string { return k.links[link] }
 func (k kernel) DropsToHost() bool                                           { return k.closed }
 func (k kernel) Members(a netip.Addr) bool                                   { return a != k.strange }
+func (k kernel) Denied(policy.Direction, policy.ID) uint64                   { return 7 }
 
 func golden(t *testing.T, name string, a answer) {
 	t.Helper()

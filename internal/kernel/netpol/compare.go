@@ -20,6 +20,8 @@ type Comparison struct {
 	hosts map[string][policy.Stages][2]string
 	have  *state
 	want  *image
+	// denied are packets by whom they were denied.
+	denied map[Denied]uint64
 }
 
 // Compare compares the table of the process's network namespace with a Ruleset, for people. It changes nothing.
@@ -43,7 +45,18 @@ func Compare(ctx context.Context, linkPrefix string, rs *policy.Ruleset) (*Compa
 		}
 	}
 	c.hosts = c.ofHosts(rs, e.t)
-	return c, nil
+	e.denied = e.t.denied
+	counters, err := e.Counters(ctx)
+	c.denied = make(map[Denied]uint64, len(counters))
+	for d, n := range counters {
+		c.denied[d] = n.Packets
+	}
+	return c, err
+}
+
+// Denied returns how many packets a policy has denied in a direction, of any pod of the node, since its rules were made.
+func (c *Comparison) Denied(d policy.Direction, by policy.ID) (packets uint64) {
+	return c.denied[Denied{Direction: d, By: by}]
 }
 
 // heard is the image of chains that log, or do not, as those of the table: the kernel may be one that cannot.

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -108,6 +109,13 @@ func TestPackets(t *testing.T) {
 		if n := counters[netpol.Denied{Direction: policy.Ingress, By: np("none")}].Packets; err != nil || n < 2 {
 			t.Errorf("counters %v, %v, want two packets at least", counters, err)
 		}
+		c.host.Within(t, func() error {
+			compared, err := netpol.Compare(t.Context(), "cali", c.local(2, policy.Ingress, policy.Program{Rest: policy.List{Else: deny("none")}}))
+			if n := compared.Denied(policy.Ingress, np("none")); n < 2 || compared.Denied(policy.Egress, np("none")) != 0 {
+				t.Errorf("%d packets are shown to be denied", n)
+			}
+			return err
+		})
 		if _, err := c.host.AskUDP(t, "", netip.AddrPortFrom(pod4(2), 7).String(), "x", 10*time.Second); err != nil {
 			t.Errorf("the host does not reach its pod: %v", err)
 		}
@@ -218,6 +226,27 @@ func TestEstablished(t *testing.T) {
 		t.Errorf("a new connection: %v, want a timeout", err)
 	}
 	say("at the end")
+}
+
+// TestUntrackedByOthers: a DNS cache on the node keeps its packets out of connection tracking, so that each is judged as a first one. Connections of TCP
+// pass all the same, under policies of either direction, and denied ones do not.
+func TestUntrackedByOthers(t *testing.T) {
+	c := newCluster(t, 1)
+	c.host.Run(t, "nft", `add table inet cache; add chain inet cache in { type filter hook prerouting priority raw; };
+		add chain inet cache out { type filter hook output priority raw; }; add rule inet cache in tcp dport 53 notrack; add rule inet cache out tcp sport 53 notrack`)
+	for name, f := range map[string]struct{ pod, host netip.Addr }{"IPv4": {pod4(1), addr("10.1.1.1")}, "IPv6": {pod6(1), addr("fd01:1::1")}} {
+		t.Run(name, func(t *testing.T) {
+			listen(t, c.host, netip.AddrPortFrom(f.host, 53))
+			for _, rs := range []*policy.Ruleset{c.local(1, policy.Ingress, policy.Program{Rest: policy.List{Else: deny("ingress")}}), c.local(1, policy.Egress, tcp("egress", 53))} {
+				mustSync(t, c.Engine, rs)
+				conn, err := dial(t, c.pods[1], netip.AddrPortFrom(f.host, 53), 10*time.Second)
+				errtest.Must(t, err)
+				speaks(t, conn)
+			}
+			mustSync(t, c.Engine, c.local(1, policy.Egress, tcp("egress", 54)))
+			reaches(t, false, c.pods[1], f.host, 53)
+		})
+	}
 }
 
 func isTimeout(err error) bool {

@@ -237,10 +237,10 @@ func (t *translator) open(rs *policy.Ruleset, key programKey) *program {
 	return b.finish(key, rules, uses{})
 }
 
-// joins drops what conntrack would take for a new connection in the middle of one: an answer in one that was ended, as a policy forbids it
-// now, would make it anew from the other end.
+// joins drops what conntrack takes for a new connection in the middle of one: an answer in one that was ended, as a policy forbids it
+// now, would make it anew from the other end. What is not tracked, as of a DNS cache on the node, has no beginning: policies judge each packet.
 func joins(comment string) nft.Rule {
-	return nft.NewRule(comment, nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.JoinsTCP(), nft.Count(), nft.Do(nft.Drop))
+	return nft.NewRule(comment, nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.Opens.In(), nft.JoinsTCP(), nft.Count(), nft.Do(nft.Drop))
 }
 
 func (b *builder) finish(key programKey, rules []nft.Rule, u uses) *program {

@@ -249,6 +249,7 @@ const (
 	Invalid     State = 1 << 0
 	Established State = 1 << 1
 	Related     State = 1 << 2
+	Opens       State = 1 << 3 // IP_CT_NEW
 	Untracked   State = 1 << 6
 )
 
