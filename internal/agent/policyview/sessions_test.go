@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -94,6 +96,18 @@ func TestSessions(t *testing.T) {
 	d := diff(k.State, c, nil, seen)
 	d.Flows = nil
 	golden(t, "diff-sessions", d)
+
+	// A host endpoint alone denies what is no failsafe port, of which the node has fewer: that of SSH for some, and none of BGP.
+	k.HostEndpoints = nil
+	k.Host = hostRules(config.PolicyView{Nodename: "node1", Felix: api.FelixConfigurationSpec{FailsafeInboundHostPorts: &api.FailsafePorts{{Protocol: "tcp", Port: 22, Net: "192.0.2.0/24"}}}},
+		[]api.FelixConfiguration{
+			{Meta: api.Meta{Name: "node.node2"}, Spec: api.FelixConfigurationSpec{FailsafeOutboundHostPorts: &api.FailsafePorts{}}},
+			{Meta: api.Meta{Name: "default"}, Spec: api.FelixConfigurationSpec{FailsafeInboundHostPorts: &api.FailsafePorts{}, FailsafeOutboundHostPorts: &api.FailsafePorts{{Protocol: "tcp", Port: 6443}}}},
+		})
+	c, err = parsePolicies("test", []byte("kind: HostEndpoint\napiVersion: projectcalico.org/v3\nmetadata: {name: new}\nspec: {node: node1, interfaceName: eth0}"))
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(nil))
+	golden(t, "diff-new-host", diff(k.State, c, nil, seen))
 
 	d.Sessions, d.Unseen = nil, "no rights"
 	var text strings.Builder
