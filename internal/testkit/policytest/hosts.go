@@ -36,11 +36,19 @@ func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingre
 		a.tier.pass = a.tier.pass || stage == policy.Untranslated || stage == policy.Untracked
 		all = append(all, a)
 	}
-	allow := stage != policy.Terminal || slices.Equal(h.Spec.Profiles, []string{"projectcalico-default-allow"})
+	allow := stage != policy.Terminal || c.profilesAllow(h.Spec.Profiles)
 	if len(all) == 0 && stage != policy.Terminal {
 		return Decision{Allow: true, Rule: -1}
 	}
 	return decide(all, Decision{Allow: allow, Rule: -1})
+}
+
+// profilesAllow: profiles decide in their order. That of a namespace allows everything; one that does not exist denies everything.
+func (c *Cluster) profilesAllow(profiles []string) bool {
+	if len(profiles) == 0 {
+		return false
+	}
+	return profiles[0] == "projectcalico-default-allow" || slices.ContainsFunc(c.Namespaces, func(n api.Namespace) bool { return profiles[0] == "kns."+n.Name })
 }
 
 func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingress bool) bool {
@@ -63,9 +71,9 @@ func (g Generator) HostCluster() *Cluster {
 			Spec: api.CalicoHostEndpointSpec{Node: Node, InterfaceName: "*", ExpectedIPs: []string{"172.16.0.1", "fd01::1"}}})
 	}
 	for i := range c.HostEndpoints {
-		if g.chance(50) {
-			c.HostEndpoints[i].Spec.Profiles = []string{"projectcalico-default-allow"}
-		}
+		c.HostEndpoints[i].Spec.Profiles = several(g, 3, func() string {
+			return pick(g, "projectcalico-default-allow", "projectcalico-default-allow", "kns.ns-0", "kns.ns-3", "gone")
+		})
 	}
 	for i := range c.CalicoGlobalNetworkPolicies {
 		spec := &c.CalicoGlobalNetworkPolicies[i].Spec
