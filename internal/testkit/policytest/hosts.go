@@ -63,6 +63,31 @@ func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingres
 	return stage == policy.Terminal || stage == policy.Forwarded && spec.ApplyOnForward
 }
 
+// HostAllows says whether a packet passes the interfaces of Node, of which there is a host endpoint.
+func (c *Cluster) HostAllows(p Packet) bool {
+	h, from, to := c.HostEndpoint(), c.Place(p.From), c.Place(p.To)
+	judge := func(stage policy.Stage, ingress bool) bool { return c.JudgeHost(h, stage, ingress, p).Allow }
+	if from == Uplink || from == "" && to == Uplink {
+		if d := c.JudgeHost(h, policy.Untracked, from != "", p); !d.Allow || d.Kind != "" {
+			return d.Allow // what a rule allows is final
+		}
+	}
+	if from != "" && !judge(policy.Untranslated, true) {
+		return false
+	}
+	switch {
+	case from == Uplink && to == "":
+		return judge(policy.Terminal, true)
+	case from == Uplink:
+		return judge(policy.Forwarded, true)
+	case from == "" && to == Uplink:
+		return judge(policy.Terminal, false)
+	case to == Uplink:
+		return judge(policy.Forwarded, false)
+	}
+	return true
+}
+
 // HostCluster is a CalicoCluster in which policies count for a host endpoint of Node.
 func (g Generator) HostCluster() *Cluster {
 	c := g.CalicoCluster()

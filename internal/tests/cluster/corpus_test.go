@@ -57,7 +57,7 @@ func TestCorpus(t *testing.T) {
 	tried, path := 0, filepath.Join(t.TempDir(), "case.yaml")
 	for _, c := range cases {
 		text, ends := strings.Join(c.Manifests, "\n---\n"), p
-		if slices.ContainsFunc(ofHosts, func(word string) bool { return strings.Contains(text, word) }) {
+		if c.Hosts || slices.ContainsFunc(ofHosts, func(word string) bool { return strings.Contains(text, word) }) {
 			text += hostEndpoint(p, 0, "[projectcalico-default-allow]") + hostEndpoint(p, 1, "[projectcalico-default-allow]")
 		}
 		if strings.Contains(text, "name: kubernetes,") {

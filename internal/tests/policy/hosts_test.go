@@ -102,7 +102,7 @@ func TestHostPackets(t *testing.T) {
 		packets := onWire(c, withHost(c, g.CalicoPackets(c, perCluster)))
 		sent += len(packets)
 		for _, p := range packets {
-			if !hostAllows(c, p) {
+			if !c.HostAllows(p) {
 				lost++
 			}
 		}
@@ -155,7 +155,7 @@ func withHost(c *policytest.Cluster, all []policytest.Packet) []policytest.Packe
 
 func (n *node) tryHost(t *testing.T, c *policytest.Cluster, packets []policytest.Packet) (policytest.Packet, string) {
 	t.Helper()
-	passes := func(p policytest.Packet) bool { return c.Allowed(p, policytest.Node) && hostAllows(c, p) }
+	passes := func(p policytest.Packet) bool { return c.Allowed(p, policytest.Node) && c.HostAllows(p) }
 	numbers, came := make([]uint64, len(packets)), map[uint64]string{}
 	var expected []uint64
 	for i, p := range packets {
@@ -174,29 +174,4 @@ func (n *node) tryHost(t *testing.T, c *policytest.Cluster, packets []policytest
 		}
 	}
 	return policytest.Packet{}, ""
-}
-
-// hostAllows is what the reference says of the links that a packet passes.
-func hostAllows(c *policytest.Cluster, p policytest.Packet) bool {
-	h, from, to := c.HostEndpoint(), c.Place(p.From), c.Place(p.To)
-	judge := func(stage policy.Stage, ingress bool) bool { return c.JudgeHost(h, stage, ingress, p).Allow }
-	if from == policytest.Uplink || from == "" && to == policytest.Uplink {
-		if d := c.JudgeHost(h, policy.Untracked, from != "", p); !d.Allow || d.Kind != "" {
-			return d.Allow // what a rule allows is final
-		}
-	}
-	if from != "" && !judge(policy.Untranslated, true) {
-		return false
-	}
-	switch {
-	case from == policytest.Uplink && to == "":
-		return judge(policy.Terminal, true)
-	case from == policytest.Uplink:
-		return judge(policy.Forwarded, true)
-	case from == "" && to == policytest.Uplink:
-		return judge(policy.Terminal, false)
-	case to == policytest.Uplink:
-		return judge(policy.Forwarded, false)
-	}
-	return true
 }
