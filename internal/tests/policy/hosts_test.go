@@ -47,7 +47,11 @@ func TestHosts(t *testing.T) {
 
 func newHostView(c *policytest.Cluster) view {
 	state := c.State()
-	state.Node = policytest.Node
+	state.Node, state.Host = policytest.Node, policytest.Failsafes
+	state.Interfaces = map[string][]netip.Addr{policytest.Uplink: nil}
+	for _, a := range c.Nodes[0].Status.Addresses[1:] {
+		state.Interfaces[policytest.Uplink] = append(state.Interfaces[policytest.Uplink], netip.MustParseAddr(a.Address))
+	}
 	selection := policy.Select(state)
 	return view{c, state, selection.Compile(), policy.NewJudge(selection, state.Pods)}
 }
@@ -71,11 +75,14 @@ func (v view) host(stage policy.Stage, d policy.Direction, p policytest.Packet) 
 }
 
 func (v view) wrongHost(stage policy.Stage, d policy.Direction, p policytest.Packet) string {
-	h := v.HostEndpoint()
+	h, got := v.HostEndpoint(), v.host(stage, d, p)
+	if h == nil && !got.Allow {
+		return fmt.Sprintf("%s without a host endpoint, stage %d: %+v", d, stage, got)
+	}
 	if h == nil {
 		return ""
 	}
-	got, want := v.host(stage, d, p), v.JudgeHost(h, stage, d == policy.Ingress, p)
+	want := v.JudgeHost(h, stage, d == policy.Ingress, p)
 	id := by(want)
 	if id == (policy.ID{}) && !want.Allow {
 		id = policy.ID{Kind: policy.KindHostEndpoint, Name: h.Name}
@@ -90,7 +97,7 @@ func (v view) wrongHost(stage policy.Stage, d policy.Direction, p policytest.Pac
 }
 
 // hostClusters times perCluster packets go through a kernel.
-const hostClusters = 50
+const hostClusters = 80
 
 // What arrives is what the policies of pods and of the host endpoint let through: to and from the node, and by it.
 func TestHostPackets(t *testing.T) {
@@ -131,7 +138,8 @@ func (n *node) becomeHost(t *testing.T, c *policytest.Cluster) {
 	n.Forget(t)
 }
 
-// withHost are packets of which some are to or from the node in the place of a pod, without those for which a rig would choose a port.
+// withHost are packets of which some are to or from the node in the place of a pod, and these to or from a failsafe port, without those for which a rig
+// would choose a port. No two are of one connection.
 func withHost(c *policytest.Cluster, all []policytest.Packet) []policytest.Packet {
 	own := func(a netip.Addr) netip.Addr {
 		for _, text := range c.Nodes[0].Status.Addresses {
@@ -144,13 +152,31 @@ func withHost(c *policytest.Cluster, all []policytest.Packet) []policytest.Packe
 	for i := range all {
 		if p := &all[i]; i%3 == 0 && c.Place(p.From) == policytest.Uplink {
 			p.To = own(p.To)
+			toFailsafe(i, p, policytest.Failsafes.Inbound, policytest.Failsafes.Outbound)
 		} else if i%3 == 0 && c.Place(p.To) == policytest.Uplink {
 			p.From = own(p.From)
+			toFailsafe(i, p, policytest.Failsafes.Outbound, policytest.Failsafes.Inbound)
 		}
 	}
+	seen := map[policytest.Packet]bool{}
 	return slices.DeleteFunc(all, func(p policytest.Packet) bool {
-		return p.SourcePort == 0 && slices.Contains([]uint8{policytest.TCP, policytest.UDP, policytest.SCTP}, p.Protocol)
+		back := p
+		back.From, back.To, back.Port, back.SourcePort = p.To, p.From, p.SourcePort, p.Port
+		known := seen[p] || seen[back]
+		seen[p] = true
+		return known || p.SourcePort == 0 && slices.Contains([]uint8{policytest.TCP, policytest.UDP, policytest.SCTP}, p.Protocol)
 	})
+}
+
+// toFailsafe sends every second packet to a failsafe port of its protocol, and the others from one, as answers are sent.
+func toFailsafe(i int, p *policytest.Packet, to, from []policy.Failsafe) {
+	port, ports := &p.Port, to
+	if i%2 == 1 {
+		port, ports = &p.SourcePort, from
+	}
+	if at := slices.IndexFunc(ports, func(f policy.Failsafe) bool { return f.Protocol == p.Protocol }); at >= 0 {
+		*port = ports[at].Port
+	}
 }
 
 func (n *node) tryHost(t *testing.T, c *policytest.Cluster, packets []policytest.Packet) (policytest.Packet, string) {
