@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
@@ -42,7 +41,7 @@ Service is judged by the pods behind it: name one of these.
 
 diff says which connections between existing pods would be allowed or denied if the policies of the file were created or changed, or with
 -delete deleted, and which open connections of this node and its pods would be denied. The file may also have Tiers, NetworkSets,
-GlobalNetworkSets and HostEndpoints.
+GlobalNetworkSets, HostEndpoints and FelixConfigurations.
 
 `
 
@@ -192,11 +191,11 @@ func (c *command) diff(ctx context.Context) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.addHostRules(ctx, k, len(change.hosts) > 0); err != nil {
-		return nil, err
-	}
 	if err := change.read(k.tiers); err != nil {
 		return nil, fmt.Errorf("-f %s: %w", c.file, err)
+	}
+	if err := c.addHostRules(ctx, k, change); err != nil {
+		return nil, err
 	}
 	kernel, err := netlinkx.Open()
 	if err != nil {
@@ -205,7 +204,7 @@ func (c *command) diff(ctx context.Context) (answer, error) {
 	defer kernel.Close()
 	open, err := c.openFlows(kernel)
 	if err == nil {
-		err = k.addInterfaces(len(change.hosts) > 0)
+		err = k.addInterfaces(change.concernsHosts())
 	}
 	if err != nil {
 		d := diff(k.State, change, ports, nil)
@@ -251,32 +250,20 @@ func (c *command) fetch(ctx context.Context, what string, into api.ResourceList)
 	return nil
 }
 
-// addHostRules adds which ports policies of host endpoints do not close; more: there will be others.
-func (c *command) addHostRules(ctx context.Context, k *known, more bool) error {
-	if !more && !k.HasHosts() {
+// addHostRules adds which ports policies of host endpoints do not close, and what a change, if there is one, makes of them.
+func (c *command) addHostRules(ctx context.Context, k *known, to *change) error {
+	if !k.HasHosts() && (to == nil || !to.concernsHosts()) {
 		return nil
 	}
 	var found api.List[api.FelixConfiguration, *api.FelixConfiguration]
 	if err := c.fetch(ctx, "FelixConfigurations", &found); err != nil {
 		return err
 	}
-	k.Host = hostRules(c.settings, found.Items)
-	return nil
-}
-
-// hostRules are what the agent has, but for the addresses of nodes, between which tunnels pass.
-func hostRules(s config.PolicyView, found []api.FelixConfiguration) policy.HostRules {
-	spec := s.Felix
-	for _, name := range []string{"node." + s.Nodename, api.DefaultName} {
-		for i := range found {
-			if found[i].Name == name {
-				spec = spec.Over(found[i].Spec)
-			}
-		}
+	k.Host, _ = hostRules(c.settings, found.Items) // the agent names what is invalid
+	if to != nil {
+		to.readFelix(c.settings, found.Items)
 	}
-	felix, _ := desired.ParseFelix(spec, desired.Felix{}) // the agent names what is invalid
-	snapshot := desired.Snapshot{Felix: felix}
-	return snapshot.HostRules()
+	return nil
 }
 
 // declared reads the ports that pods declare, with a name or without.

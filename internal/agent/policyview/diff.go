@@ -75,7 +75,7 @@ func parsePolicies(name string, data []byte) (*change, error) {
 			return nil, fmt.Errorf("%s, document %d: %w", name, i+1, err)
 		}
 	}
-	if len(c.view.Policies(nil))+len(c.view.Staged.Policies(nil))+countThings(&c.view.Calico) == 0 {
+	if len(c.view.Policies(nil))+len(c.view.Staged.Policies(nil))+countThings(&c.view.Calico)+len(c.felix) == 0 {
 		return nil, fmt.Errorf("%s has no policy: it must have %s", name, kindsText)
 	}
 	return &c, nil
@@ -152,6 +152,7 @@ func (c *change) reads(kind string) func([]byte) (api.Resource, error) {
 		calicoStored + " NetworkSet":                             into(&v.Calico.NetworkSets),
 		calicoStored + " GlobalNetworkSet":                       into(&v.Calico.GlobalNetworkSets),
 		calicoStored + " HostEndpoint":                           into(&v.Calico.HostEndpoints),
+		calicoStored + " FelixConfiguration":                     into(&c.felix),
 	}[kind]
 }
 
@@ -160,7 +161,7 @@ const (
 	calicoClients = "projectcalico.org/v3"
 	calicoStored  = "crd.projectcalico.org/v1"
 	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or crd.projectcalico.org/v1 NetworkPolicy, " +
-		"GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy, StagedKubernetesNetworkPolicy, Tier, NetworkSet, GlobalNetworkSet or HostEndpoint"
+		"GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy, StagedKubernetesNetworkPolicy, Tier, NetworkSet, GlobalNetworkSet, HostEndpoint or FelixConfiguration"
 )
 
 // into reads an object into a list; one of a namespace is in default unless it says another.

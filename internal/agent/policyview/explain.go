@@ -87,7 +87,7 @@ func (c *command) explain(ctx context.Context) (answer, error) {
 	if err := k.addInterfaces(false); err != nil {
 		return nil, err
 	}
-	if err := c.addHostRules(ctx, k, false); err != nil {
+	if err := c.addHostRules(ctx, k, nil); err != nil {
 		return nil, err
 	}
 	compiled := policy.Compile(k.State)

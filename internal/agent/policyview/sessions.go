@@ -100,6 +100,10 @@ func (o *openFlows) denied(c *policy.Compiled, f *netlinkx.Flow, e ends, pods ma
 		s.By, s.Ends = by, true
 		return s, true
 	}
+	if c.HostRules.DropFromPods && e.pods[f.Client] && e.own[f.Server] {
+		s.By = "FelixConfiguration's defaultEndpointToHostAction"
+		return s, true
+	}
 	here := func(a netip.Addr) bool { return e.own[a] || e.pods[a] }
 	far := f.Server
 	if here(far) {

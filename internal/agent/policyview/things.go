@@ -4,6 +4,9 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -15,6 +18,9 @@ type things struct {
 	wasTier   map[string]bool        // of these, which there are
 	sets      []policy.NetworkSet
 	hosts     []policy.HostEndpoint
+	felix     []*api.FelixConfiguration
+	rules     *policy.HostRules // what will hold with these; nil: what holds now
+	felixSaid []string
 }
 
 func countThings(v *cluster.CalicoView) int {
@@ -94,5 +100,42 @@ func (c *change) overThings(s policy.State) (after policy.State, said []string) 
 	for _, h := range c.hosts {
 		said = append(said, policy.KindHostEndpoint+" "+h.Name+": "+put(&after.HostEndpoints, h, c.deletes, func(o policy.HostEndpoint) bool { return o.Name == h.Name }))
 	}
-	return after, said
+	if c.rules != nil {
+		after.Host = *c.rules
+	}
+	return after, append(said, c.felixSaid...)
+}
+
+// concernsHosts reports that the change is about host endpoints, or what their policies leave open.
+func (c *change) concernsHosts() bool { return len(c.hosts)+len(c.felix) > 0 }
+
+// readFelix reads what will hold on a node with the file's FelixConfigurations. found are the cluster's, which it changes.
+func (c *change) readFelix(s config.PolicyView, found []api.FelixConfiguration) {
+	for _, o := range c.felix {
+		what := put(&found, *o, c.deletes, func(f api.FelixConfiguration) bool { return f.Name == o.Name })
+		c.felixSaid = append(c.felixSaid, "FelixConfiguration "+o.Name+": "+what)
+	}
+	if len(c.felix) == 0 {
+		return
+	}
+	rules, problems := hostRules(s, found)
+	c.rules = &rules
+	for _, problem := range problems {
+		c.problems = append(c.problems, problem.Error())
+	}
+}
+
+// hostRules are what the agent has, but for the addresses of nodes, between which tunnels pass.
+func hostRules(s config.PolicyView, found []api.FelixConfiguration) (rules policy.HostRules, problems []error) {
+	spec := s.Felix
+	for _, name := range []string{"node." + s.Nodename, api.DefaultName} {
+		for i := range found {
+			if found[i].Name == name {
+				spec = spec.Over(found[i].Spec)
+			}
+		}
+	}
+	felix, problems := desired.ParseFelix(spec, desired.Felix{})
+	snapshot := desired.Snapshot{Felix: felix}
+	return snapshot.HostRules(), problems
 }
