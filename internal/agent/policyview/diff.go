@@ -133,8 +133,35 @@ func (c *change) parse(data []byte) error {
 	o, err := read(data)
 	if err == nil && m.APIVersion == calicoClients {
 		c.clients[o] = true
+		inferTypes(o)
 	}
 	return err
+}
+
+// inferTypes gives a policy that Calico's clients would write the types that they derive from its rules.
+func inferTypes(o api.Resource) {
+	var spec *api.CalicoPolicySpec
+	switch o := o.(type) {
+	case *api.CalicoNetworkPolicy:
+		spec = &o.Spec.CalicoPolicySpec
+	case *api.CalicoGlobalNetworkPolicy:
+		spec = &o.Spec.CalicoPolicySpec
+	case *api.CalicoStagedNetworkPolicy:
+		spec = &o.Spec.CalicoPolicySpec
+	case *api.CalicoStagedGlobalNetworkPolicy:
+		spec = &o.Spec.CalicoPolicySpec
+	default:
+		return
+	}
+	switch {
+	case len(spec.Types) > 0:
+	case len(spec.Egress) == 0:
+		spec.Types = []string{api.PolicyTypeIngress}
+	case len(spec.Ingress) == 0:
+		spec.Types = []string{api.PolicyTypeEgress}
+	default:
+		spec.Types = []string{api.PolicyTypeIngress, api.PolicyTypeEgress}
+	}
 }
 
 // reads is what reads objects of a kind into the view; nil: nothing does.

@@ -1,9 +1,11 @@
 package policyview
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/policy"
@@ -101,6 +103,25 @@ func TestDiffByNamesOfClients(t *testing.T) {
 		d := diffOf(t, "kind: NetworkPolicy\napiVersion: "+version+"\nmetadata: {name: web, namespace: shop}\nspec: {types: [Ingress], ingress: [{action: Deny}]}", false, &s, nil)
 		if d.Policies[0] != want || len(d.Flows) > 0 != (version == "projectcalico.org/v3") {
 			t.Errorf("%s: %+v", version, d)
+		}
+	}
+}
+
+// Calico's clients derive types from the rules, kubectl does not: what is stored without types is for both directions.
+func TestDiffByTypesOfClients(t *testing.T) {
+	s := shop(t).State
+	s.Policies = nil
+	for _, c := range []struct{ version, kind, rules, want string }{
+		{"projectcalico.org/v3", "NetworkPolicy", "ingress: [{action: Deny}]", "ingress"},
+		{"projectcalico.org/v3", "GlobalNetworkPolicy", "egress: [{action: Deny}]", "egress"},
+		{"projectcalico.org/v3", "StagedNetworkPolicy", "selector: all()", "ingress"},
+		{"projectcalico.org/v3", "StagedGlobalNetworkPolicy", "egress: [{action: Deny}], ingress: [{action: Allow}]", "egress"},
+		{"projectcalico.org/v3", "NetworkPolicy", "types: [Egress], ingress: [{action: Allow}]", "egress"},
+		{"crd.projectcalico.org/v1", "NetworkPolicy", "ingress: [{action: Allow}]", "egress"},
+	} {
+		d := diffOf(t, fmt.Sprintf("{kind: %s, apiVersion: %s, metadata: {name: web, namespace: shop}, spec: {%s}}", c.kind, c.version, c.rules), false, &s, nil)
+		if len(d.Flows) == 0 || slices.ContainsFunc(d.Flows, func(f Flow) bool { return !strings.HasPrefix(f.By, c.want+" ") }) || (len(d.Problems) > 0) != (c.version != calicoClients) {
+			t.Errorf("%+v: %+v", c, d)
 		}
 	}
 }
