@@ -90,7 +90,7 @@ var supported = map[string]struct {
 		"node":          does(""),
 		"interfaceName": does("`*`: all but loopback, links of pods, and links with a HostEndpoint of their own"),
 		"expectedIPs":   does("without interfaceName: the interface that has one of them"),
-		"profiles":      does("`projectcalico-default-allow` allows what no policy decides; any other denies it, as none does, and is named"),
+		"profiles":      does("`projectcalico-default-allow`, and `kns.NAMESPACE` of a namespace that is there, allow what no policy decides; any other as the first denies it, as none does, and is named. No labels come from it"),
 		"ports":         does("in Calico's policies"),
 	}},
 	"CalicoEndpointPort":                      {"ports[] of HostEndpoint", map[string]support{"name": does(""), "protocol": does(""), "port": does("")}},

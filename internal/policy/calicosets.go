@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
@@ -23,20 +24,32 @@ func networkSet(m *api.Meta, texts []string) (NetworkSet, []string) {
 	return NetworkSet{Namespace: m.Namespace, Name: m.Name, Labels: names.Labels(m), Nets: nets}, r.problems
 }
 
-// ProfileAllows is the one Profile that is there without an object: what no policy decides is allowed.
-const ProfileAllows = "projectcalico-default-allow"
+// ProfileAllows is the one Profile that is there without an object: what no policy decides is allowed. profileOfNamespace begins the name of that of a
+// namespace, which allows the same.
+const (
+	ProfileAllows      = "projectcalico-default-allow"
+	profileOfNamespace = "kns."
+)
 
 // mostInterface is how long a name of an interface may be.
 const mostInterface = 15
 
-// FromCalicoHostEndpoint converts a HostEndpoint, with what is wrong with it: addresses and ports that cannot be read are left out. A profile that is
-// not known decides nothing for those after it, either: what no policy decides is denied then, as it is without any.
+// FromCalicoHostEndpoint converts a HostEndpoint, with what is wrong with it: addresses and ports that cannot be read are left out. After a profile that
+// is not known none counts, as to Felix: what no policy decides is denied then, as it is without any. So it is with profiles of service accounts, which
+// decide nothing themselves.
 func FromCalicoHostEndpoint(h *api.CalicoHostEndpoint) (HostEndpoint, []string) {
 	r := &reader{}
 	to := HostEndpoint{Name: h.Name, Labels: names.Labels(&h.Meta), Node: h.Spec.Node, Interface: h.Spec.InterfaceName}
 	if len(h.Spec.Profiles) > 0 {
-		to.Allows = h.Spec.Profiles[0] == ProfileAllows || r.problem("spec.profiles[0]", h.Spec.Profiles[0],
-			"is not known, so that what no policy decides is denied: use "+ProfileAllows+", or a GlobalNetworkPolicy")
+		first := h.Spec.Profiles[0]
+		switch namespace, found := strings.CutPrefix(first, profileOfNamespace); {
+		case first == ProfileAllows:
+			to.Allows = true
+		case found && namespace != "":
+			to.AllowsWith = namespace
+		default:
+			r.problem("spec.profiles[0]", first, "is not known, so that what no policy decides is denied: use "+ProfileAllows+", or a GlobalNetworkPolicy")
+		}
 	}
 	if len(to.Interface) > mostInterface {
 		r.problem("spec.interfaceName", to.Interface, "is no name of an interface, so that the endpoint is an address in rules alone: give up to 15 characters, or *")

@@ -124,6 +124,11 @@ func (id ID) bare() string {
 	return strings.TrimPrefix(id.Name, TierDefault.Name+".")
 }
 
+// IsStoredAs reports that both name one policy: releases of Calico store names of the default tier with a prefix, or without.
+func (id ID) IsStoredAs(other ID) bool {
+	return id.Kind == other.Kind && id.Namespace == other.Namespace && id.bare() == other.bare()
+}
+
 // peersNames are the names of peers' ports in rules that count for local pods or host endpoints; true: of rules for pods of one namespace, so that it matters where a
 // number is declared.
 func (c *compiler) peersNames(policies []int) map[string]bool {

@@ -145,7 +145,7 @@ func (s *Selection) ofHosts() map[string]ofHost {
 	found := map[string]ofHost{}
 	d := s.state.directory()
 	for link, h := range s.state.hostLinks() {
-		x, host := d.host(h), ofHost{HostEndpoint: h}
+		x, host := d.host(h), ofHost{HostEndpoint: s.state.profiled(h)}
 		for i, p := range s.policies {
 			if !p.selectsHost(&x) {
 				continue
@@ -161,6 +161,16 @@ func (s *Selection) ofHosts() map[string]ofHost {
 		found[link] = host
 	}
 	return found
+}
+
+// profiled is a host endpoint that Allows if its profiles do.
+func (state State) profiled(h *HostEndpoint) *HostEndpoint {
+	if _, there := state.Namespaces[h.AllowsWith]; !there || h.AllowsWith == "" {
+		return h
+	}
+	allowing := *h
+	allowing.Allows = true
+	return &allowing
 }
 
 // OfHosts are the policies of the host endpoints of this node, by link, stage and direction, in the order of evaluation.

@@ -35,6 +35,7 @@ func TestLinksOfHostEndpoints(t *testing.T) {
 	}
 }
 
+// What no policy decides the first profile does: that of a namespace while there is this namespace.
 func TestProfilesOfHostEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		spec     api.CalicoHostEndpointSpec
@@ -45,11 +46,19 @@ func TestProfilesOfHostEndpoints(t *testing.T) {
 		{api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "*"}, false, "n", nil},
 		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"projectcalico-default-allow", "x"}}, true, "n", nil},
 		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"x", "projectcalico-default-allow"}}, false, "n", []string{`spec.profiles[0] "x"`}},
+		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"kns.there"}}, true, "n", nil},
+		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"kns.gone", "projectcalico-default-allow"}}, false, "n", nil},
+		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"kns."}}, false, "n", []string{`spec.profiles[0] "kns."`}},
+		{api.CalicoHostEndpointSpec{Node: "n", Profiles: []string{"ksa.there.default", "kns.there"}}, false, "n", []string{`spec.profiles[0] "ksa.there.default"`}},
 		{api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "abcdefghijklmnop"}, false, "", []string{`spec.interfaceName "abcdefghijklmnop" 15`}},
 	} {
 		h, problems := FromCalicoHostEndpoint(&api.CalicoHostEndpoint{Spec: c.spec})
-		if h.Allows != c.allows || h.Node != c.node || !slices.EqualFunc(problems, c.problems, errtest.Has) {
-			t.Errorf("%+v: %+v, %q", c.spec, h, problems)
+		node := h.Node
+		h.Node, h.Interface = "n", "eth0"
+		compiled := Compile(State{Node: "n", HostEndpoints: []HostEndpoint{h}, Namespaces: map[string]map[string]string{"there": {}, "": {}}})
+		allows := compiled.DecideHost("eth0", Terminal, Ingress, netip.Addr{}, netip.Addr{}, Packet{Protocol: TCP, Port: 1}).Allow
+		if allows != c.allows || node != c.node || !slices.EqualFunc(problems, c.problems, errtest.Has) {
+			t.Errorf("%+v: %+v, allows %v, %q", c.spec, h, allows, problems)
 		}
 	}
 }

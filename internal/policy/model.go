@@ -259,8 +259,9 @@ type HostEndpoint struct {
 	Ports     []NamedPort
 	// Node is where it is a subject. Interface is a link, AllInterfaces, or empty: then it is that with one of the Addresses.
 	Node, Interface string
-	// Allows: its profiles allow what no policy decides.
-	Allows bool
+	// Allows: its profiles allow what no policy decides. AllowsWith is the namespace whose profile does so as long as there is one; empty: none.
+	Allows     bool
+	AllowsWith string
 }
 
 // ServiceEndpoint is an endpoint of a Service at one of its ports. Without a protocol it has an address only, which counts for ingress.

@@ -88,6 +88,10 @@ func TestHostEndpoint(t *testing.T) {
 	eventually(t, soon, "without a policy", state(false, false, false))
 	errtest.Must(t, n.request(t, "PATCH", calicoPath+"hostendpoints/"+n.name, `{"spec":{"profiles":["projectcalico-default-allow"]}}`))
 	eventually(t, soon, "with a profile", state(true, true, true))
+	errtest.Must(t, n.request(t, "PATCH", calicoPath+"hostendpoints/"+n.name, `{"spec":{"profiles":["kns.gone"]}}`))
+	eventually(t, soon, "with the profile of a namespace that is not there", state(false, false, false))
+	errtest.Must(t, n.request(t, "PATCH", calicoPath+"hostendpoints/"+n.name, `{"spec":{"profiles":["kns.default"]}}`))
+	eventually(t, soon, "with the profile of a namespace", state(true, true, true))
 	errtest.Must(t, n.request(t, "PATCH", calicoPath+"hostendpoints/"+n.name, `{"spec":{"profiles":["other"]}}`))
 	eventually(t, soon, "with a profile that is not known", state(false, false, false))
 	if id := (policy.ID{Kind: "HostEndpoint", Name: n.name}); len(w.Seen().Invalid[id]) != 1 {

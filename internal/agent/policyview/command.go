@@ -40,7 +40,8 @@ or an address; PORT is a number, or the name of a port of the pod TO; PROTOCOL i
 Service is judged by the pods behind it: name one of these.
 
 diff says which connections between existing pods would be allowed or denied if the policies of the file were created or changed, or with
--delete deleted, and which open connections of this node and its pods would be denied.
+-delete deleted, and which open connections of this node and its pods would be denied. The file may also have Tiers, NetworkSets,
+GlobalNetworkSets, HostEndpoints and FelixConfigurations.
 
 `
 
@@ -95,8 +96,8 @@ func (c *command) parse(name string, args []string, w io.Writer) (format string,
 	flags.StringVar(&c.settings.Nodename, "node", c.settings.Nodename, "`name` of this node; from NODENAME")
 	flags.StringVar(&c.settings.Kubeconfig, "kubeconfig", c.settings.Kubeconfig, "kubeconfig `file`; empty means the pod's own service account; from KUBECONFIG")
 	if strings.HasSuffix(name, "diff") {
-		flags.StringVar(&c.file, "f", "", "`file` with policies, also staged ones, which are judged as if they were enforced; - is standard input")
-		flags.BoolVar(&c.deletes, "delete", false, "the policies of the file are deleted, not written")
+		flags.StringVar(&c.file, "f", "", "`file` with policies, also staged ones, which are judged as if they were enforced, and what they are about; - is standard input")
+		flags.BoolVar(&c.deletes, "delete", false, "the objects of the file are deleted, not written")
 	}
 	for {
 		if err := flags.Parse(args); err != nil {
@@ -148,7 +149,7 @@ func (c *command) list(ctx context.Context) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := k.addInterfaces(); err != nil {
+	if err := k.addInterfaces(false); err != nil {
 		return nil, err
 	}
 	compiled := policy.Compile(k.State)
@@ -193,6 +194,9 @@ func (c *command) diff(ctx context.Context) (answer, error) {
 	if err := change.read(k.tiers); err != nil {
 		return nil, fmt.Errorf("-f %s: %w", c.file, err)
 	}
+	if err := c.addHostRules(ctx, k, change); err != nil {
+		return nil, err
+	}
 	kernel, err := netlinkx.Open()
 	if err != nil {
 		return nil, err
@@ -200,7 +204,7 @@ func (c *command) diff(ctx context.Context) (answer, error) {
 	defer kernel.Close()
 	open, err := c.openFlows(kernel)
 	if err == nil {
-		err = k.addInterfaces()
+		err = k.addInterfaces(change.concernsHosts())
 	}
 	if err != nil {
 		d := diff(k.State, change, ports, nil)
@@ -229,20 +233,44 @@ func readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// declared reads the ports that pods declare, with a name or without.
-func (c *command) declared(ctx context.Context) (map[policy.PodKey][]port, error) {
+// fetch lists objects.
+func (c *command) fetch(ctx context.Context, what string, into api.ResourceList) error {
 	cfg, err := cluster.Connect(c.settings.Kubeconfig, "tortie-node-policy")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	store, err := cluster.OpenStore(cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer store.Close()
+	if err := store.List(ctx, into, datastore.ListOptions{}); err != nil {
+		return fmt.Errorf("list %s: %w", what, err)
+	}
+	return nil
+}
+
+// addHostRules adds which ports policies of host endpoints do not close, and what a change, if there is one, makes of them.
+func (c *command) addHostRules(ctx context.Context, k *known, to *change) error {
+	if !k.HasHosts() && (to == nil || !to.concernsHosts()) {
+		return nil
+	}
+	var found api.List[api.FelixConfiguration, *api.FelixConfiguration]
+	if err := c.fetch(ctx, "FelixConfigurations", &found); err != nil {
+		return err
+	}
+	k.Host, _ = hostRules(c.settings, found.Items) // the agent names what is invalid
+	if to != nil {
+		to.readFelix(c.settings, found.Items)
+	}
+	return nil
+}
+
+// declared reads the ports that pods declare, with a name or without.
+func (c *command) declared(ctx context.Context) (map[policy.PodKey][]port, error) {
 	var pods api.List[api.Pod, *api.Pod]
-	if err := store.List(ctx, &pods, datastore.ListOptions{}); err != nil {
-		return nil, fmt.Errorf("list pods: %w", err)
+	if err := c.fetch(ctx, "pods", &pods); err != nil {
+		return nil, err
 	}
 	all := make(map[policy.PodKey][]port, len(pods.Items))
 	for i := range pods.Items {

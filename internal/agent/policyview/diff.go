@@ -55,24 +55,27 @@ type Flow struct {
 
 // change is a file of policies that are written over the known ones, or deleted.
 type change struct {
-	view     cluster.PolicyView // the file's objects
-	policies []policy.Policy    // what these say: see read
-	staged   []policy.Staged    // likewise
-	said     []string           // of staged policies that try nothing out
-	about    map[policy.ID]bool // policies that are written or deleted: see over
+	view     cluster.PolicyView    // the file's objects
+	policies []policy.Policy       // what these say: see read
+	staged   []policy.Staged       // likewise
+	things                         // likewise
+	said     []string              // of staged policies that try nothing out
+	clients  map[api.Resource]bool // as Calico's clients show them: their names may lack the prefix under which they are stored
+	unstored map[policy.ID]bool    // of these
+	about    map[policy.ID]bool    // policies that are written or deleted: see over
 	problems []string
 	deletes  bool
 }
 
 // parsePolicies reads a file of policies, as YAML documents, JSON, or Lists.
 func parsePolicies(name string, data []byte) (*change, error) {
-	var c change
+	c := change{clients: map[api.Resource]bool{}, unstored: map[policy.ID]bool{}}
 	for i, document := range documents(string(data)) {
 		if err := c.parse([]byte(document)); err != nil {
 			return nil, fmt.Errorf("%s, document %d: %w", name, i+1, err)
 		}
 	}
-	if len(c.view.Policies(nil))+len(c.view.Staged.Policies(nil)) == 0 {
+	if len(c.view.Policies(nil))+len(c.view.Staged.Policies(nil))+countThings(&c.view.Calico)+len(c.felix) == 0 {
 		return nil, fmt.Errorf("%s has no policy: it must have %s", name, kindsText)
 	}
 	return &c, nil
@@ -120,69 +123,117 @@ func (c *change) parse(data []byte) error {
 	if m.Items != nil {
 		return nil
 	}
-	v, calico := &c.view, (*api.CalicoNetworkPolicy)(nil).ResourceType().APIVersion()
-	if m.APIVersion == calicoClients {
-		m.APIVersion = calico
-	}
-	switch m.APIVersion + " " + m.Kind {
-	case " ": // comments alone
+	if m.APIVersion == "" && m.Kind == "" { // comments alone
 		return nil
-	case "networking.k8s.io/v1 NetworkPolicy":
-		return parse(data, &v.NetworkPolicies)
-	case "policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy":
-		return parse(data, &v.ClusterNetworkPolicies)
-	case calico + " NetworkPolicy":
-		return parse(data, &v.Calico.NetworkPolicies)
-	case calico + " GlobalNetworkPolicy":
-		return parse(data, &v.Calico.GlobalNetworkPolicies)
-	case calico + " StagedNetworkPolicy":
-		return parse(data, &v.Staged.NetworkPolicies)
-	case calico + " StagedGlobalNetworkPolicy":
-		return parse(data, &v.Staged.GlobalNetworkPolicies)
-	case calico + " StagedKubernetesNetworkPolicy":
-		return parse(data, &v.Staged.KubernetesNetworkPolicies)
 	}
-	return fmt.Errorf("apiVersion %q, kind %q: must be %s", m.APIVersion, m.Kind, kindsText)
+	read := c.reads(strings.Replace(m.APIVersion, calicoClients, calicoStored, 1) + " " + m.Kind)
+	if read == nil {
+		return fmt.Errorf("apiVersion %q, kind %q: must be %s", m.APIVersion, m.Kind, kindsText)
+	}
+	o, err := read(data)
+	if err == nil && m.APIVersion == calicoClients {
+		c.clients[o] = true
+		inferTypes(o)
+	}
+	return err
+}
+
+// inferTypes gives a policy that Calico's clients would write the types that they derive from its rules.
+func inferTypes(o api.Resource) {
+	var spec *api.CalicoPolicySpec
+	switch o := o.(type) {
+	case *api.CalicoNetworkPolicy:
+		spec = &o.Spec.CalicoPolicySpec
+	case *api.CalicoGlobalNetworkPolicy:
+		spec = &o.Spec.CalicoPolicySpec
+	case *api.CalicoStagedNetworkPolicy:
+		spec = &o.Spec.CalicoPolicySpec
+	case *api.CalicoStagedGlobalNetworkPolicy:
+		spec = &o.Spec.CalicoPolicySpec
+	default:
+		return
+	}
+	switch {
+	case len(spec.Types) > 0:
+	case len(spec.Egress) == 0:
+		spec.Types = []string{api.PolicyTypeIngress}
+	case len(spec.Ingress) == 0:
+		spec.Types = []string{api.PolicyTypeEgress}
+	default:
+		spec.Types = []string{api.PolicyTypeIngress, api.PolicyTypeEgress}
+	}
+}
+
+// reads is what reads objects of a kind into the view; nil: nothing does.
+func (c *change) reads(kind string) func([]byte) (api.Resource, error) {
+	v := &c.view
+	return map[string]func([]byte) (api.Resource, error){
+		"networking.k8s.io/v1 NetworkPolicy":                     into(&v.NetworkPolicies),
+		"policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy": into(&v.ClusterNetworkPolicies),
+		calicoStored + " NetworkPolicy":                          into(&v.Calico.NetworkPolicies),
+		calicoStored + " GlobalNetworkPolicy":                    into(&v.Calico.GlobalNetworkPolicies),
+		calicoStored + " StagedNetworkPolicy":                    into(&v.Staged.NetworkPolicies),
+		calicoStored + " StagedGlobalNetworkPolicy":              into(&v.Staged.GlobalNetworkPolicies),
+		calicoStored + " StagedKubernetesNetworkPolicy":          into(&v.Staged.KubernetesNetworkPolicies),
+		calicoStored + " Tier":                                   into(&v.Calico.Tiers),
+		calicoStored + " NetworkSet":                             into(&v.Calico.NetworkSets),
+		calicoStored + " GlobalNetworkSet":                       into(&v.Calico.GlobalNetworkSets),
+		calicoStored + " HostEndpoint":                           into(&v.Calico.HostEndpoints),
+		calicoStored + " FelixConfiguration":                     into(&c.felix),
+	}[kind]
 }
 
 const (
 	// calicoClients is the apiVersion that Calico's own clients give to the same objects.
 	calicoClients = "projectcalico.org/v3"
+	calicoStored  = "crd.projectcalico.org/v1"
 	kindsText     = "networking.k8s.io/v1 NetworkPolicy, policy.networking.k8s.io/v1alpha2 ClusterNetworkPolicy, or crd.projectcalico.org/v1 NetworkPolicy, " +
-		"GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy or StagedKubernetesNetworkPolicy"
+		"GlobalNetworkPolicy, StagedNetworkPolicy, StagedGlobalNetworkPolicy, StagedKubernetesNetworkPolicy, Tier, NetworkSet, GlobalNetworkSet, HostEndpoint or FelixConfiguration"
 )
 
-// parse reads an object; one of a namespace is in default unless it says another.
-func parse[T any](data []byte, into *[]*T) error {
-	o := new(T)
-	if err := yaml.Unmarshal(data, o); err != nil {
-		return err
+// into reads an object into a list; one of a namespace is in default unless it says another.
+func into[T any](list *[]*T) func(data []byte) (api.Resource, error) {
+	return func(data []byte) (api.Resource, error) {
+		o := new(T)
+		if err := yaml.Unmarshal(data, o); err != nil {
+			return nil, err
+		}
+		of := any(o).(api.Resource)
+		m := of.GetMeta()
+		if m.Name == "" {
+			return nil, fmt.Errorf("metadata.name is empty: name the %s", of.ResourceType().Kind)
+		}
+		if of.ResourceType().Namespaced {
+			m.Namespace = cmp.Or(m.Namespace, "default")
+		}
+		*list = append(*list, o)
+		return of, nil
 	}
-	of := any(o).(api.Resource)
-	m := of.GetMeta()
-	if m.Name == "" {
-		return fmt.Errorf("metadata.name is empty: name the %s", of.ResourceType().Kind)
-	}
-	if of.ResourceType().Namespaced {
-		m.Namespace = cmp.Or(m.Namespace, "default")
-	}
-	*into = append(*into, o)
-	return nil
 }
 
 // read converts the file's objects; tiers are the cluster's.
 func (c *change) read(tiers map[string]policy.Tier) error {
+	c.readThings(tiers)
+	if c.tiers != nil && !c.deletes {
+		tiers = c.tiers
+	}
 	for _, o := range c.view.Policies(tiers) {
 		p, err := o.Read()
 		if err != nil {
 			return fmt.Errorf("%s: %w", o.ID, err)
 		}
-		for _, problem := range p.Problems {
-			c.problems = append(c.problems, fmt.Sprintf("%s: %s", p.ID, problem))
-		}
+		c.invalid(p.ID, p.Problems)
 		c.policies = append(c.policies, p)
+		c.unstored[p.ID] = c.clients[o.Resource]
 	}
 	return c.readStaged(tiers)
+}
+
+// invalid adds the problems of an object.
+func (c *change) invalid(id policy.ID, problems []string) {
+	for _, problem := range problems {
+		c.problems = append(c.problems, fmt.Sprintf("%s: %s", id, problem))
+	}
 }
 
 // readStaged converts staged policies, which are judged as if they were enforced.
@@ -199,35 +250,61 @@ func (c *change) readStaged(tiers map[string]policy.Tier) (err error) {
 		default:
 			c.staged = append(c.staged, s)
 		}
-		for _, problem := range s.Problems {
-			c.problems = append(c.problems, fmt.Sprintf("%s: %s", s.By, problem))
-		}
+		c.invalid(s.By, s.Problems)
 	})
 	return err
 }
 
-// over returns the state with the policies in the place of those of the same name, or added, or without these, and says which they are.
+// over returns the state with the file's objects in the place of those of the same name, or added, or without these, and says which they are.
 func (c *change) over(s policy.State) (after policy.State, said []string) {
-	after = s
+	after, said = c.overThings(s)
 	after.Policies = slices.Clone(s.Policies)
 	c.about = map[policy.ID]bool{}
 	for _, p := range c.policies {
-		at := slices.IndexFunc(after.Policies, func(o policy.Policy) bool { return o.ID == p.ID })
-		what := "changed"
-		switch {
-		case c.deletes && at < 0:
-			what = "not there"
-		case c.deletes:
-			what, after.Policies = "deleted", slices.Delete(after.Policies, at, at+1)
-		case at < 0:
-			what, after.Policies = "new", append(after.Policies, p)
-		default:
-			after.Policies[at] = p
+		id := c.stored(after.Policies, p.ID)
+		p.ID = id
+		said = append(said, id.String()+": "+put(&after.Policies, p, c.deletes, func(o policy.Policy) bool { return o.ID == id }))
+		c.about[id] = true
+	}
+	if c.tiers != nil {
+		for i := range after.Policies {
+			after.Policies[i] = after.Policies[i].In(c.tiers)
 		}
-		said = append(said, p.ID.String()+": "+what)
-		c.about[p.ID] = true
+	}
+	if c.movesAll() {
+		for _, p := range slices.Concat(s.Policies, after.Policies) {
+			c.about[p.ID] = c.about[p.ID] || p.Subject.Calico
+		}
 	}
 	return c.overStaged(after, said)
+}
+
+// stored is the name under which a policy is stored, which for one that Calico's clients show may have a prefix.
+func (c *change) stored(policies []policy.Policy, id policy.ID) policy.ID {
+	same := func(o policy.Policy) bool { return o.ID == id }
+	if c.unstored[id] && !slices.ContainsFunc(policies, same) {
+		if at := slices.IndexFunc(policies, func(o policy.Policy) bool { return o.ID.IsStoredAs(id) }); at >= 0 {
+			return policies[at].ID
+		}
+	}
+	return id
+}
+
+// put puts an object in the place of the one that is the same, or removes that, and says which.
+func put[T any](all *[]T, o T, deletes bool, same func(T) bool) (what string) {
+	at := slices.IndexFunc(*all, same)
+	switch {
+	case deletes && at < 0:
+		return "not there"
+	case deletes:
+		*all = slices.Delete(*all, at, at+1)
+		return "deleted"
+	case at < 0:
+		*all = append(*all, o)
+		return "new"
+	}
+	(*all)[at] = o
+	return "changed"
 }
 
 func (c *change) overStaged(s policy.State, said []string) (policy.State, []string) {

@@ -88,7 +88,10 @@ func (c *command) explain(ctx context.Context) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := k.addInterfaces(); err != nil {
+	if err := k.addInterfaces(false); err != nil {
+		return nil, err
+	}
+	if err := c.addHostRules(ctx, k, nil); err != nil {
 		return nil, err
 	}
 	compiled := policy.Compile(k.State)
@@ -234,11 +237,7 @@ func (k *known) hostNotes(asked connection, compiled *policy.Compiled, own map[n
 		if !denied {
 			continue
 		}
-		rest := ""
-		if p.Stage != policy.Forwarded {
-			rest = "; failsafe ports pass all the same"
-		}
-		notes = append(notes, fmt.Sprintf("Host endpoint %s denies it at interface %s, where it is %s: %s%s", compiled.Hosts[link].Name, link, p.text, by, rest))
+		notes = append(notes, fmt.Sprintf("Host endpoint %s denies it at interface %s, where it is %s: %s", compiled.Hosts[link].Name, link, p.text, by))
 	}
 	return notes
 }
@@ -257,7 +256,7 @@ func localAddresses(s *policy.State) map[netip.Addr]bool {
 	return local
 }
 
-// deniedAt says where a host endpoint denies a connection first, if that passes its interface.
+// deniedAt says where a host endpoint denies a connection first, if that passes its interface, but for failsafe ports.
 func (e ends) deniedAt(c *policy.Compiled, link string, source, target netip.Addr, packet policy.Packet) (at hostPacket, by policy.ID, denied bool) {
 	own, pods := e.own, e.pods
 	applies := map[string]bool{
@@ -271,7 +270,7 @@ func (e ends) deniedAt(c *policy.Compiled, link string, source, target netip.Add
 		if p.Direction == policy.Egress {
 			ownEnd, peer = peer, ownEnd
 		}
-		if !applies[p.text] {
+		if !applies[p.text] || p.Stage != policy.Forwarded && c.HostRules.Spares(p.Direction, peer, packet) {
 			continue
 		}
 		switch v := c.DecideHost(link, p.Stage, p.Direction, ownEnd, peer, packet); {

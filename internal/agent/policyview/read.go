@@ -99,9 +99,9 @@ func stateOf(view *cluster.PolicyView) *known {
 	return k
 }
 
-// addInterfaces adds the interfaces of this node, of whose host endpoints some may be found by them.
-func (k *known) addInterfaces() error {
-	if !k.HasHosts() {
+// addInterfaces adds the interfaces of this node, of whose host endpoints some may be found by them; more: there will be others.
+func (k *known) addInterfaces(more bool) error {
+	if !more && !k.HasHosts() {
 		return nil
 	}
 	kernel, err := netlinkx.Open()

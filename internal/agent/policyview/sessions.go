@@ -100,6 +100,10 @@ func (o *openFlows) denied(c *policy.Compiled, f *netlinkx.Flow, e ends, pods ma
 		s.By, s.Ends = by, true
 		return s, true
 	}
+	if c.HostRules.DropFromPods && e.pods[f.Client] && e.own[f.Server] {
+		s.By = "FelixConfiguration's defaultEndpointToHostAction"
+		return s, true
+	}
 	here := func(a netip.Addr) bool { return e.own[a] || e.pods[a] }
 	far := f.Server
 	if here(far) {
@@ -163,7 +167,7 @@ func (d *Difference) writeSessions(w io.Writer) {
 	for _, s := range d.Sessions {
 		will := "end"
 		if !s.Ends {
-			will, note = "go on, but no new one", "Failsafe ports, and IPIP and VXLAN between nodes, pass host endpoints all the same.\n"
+			will, note = "go on, but no new one", "IPIP and VXLAN between nodes pass host endpoints all the same.\n"
 		}
 		rows = append(rows, []string{fmt.Sprint(s.Count), s.From, fmt.Sprintf("%s:%d/%s", s.To, s.Port, s.Protocol), s.Use, will, s.By})
 	}

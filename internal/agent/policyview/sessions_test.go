@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -50,8 +52,9 @@ func open(t *testing.T, from, to *netnstest.NS, at string) (client, server net.C
 	return client, server
 }
 
-// diff names the connections of the node and its pods that are open in the kernel and will be denied, and no others.
-func TestSessions(t *testing.T) {
+// opened are the connections of a node and its pod that a kernel knows.
+func opened(t *testing.T) (seen *openFlows) {
+	t.Helper()
 	node, outside, pod := netnstest.New(t), netnstest.New(t), netnstest.New(t)
 	netnstest.Cable(t, node, "eth0", outside, "eth0")
 	netnstest.Cable(t, node, "cali1", pod, "eth0")
@@ -72,25 +75,32 @@ func TestSessions(t *testing.T) {
 	open(t, node, outside, "192.0.2.2:179")
 	open(t, outside, pod, "10.0.0.1:8080")
 	open(t, node, pod, "10.0.0.1:8081")
+	open(t, pod, node, "10.0.0.254:53")
 	client, server := open(t, outside, node, "192.0.2.1:22")
 	client.Close()
 	_, _ = io.Copy(io.Discard, server)
 	server.Close()
 
-	k := shop(t)
-	k.Node = "node1"
-	k.HostEndpoints = []policy.HostEndpoint{{Name: "node1-eth0", Node: "node1", Interface: "eth0", Allows: true, Labels: map[string]string{"host": "1"}}}
-	c, err := parsePolicies("test", []byte(closing))
-	errtest.Must(t, err)
-	errtest.Must(t, c.read(nil))
-	var seen *openFlows
 	waittest.Until(t, 10*time.Second, "the kernel knows what is open, and what was closed", func() bool {
+		var err error
 		seen, err = readFlows(node.Conn)
 		errtest.Must(t, err)
 		ssh := slices.DeleteFunc(slices.Clone(seen.flows), func(f netlinkx.Flow) bool { return f.Port != 22 })
 		return len(ssh) == 2
 	})
 	seen.api = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:443")}
+	return seen
+}
+
+// diff names the connections of the node and its pods that are open in the kernel and will be denied, and no others.
+func TestSessions(t *testing.T) {
+	seen := opened(t)
+	k := shop(t)
+	k.Node = "node1"
+	k.HostEndpoints = []policy.HostEndpoint{{Name: "node1-eth0", Node: "node1", Interface: "eth0", Allows: true, Labels: map[string]string{"host": "1"}}}
+	c, err := parsePolicies("test", []byte(closing))
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(nil))
 	d := diff(k.State, c, nil, seen)
 	d.Flows = nil
 	golden(t, "diff-sessions", d)
@@ -101,4 +111,30 @@ func TestSessions(t *testing.T) {
 	if !strings.Contains(text.String(), "not judged: no rights") {
 		t.Error(text.String())
 	}
+}
+
+// A host endpoint alone denies what is no failsafe port, of which the node has fewer: that of SSH for some, and none of BGP. Then FelixConfigurations leave
+// none, and pods no way to their node.
+func TestSessionsOfHostEndpoints(t *testing.T) {
+	seen, k := opened(t), shop(t)
+	k.Node = "node1"
+	settings := config.PolicyView{Nodename: "node1", Felix: api.FelixConfigurationSpec{FailsafeInboundHostPorts: &api.FailsafePorts{{Protocol: "tcp", Port: 22, Net: "192.0.2.0/24"}}}}
+	found := []api.FelixConfiguration{
+		{Meta: api.Meta{Name: "node.node2"}, Spec: api.FelixConfigurationSpec{FailsafeOutboundHostPorts: &api.FailsafePorts{}}},
+		{Meta: api.Meta{Name: "default"}, Spec: api.FelixConfigurationSpec{FailsafeInboundHostPorts: &api.FailsafePorts{}, FailsafeOutboundHostPorts: &api.FailsafePorts{{Protocol: "tcp", Port: 6443}}}},
+	}
+	k.Host, _ = hostRules(settings, found)
+	c, err := parsePolicies("test", []byte("kind: HostEndpoint\napiVersion: projectcalico.org/v3\nmetadata: {name: new}\nspec: {node: node1, interfaceName: eth0}"))
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(nil))
+	golden(t, "diff-new-host", diff(k.State, c, nil, seen))
+
+	k.HostEndpoints, k.Policies = c.hosts, nil
+	c, err = parsePolicies("test", []byte(`{kind: FelixConfiguration, apiVersion: crd.projectcalico.org/v1, metadata: {name: node.node1}, spec: {failsafeOutboundHostPorts: [], defaultEndpointToHostAction: Drop,
+		failsafeInboundHostPorts: [{port: 0}]}}`))
+	errtest.Must(t, err)
+	errtest.Must(t, c.read(nil))
+	settings.Felix = api.FelixConfigurationSpec{}
+	c.readFelix(settings, found)
+	golden(t, "diff-felix", diff(k.State, c, nil, seen))
 }

@@ -1,5 +1,7 @@
 package config
 
+import "github.com/tortie-net/tortie/internal/api"
+
 // Diagnose is what the command `node diagnose` takes from the agent's environment.
 type Diagnose struct {
 	HealthAddr    string // host:port
@@ -21,11 +23,14 @@ type PolicyView struct {
 	Nodename, Kubeconfig string
 	// Flows: there are flow records, and so the rights to read staged policies.
 	Flows bool
+	// Felix has the failsafe ports of the environment, which override those of FelixConfigurations.
+	Felix api.FelixConfigurationSpec
 }
 
-// LoadPolicyView reads the node's name, which may be missing, and how to reach the API server.
+// LoadPolicyView reads the node's name, which may be missing, how to reach the API server, and what host endpoints' policies cannot forbid.
 func LoadPolicyView(env Env) PolicyView {
 	var raw NodeVariables
-	new(problems).load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS")
-	return PolicyView{Nodename: raw.Nodename, Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled}
+	var p problems
+	p.load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS", "FELIX_FAILSAFEINBOUNDHOSTPORTS", "FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
+	return PolicyView{Nodename: raw.Nodename, Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled, Felix: p.felix(raw.RawFelix)}
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/policy"
 )
 
 //go:embed testdata/corpus/*.yaml
@@ -23,7 +24,9 @@ type Case struct {
 	Name string `json:"case"`
 	// Allow and Deny are connections; Logs are those that a Log rule sees, Silent those that none sees.
 	Allow, Deny, Logs, Silent []string
-	*Cluster                  `json:"-"`
+	// Hosts: the host endpoints of nodes count, and allow what no policy decides.
+	Hosts    bool
+	*Cluster `json:"-"`
 	// Manifests are its objects.
 	Manifests []string `json:"-"`
 	// Policies is how many there are.
@@ -76,6 +79,11 @@ func readCases(text string) (cases []*Case, err error) {
 			}
 			if err := yaml.UnmarshalStrict(world, c.Cluster); err != nil {
 				return nil, err
+			}
+			for i := range c.HostEndpoints {
+				if c.Hosts {
+					c.HostEndpoints[i].Spec.Profiles = []string{policy.ProfileAllows}
+				}
 			}
 			cases = append(cases, c)
 			continue

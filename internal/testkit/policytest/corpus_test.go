@@ -31,7 +31,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-func (c *Case) allowed(p Packet) bool { return c.Allowed(p) }
+func (c *Case) allowed(p Packet) bool { return c.Allowed(p) && (!c.Hosts || c.HostAllows(p)) }
 
 func (c *Case) logged(p Packet) bool {
 	from, to := c.PodAt(p.From), c.PodAt(p.To)

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -54,7 +57,7 @@ func TestCorpus(t *testing.T) {
 	tried, path := 0, filepath.Join(t.TempDir(), "case.yaml")
 	for _, c := range cases {
 		text, ends := strings.Join(c.Manifests, "\n---\n"), p
-		if slices.ContainsFunc(ofHosts, func(word string) bool { return strings.Contains(text, word) }) {
+		if c.Hosts || slices.ContainsFunc(ofHosts, func(word string) bool { return strings.Contains(text, word) }) {
 			text += hostEndpoint(p, 0, "[projectcalico-default-allow]") + hostEndpoint(p, 1, "[projectcalico-default-allow]")
 		}
 		if strings.Contains(text, "name: kubernetes,") {
@@ -153,20 +156,16 @@ func (ps parties) expect(text string, allowed bool) error {
 
 // try reports whether a packet is answered: also that nobody listens is an answer.
 func try(from, to netip.AddrPort, protocol string) (answered bool, err error) {
-	if protocol == "icmp" {
-		protocol = "ip4:icmp"
-	}
 	d := net.Dialer{Timeout: answerTime}
-	address := to.String()
 	switch protocol {
 	case "tcp":
 		d.LocalAddr = net.TCPAddrFromAddrPort(from)
 	case "udp":
 		d.LocalAddr = net.UDPAddrFromAddrPort(from)
 	default:
-		d.LocalAddr, address = &net.IPAddr{IP: from.Addr().AsSlice()}, to.Addr().String()
+		return ping(from.Addr(), to.Addr())
 	}
-	conn, err := d.DialContext(context.Background(), protocol, address)
+	conn, err := d.DialContext(context.Background(), protocol, to.String())
 	if protocol == "tcp" {
 		return answer(err)
 	}
@@ -175,12 +174,47 @@ func try(from, to netip.AddrPort, protocol string) (answered bool, err error) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(answerTime))
-	echo := []byte{8, 0, 0xf7, 0xfe, 0, 1, 0, 0} // with its checksum
-	if _, err := conn.Write(echo); err != nil {
+	if _, err := conn.Write([]byte("?")); err != nil {
 		return answer(err)
 	}
 	_, err = conn.Read(make([]byte, 1500))
 	return answer(err)
+}
+
+// echoes counts the echo requests. A connection to conntrack is one identifier between two addresses: a try with that of an earlier one would be
+// part of a connection that began before the policies were in force, and keep it established.
+var echoes atomic.Uint32
+
+// ping reports whether an echo request is answered. The socket also receives other ICMP messages of that address: only the reply counts.
+func ping(from, to netip.Addr) (answered bool, err error) {
+	conn, err := net.DialIP("ip4:icmp", &net.IPAddr{IP: from.AsSlice()}, &net.IPAddr{IP: to.AsSlice()})
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(answerTime))
+	id := uint16(echoes.Add(1))
+	if _, err := conn.Write(echo(8, id)); err != nil {
+		return answer(err)
+	}
+	reply, message := echo(0, id), make([]byte, 1500)
+	for {
+		n, _, err := conn.ReadFromIP(message) // without the IP header, unlike Read
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return false, nil // an ICMP error instead of the reply
+		}
+		if err != nil || bytes.Equal(message[:n], reply) {
+			return answer(err)
+		}
+	}
+}
+
+// echo returns an echo message of ICMP with sequence number 1 and nothing else (RFC 792): 8 is the type of requests, 0 that of replies.
+func echo(kind byte, id uint16) []byte {
+	m := []byte{kind, 0, 0, 0, byte(id >> 8), byte(id), 0, 1}
+	sum := uint32(kind)<<8 + uint32(id) + 1
+	binary.BigEndian.PutUint16(m[2:], ^uint16(sum>>16+sum))
+	return m
 }
 
 // answer tells from a call's error whether somebody answered.

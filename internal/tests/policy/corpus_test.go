@@ -24,8 +24,12 @@ func TestCorpus(t *testing.T) {
 				}
 				all = append(all, p)
 			}
-			n.become(t, c.Cluster)
-			if p, wrong := n.try(t, c.Cluster, onWire(c.Cluster, all)); wrong != "" {
+			try := n.try
+			if n.become(t, c.Cluster); c.Hosts {
+				n.becomeHost(t, c.Cluster)
+				try = n.tryHost
+			}
+			if p, wrong := try(t, c.Cluster, onWire(c.Cluster, all)); wrong != "" {
 				t.Errorf("%s: %s", p, wrong)
 			}
 		})
