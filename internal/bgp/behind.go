@@ -102,10 +102,11 @@ func (b behind) Throttle(ctx context.Context) { b.window.take(ctx) }
 // Drain implements relay.Behind.
 func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
 
-// Ending implements relay.Behind.
-func (b behind) Ending() {
-	b.ending()
+// Session implements relay.Behind.
+func (b behind) Session(up bool) {
+	b.hist.state(b.peer, up)
 	b.version.Add(1)
+	b.wake()
 }
 
 // Failed implements relay.Behind.

@@ -28,9 +28,6 @@ type neighbour struct {
 
 	mu      sync.Mutex // guards the rest
 	active  bool       // GoBGP takes a connection for it
-	fading  bool       // the peer has another alias now
-	ended   int        // sessions that are over
-	kept    bool       // GoBGP may have something of one of these
 	changed chan struct{}
 }
 
@@ -69,17 +66,6 @@ func (n *neighbours) get(alias netip.Addr) *neighbour {
 	return n.all[alias]
 }
 
-// peers returns all peers by alias.
-func (n *neighbours) peers() map[netip.Addr]netip.Addr {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	peers := make(map[netip.Addr]netip.Addr, len(n.all))
-	for alias, known := range n.all {
-		peers[alias] = known.peer
-	}
-	return peers
-}
-
 func (n *neighbour) setActive(active bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -88,66 +74,6 @@ func (n *neighbour) setActive(active bool) {
 		close(n.changed)
 		n.changed = make(chan struct{})
 	}
-}
-
-// fade: what GoBGP says of it from now on is not about the peer's session.
-func (n *neighbour) fade() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.fading = true
-}
-
-func (n *neighbour) fades() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.fading
-}
-
-// ending: a session is over, of which GoBGP may keep something.
-func (n *neighbour) ending() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.ended++
-	n.kept = true
-}
-
-// proved: when just so many sessions were over, GoBGP had kept nothing of them.
-func (n *neighbour) proved(ended int) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.kept = n.kept && n.ended != ended
-}
-
-// exact reports whether GoBGP has of the peer what the relay has passed on in the session that is, and nothing else.
-func (n *neighbour) exact() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return !n.kept && !n.fading
-}
-
-// inexact reports whether GoBGP may have something of a peer that the relay does not know.
-func (n *neighbours) inexact() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, known := range n.all {
-		if !known.exact() {
-			return true
-		}
-	}
-	return false
-}
-
-// endings is how many sessions of each neighbour are over, by alias.
-func (n *neighbours) endings() map[netip.Addr]int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	endings := make(map[netip.Addr]int, len(n.all))
-	for alias, known := range n.all {
-		known.mu.Lock()
-		endings[alias] = known.ended
-		known.mu.Unlock()
-	}
-	return endings
 }
 
 // awaitActive returns when GoBGP takes a connection for the neighbour.

@@ -100,7 +100,7 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		parsed:     make(parsed),
 	}
 	s.bgp = server.NewBgpServer(
-		server.LoggerOption(&logger{log: log, hist: s.hist, neighbours: s.neighbours}),
+		server.LoggerOption(&logger{log: log, neighbours: s.neighbours}),
 		server.TimingHookOption(loopHook(s.worked)),
 	)
 	go s.bgp.Serve() // for the life of the process
@@ -169,7 +169,7 @@ func (s *Server) started() error {
 	return nil
 }
 
-// watchSessions keeps histories. GoBGP's watcher is never stopped: it can't be without racing its own end.
+// watchSessions notes when GoBGP takes a connection for a peer. GoBGP's watcher is never stopped: it can't be without racing its own end.
 func (s *Server) watchSessions() error {
 	request := &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}
 	return s.bgp.WatchEvent(context.Background(), request, func(event *api.WatchEventResponse) {
@@ -178,16 +178,8 @@ func (s *Server) watchSessions() error {
 		if err != nil {
 			return // the end of its list of initial states has no address
 		}
-		known := s.neighbours.get(alias)
-		if known == nil {
-			return
-		}
-		known.setActive(state.GetSessionState() == api.PeerState_ACTIVE)
-		if known.fades() {
-			return
-		}
-		if s.hist.state(known.peer, state.GetSessionState() == api.PeerState_ESTABLISHED) {
-			s.wake()
+		if known := s.neighbours.get(alias); known != nil {
+			known.setActive(state.GetSessionState() == api.PeerState_ACTIVE)
 		}
 	})
 }
