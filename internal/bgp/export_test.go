@@ -53,7 +53,7 @@ func (s *Server) ofGoBGP(prefix netip.Prefix, alias netip.Addr, raw *api.Path) (
 	if err != nil {
 		panic(err)
 	}
-	l.Prefix, l.From, l.Stale = prefix, s.neighbours.get(alias).peer, raw.GetStale()
+	l.Prefix, l.From, l.Stale = prefix, s.neighbours.get(alias), raw.GetStale()
 	l.external = s.external(s.peers[l.From])
 	return l
 }

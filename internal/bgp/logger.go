@@ -80,12 +80,6 @@ func (l *logger) write(level slog.Level, msg string, fields bgplog.Fields) {
 
 // peerOf is the peer that GoBGP means by one of the addresses that it knows peers by.
 func (l *logger) peerOf(key any) netip.Addr {
-	alias, err := netip.ParseAddr(fmt.Sprint(key))
-	if err != nil {
-		return netip.Addr{}
-	}
-	if known := l.neighbours.get(alias); known != nil {
-		return known.peer
-	}
-	return netip.Addr{}
+	alias, _ := netip.ParseAddr(fmt.Sprint(key)) // else none has it
+	return l.neighbours.get(alias)
 }

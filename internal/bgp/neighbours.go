@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"context"
 	"net/netip"
 	"sync"
 )
@@ -19,24 +18,18 @@ var (
 type neighbours struct {
 	mu   sync.Mutex // guards the rest
 	last netip.Addr
-	all  map[netip.Addr]*neighbour // by alias
+	all  map[netip.Addr]netip.Addr // by alias
 }
 
 // neighbour is a peer as GoBGP knows it.
-type neighbour struct {
-	peer, alias netip.Addr
-
-	mu      sync.Mutex // guards the rest
-	active  bool       // GoBGP takes a connection for it
-	changed chan struct{}
-}
+type neighbour struct{ peer, alias netip.Addr }
 
 func newNeighbours() *neighbours {
-	return &neighbours{last: firstAlias.Prev(), all: make(map[netip.Addr]*neighbour)}
+	return &neighbours{last: firstAlias.Prev(), all: make(map[netip.Addr]netip.Addr)}
 }
 
 // add gives peer an alias that is not in use.
-func (n *neighbours) add(peer netip.Addr) *neighbour {
+func (n *neighbours) add(peer netip.Addr) neighbour {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
@@ -44,51 +37,23 @@ func (n *neighbours) add(peer netip.Addr) *neighbour {
 		if !loopback.Contains(n.last) {
 			n.last = firstAlias
 		}
-		if n.all[n.last] == nil {
+		if !n.all[n.last].IsValid() {
 			break
 		}
 	}
-	added := &neighbour{peer: peer, alias: n.last, changed: make(chan struct{})}
-	n.all[n.last] = added
-	return added
+	n.all[n.last] = peer
+	return neighbour{peer: peer, alias: n.last}
 }
 
-func (n *neighbours) remove(gone *neighbour) {
+func (n *neighbours) remove(gone neighbour) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.all, gone.alias)
 }
 
-// get returns the neighbour with an alias, nil if there is none.
-func (n *neighbours) get(alias netip.Addr) *neighbour {
+// get returns the peer with an alias; invalid: there is none.
+func (n *neighbours) get(alias netip.Addr) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.all[alias]
-}
-
-func (n *neighbour) setActive(active bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.active != active {
-		n.active = active
-		close(n.changed)
-		n.changed = make(chan struct{})
-	}
-}
-
-// awaitActive returns when GoBGP takes a connection for the neighbour.
-func (n *neighbour) awaitActive(ctx context.Context) error {
-	for {
-		n.mu.Lock()
-		active, changed := n.active, n.changed
-		n.mu.Unlock()
-		if active {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }

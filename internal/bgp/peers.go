@@ -70,7 +70,7 @@ func (s *Server) setPasswords(peers map[netip.Addr]Peer) error {
 
 // session is a peer in GoBGP and its link to the outside.
 type session struct {
-	*neighbour
+	neighbour
 	link   *relay.Link // nil: there is none, as the history tells
 	inside inner       // what GoBGP was told of it
 	outer  relay.Peer  // what the relay was told
@@ -189,7 +189,7 @@ func (s *Server) exchange(ctx context.Context, p Peer) error {
 const settleWait = time.Second
 
 // removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has passed.
-func (s *Server) removeLater(old *neighbour, successor *relay.Link, most time.Duration) {
+func (s *Server) removeLater(old neighbour, successor *relay.Link, most time.Duration) {
 	if successor != nil {
 		select {
 		case <-successor.Whole():

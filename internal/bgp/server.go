@@ -104,9 +104,6 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		server.TimingHookOption(loopHook(s.worked)),
 	)
 	go s.bgp.Serve() // for the life of the process
-	if err := s.watchSessions(); err != nil {
-		return nil, fmt.Errorf("watch BGP sessions: %w", err)
-	}
 	return s, nil
 }
 
@@ -167,21 +164,6 @@ func (s *Server) started() error {
 		return ErrStopped
 	}
 	return nil
-}
-
-// watchSessions notes when GoBGP takes a connection for a peer. GoBGP's watcher is never stopped: it can't be without racing its own end.
-func (s *Server) watchSessions() error {
-	request := &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}
-	return s.bgp.WatchEvent(context.Background(), request, func(event *api.WatchEventResponse) {
-		state := event.GetPeer().GetPeer().GetState()
-		alias, err := netip.ParseAddr(state.GetNeighborAddress())
-		if err != nil {
-			return // the end of its list of initial states has no address
-		}
-		if known := s.neighbours.get(alias); known != nil {
-			known.setActive(state.GetSessionState() == api.PeerState_ACTIVE)
-		}
-	})
 }
 
 // Healthy implements Speaker.
