@@ -24,18 +24,28 @@ import (
 // behind is GoBGP as the relay sees it, for one peer.
 type behind struct {
 	*Server
-	*neighbour
+	neighbour
 }
 
 // attachPause is between attempts to connect to GoBGP, which closes what comes a moment too early.
 const attachPause = 10 * time.Millisecond
 
-// Ready implements relay.Behind.
+// Ready implements relay.Behind. GoBGP can tell of changes, too, but its watcher can't be stopped without racing its own end.
 func (b behind) Ready(ctx context.Context) error {
-	if err := b.awaitActive(ctx); err != nil {
-		return fmt.Errorf("it is not ready: %w", err)
+	for {
+		active := false
+		err := b.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: b.alias.String()}, func(p *api.Peer) {
+			active = p.GetState().GetSessionState() == api.PeerState_ACTIVE
+		})
+		if active || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("it is not ready: %w", ctx.Err())
+		case <-time.After(attachPause):
+		}
 	}
-	return nil
 }
 
 // Attach implements relay.Behind.
@@ -102,10 +112,11 @@ func (b behind) Throttle(ctx context.Context) { b.window.take(ctx) }
 // Drain implements relay.Behind.
 func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
 
-// Ending implements relay.Behind.
-func (b behind) Ending() {
-	b.ending()
+// Session implements relay.Behind.
+func (b behind) Session(up bool) {
+	b.hist.state(b.peer, up)
 	b.version.Add(1)
+	b.wake()
 }
 
 // Failed implements relay.Behind.

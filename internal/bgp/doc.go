@@ -14,7 +14,7 @@
 //   - StopBgp and DeletePeer send Cease, on which a peer drops our paths at once, graceful restart or not. So a restart
 //     is Stop(Exit): say nothing, let the process end, the kernel closes the connections, peers keep our paths.
 //   - There is no end-of-initial-state among its events and its best path events lie about Best, so that events only say
-//     "look again" (Dirty); the truth is ListPath, read whole by Snapshot.
+//     "look again" (Dirty). Nor is its table read, which takes six times as long as that of the relay; see learned.
 //   - It calls Logger.Fatal and Logger.Panic where it believes that it can't go on, and the default logger then ends the
 //     process. The adapter here logs and returns.
 //   - Its gRPC server is never created.
@@ -31,6 +31,7 @@
 //   - It tells only its log why a session fails. The relay knows better.
 //   - It ends a restart towards all peers when the first ones have sent their tables, and until then keeps its own back, for
 //     a second at least. So it is told of none: the relay sets the restart bits in its OPENs.
+//   - It takes part in no handshake, and so keeps the paths of a peer that restarts; what it keeps the relay knows, see relay.Path.
 //   - It withdraws our own prefix from everybody when a peer announces it with a higher LOCAL_PREF; see originatedPath.
 //   - Its policies know neither Calico's filters nor a change without a reset, and what one of them has rejected is not
 //     kept. So it has one that lets pass what may have to be passed on, and the relay decides on the wire. What a peer has announced

@@ -3,6 +3,7 @@ package bgp
 import (
 	"bytes"
 	"encoding/binary"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -69,6 +70,11 @@ func FuzzGoBGP(f *testing.F) {
 			for part := range wire.Messages(v.Pass) {
 				gobgpTakes(t, part, family)
 			}
+			session.Paths(func(_ netip.Prefix, what wire.Said) {
+				if a := newLearned(what.Attributes(rules.Family)); !a.NextHop.IsValid() {
+					t.Error("a path without a next hop")
+				}
+			})
 		}
 	})
 }

@@ -51,20 +51,18 @@ func (h *histories) end(addr netip.Addr) {
 	delete(h.peers, addr)
 }
 
-// state notes whether a session is established and reports whether that is a change. Sessions without a history are ignored:
-// GoBGP reports the end of a session after its removal.
-func (h *histories) state(addr netip.Addr, up bool) bool {
+// state notes whether a session is established.
+func (h *histories) state(addr netip.Addr, up bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.peers[addr]
 	if p == nil || p.up == up {
-		return false
+		return
 	}
 	p.up, p.since = up, h.now()
 	if up {
 		p.lastWord = ""
 	}
-	return true
 }
 
 // failed notes why a session is not established and reports whether that is a change, and not the next one within moments.

@@ -13,7 +13,6 @@ import (
 // logger carries GoBGP's log to slog.
 type logger struct {
 	log        *slog.Logger
-	hist       *histories
 	neighbours *neighbours
 }
 
@@ -27,11 +26,9 @@ var quiet = map[string]bool{
 	"received notification":                                 true,
 	// A path that was refused is withdrawn, whether it was there before or not.
 	"No matching path for withdraw found, may be path was not installed into table": true,
-	"sent notification": true,
+	"sent notification":              true,
+	"graceful restart timer expired": true,
 }
-
-// timerExpired is the one entry with information that has no other source.
-const timerExpired = "graceful restart timer expired"
 
 // Panic must not panic: GoBGP means "this can't be", and the session that it happened to ends by its hold timer.
 func (l *logger) Panic(msg string, fields bgplog.Fields) {
@@ -63,13 +60,10 @@ func (l *logger) write(level slog.Level, msg string, fields bgplog.Fields) {
 	if quiet[msg] {
 		level = slog.LevelDebug
 	}
-	if !l.log.Enabled(context.Background(), level) && msg != timerExpired {
+	if !l.log.Enabled(context.Background(), level) {
 		return
 	}
 	peer := l.peerOf(fields["Key"])
-	if msg == timerExpired {
-		l.hist.failed(peer, "it did not come back within its restart time, its paths are dropped")
-	}
 	attrs := make([]slog.Attr, 0, len(fields))
 	for key, value := range fields {
 		switch {
@@ -86,12 +80,6 @@ func (l *logger) write(level slog.Level, msg string, fields bgplog.Fields) {
 
 // peerOf is the peer that GoBGP means by one of the addresses that it knows peers by.
 func (l *logger) peerOf(key any) netip.Addr {
-	alias, err := netip.ParseAddr(fmt.Sprint(key))
-	if err != nil {
-		return netip.Addr{}
-	}
-	if known := l.neighbours.get(alias); known != nil {
-		return known.peer
-	}
-	return netip.Addr{}
+	alias, _ := netip.ParseAddr(fmt.Sprint(key)) // else none has it
+	return l.neighbours.get(alias)
 }

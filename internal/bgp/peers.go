@@ -70,7 +70,7 @@ func (s *Server) setPasswords(peers map[netip.Addr]Peer) error {
 
 // session is a peer in GoBGP and its link to the outside.
 type session struct {
-	*neighbour
+	neighbour
 	link   *relay.Link // nil: there is none, as the history tells
 	inside inner       // what GoBGP was told of it
 	outer  relay.Peer  // what the relay was told
@@ -179,7 +179,6 @@ func (s *Server) exchange(ctx context.Context, p Peer) error {
 	if err != nil {
 		return err
 	}
-	old.fade()
 	added.link = old.link
 	s.link(p, added)
 	go s.removeLater(old.neighbour, s.sessions[p.Addr].link, p.RestartTime)
@@ -190,7 +189,7 @@ func (s *Server) exchange(ctx context.Context, p Peer) error {
 const settleWait = time.Second
 
 // removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has passed.
-func (s *Server) removeLater(old *neighbour, successor *relay.Link, most time.Duration) {
+func (s *Server) removeLater(old neighbour, successor *relay.Link, most time.Duration) {
 	if successor != nil {
 		select {
 		case <-successor.Whole():
@@ -332,27 +331,17 @@ func ourEnd(p Peer) netip.Addr {
 // Peers implements Speaker.
 func (s *Server) Peers(ctx context.Context) ([]PeerStatus, error) {
 	var list []PeerStatus
-	err := s.do(ctx, func(ctx context.Context) error {
+	err := s.do(ctx, func(context.Context) error {
 		if err := s.started(); err != nil {
 			return err
 		}
-		found := make(map[netip.Addr]*api.Peer, len(s.peers)) // by alias
-		err := s.bgp.ListPeer(ctx, &api.ListPeerRequest{}, func(p *api.Peer) {
-			if addr, err := netip.ParseAddr(p.GetConf().GetNeighborAddress()); err == nil {
-				found[addr] = p
-			}
-		})
-		// ListPeer ends early, and without an error, when ctx does.
-		if err = errors.Join(err, ctx.Err()); err != nil {
-			return fmt.Errorf("list peers: %w", err)
-		}
 		for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
-			list = append(list, s.status(s.peers[addr], found[s.sessions[addr].alias]))
+			list = append(list, s.status(s.peers[addr]))
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, err // list may still be written to
 	}
 	return list, nil
 }
@@ -373,48 +362,39 @@ func (s *Server) Totals() Totals {
 	return Totals{}
 }
 
-// stateOf is a session's state in the words of RFC 4271. GoBGP has no part in handshakes. It is established when its history says so, too:
-// since when would else be of the state before.
-func stateOf(seen api.PeerState_SessionState, s relay.Status, up bool) State {
+// stateOf is a session's state in the words of RFC 4271. It is established when its history says so, too: since when would else be of the
+// state before.
+func stateOf(s relay.Status, up bool) State {
 	switch {
-	case s.OpenConfirm, seen == api.PeerState_ESTABLISHED && !s.OpenSent && !up:
+	case s.Up && up:
+		return Established
+	case s.Up, s.OpenConfirm:
 		return OpenConfirm
 	case s.OpenSent:
 		return OpenSent
-	case seen == api.PeerState_ESTABLISHED:
-		return Established
-	case seen == api.PeerState_UNKNOWN || seen == api.PeerState_IDLE:
-		return Idle
 	}
 	return Active
 }
 
-// status joins what GoBGP says about a session, all getters of which take nil, with its history.
-func (s *Server) status(p Peer, seen *api.Peer) PeerStatus {
+// status joins what the relay says about a session with its history.
+func (s *Server) status(p Peer) PeerStatus {
+	known := s.sessions[p.Addr]
+	now := relay.Status{}
+	if known.link != nil {
+		now = known.link.Status()
+	}
 	past := s.hist.get(p.Addr)
 	status := PeerStatus{
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, ErrorSince: past.errSince, LastErrorAt: past.errAt,
-		Restarting: seen.GetGracefulRestart().GetPeerRestarting(),
-		HeldUntil:  s.sessions[p.Addr].heldUntil(),
+		Received: now.Received, Sent: now.Sent, Restarting: now.Restarting, HeldUntil: known.heldUntil(),
+		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded,
 	}
-	known := s.sessions[p.Addr]
-	if known.link == nil {
-		return status
-	}
-	now := known.link.Status()
 	if !known.mute() {
-		status.State = stateOf(seen.GetState().GetSessionState(), now, past.up)
+		status.State = stateOf(now, past.up)
 	}
-	status.Supports, status.SaysEnd, status.TableEnded = now.Offer, now.SaysEnd, now.TableEnded
-	status.Received, status.Sent = now.Received, now.Sent
 	for _, r := range now.Refused {
 		status.Refused = append(status.Refused, Refusal(r))
-	}
-	if !now.Up { // what is kept of it
-		for _, family := range seen.GetAfiSafis() {
-			status.Received += int(family.GetState().GetReceived())
-		}
 	}
 	return status
 }

@@ -8,109 +8,122 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// GoBGP's table is read from what the relay has passed to it, as long as both are surely the same: GoBGP takes six times as long to
-// list it. They are not while GoBGP keeps something of a session that is over: then GoBGP is asked, until its answer shows
-// that it keeps nothing any more; see neighbour.exact. What the relay has passed on and GoBGP has not worked in yet is in there a
-// moment early. The choice between equals is GoBGP's own but for the age of paths from other ASes, by which it chooses for those
-// that it passes them on to.
+// GoBGP's table is not read: it is what the relay has passed on, with what is kept of sessions that are over, and a path that GoBGP has not
+// worked in yet is in there a moment early. The choice between equals is GoBGP's own but for the age of paths from other ASes, by which
+// it chooses for those that it passes them on to.
+
+// learned is a path with what decides on its rank and is not for the agent.
+type learned struct {
+	Path
+	length   int // of the AS path, in which a set counts as one
+	external bool
+	rank     uint32 // what GoBGP sees for a MED
+	oldest   bool   // RFC 9494: it is kept for want of another one
+	source   source
+}
+
+// source is what decides between paths whose attributes are equal.
+type source struct {
+	internal      bool
+	router, alias netip.Addr
+}
+
+// equals reports whether traffic may be shared between two paths of a prefix (RFC 4271 section 9.1.2.2, up to the point where
+// only one can be left).
+func (l *learned) equals(other *learned) bool {
+	return l.LocalPref == other.LocalPref && l.length == other.length && l.Origin == other.Origin && l.MED == other.MED && l.external == other.external
+}
 
 // parsed are the attributes that were read already: there are few different ones.
-type parsed map[wire.Said]*learned
+type parsed map[wire.Said]learned
 
 // mostParsed bounds the cache of parsed attributes that are no longer in use.
 const mostParsed = 1 << 14
 
-// readLinks reads the table from the relay; not ok: GoBGP has to be asked.
-func (s *Server) readLinks(version uint64) (fresh table, ok bool) {
-	if s.neighbours.inexact() {
-		return table{}, false
+// readTable makes s.table what is learned now.
+func (s *Server) readTable() {
+	version := s.version.Load()
+	if s.table.valid && s.table.version == version {
+		return
 	}
 	if len(s.parsed) > mostParsed {
 		s.parsed = make(parsed)
 	}
-	r := linkReader{Server: s, paths: make([]learned, 0, len(s.table.paths)+64)}
+	fresh := table{version: version, valid: true, paths: make([]learned, 0, len(s.table.paths)+64)}
 	for addr, known := range s.sessions {
 		if known.link != nil {
-			r.read(s.peers[addr], known)
+			s.readLink(&fresh, s.peers[addr], known)
 		}
 	}
-	// A session that has ended meanwhile may not have been seen.
-	if s.neighbours.inexact() {
-		return table{}, false
-	}
-	return r.table(version), true
-}
-
-// linkReader collects what sessions have passed on.
-type linkReader struct {
-	*Server
-	paths   []learned
-	sources []rankedSource // of each path
-}
-
-// rankedSource is what decides between paths whose attributes are equal.
-type rankedSource struct {
-	internal bool
-	router   netip.Addr
-	alias    netip.Addr
-}
-
-func (r *linkReader) read(p Peer, known session) {
-	from := len(r.paths)
-	family := wire.FamilyOf(p.Addr)
-	external := r.external(p)
-	router, _ := known.link.Paths(func(prefix netip.Prefix, what wire.Said, change wire.Change) {
-		if _, own := r.originated[prefix]; own {
-			return
+	slices.SortFunc(fresh.paths, func(a, b learned) int {
+		if c := a.Prefix.Compare(b.Prefix); c != 0 {
+			return c
 		}
-		attrs := r.attributes(what, family)
-		if attrs == nil {
-			return
-		}
-		path := *attrs
-		path.Prefix, path.From, path.external = prefix, p.Addr, external
-		path.apply(change)
-		r.paths = append(r.paths, path)
+		return a.compare(&b)
 	})
-	source := rankedSource{internal: p.ASN == r.local.ASN, router: router, alias: known.alias}
-	for range r.paths[from:] {
-		r.sources = append(r.sources, source)
-	}
+	s.table = fresh
 }
 
-// attributes are those of what, nil if GoBGP's would not be taken.
-func (s *Server) attributes(what wire.Said, family wire.Family) *learned {
-	if known, ok := s.parsed[what]; ok {
-		return known
+// readLink adds the paths of a peer.
+func (s *Server) readLink(t *table, p Peer, known session) {
+	family, external := wire.FamilyOf(p.Addr), s.external(p)
+	from := source{internal: p.ASN == s.local.ASN, alias: known.alias}
+	known.link.Paths(func(passed relay.Path) {
+		if _, own := s.originated[passed.Prefix]; own {
+			return
+		}
+		path := s.attributes(passed.Said, family)
+		if !path.NextHop.IsGlobalUnicast() {
+			return
+		}
+		path.Prefix, path.From, path.Stale, path.external = passed.Prefix, p.Addr, passed.Stale, external
+		path.apply(passed.Change)
+		path.source = from
+		path.source.router = passed.Router
+		t.paths = append(t.paths, path)
+	})
+}
+
+// attributes are those of what was said.
+func (s *Server) attributes(what wire.Said, family wire.Family) learned {
+	known, ok := s.parsed[what]
+	if !ok {
+		known = newLearned(what.Attributes(family))
+		s.parsed[what] = known
 	}
-	fresh := &learned{Path: Path{LocalPref: localPref}}
-	err := what.Read(family, func(hop netip.Addr) { fresh.NextHop = hop }, fresh.set)
-	fresh.finish()
-	if err != nil || !fresh.NextHop.IsGlobalUnicast() {
-		fresh = nil
+	return known
+}
+
+func newLearned(a wire.Attributes, rank uint32) learned {
+	l := learned{length: a.Path.Len(), rank: rank, oldest: a.Communities.Has(wire.LLGRStale)}
+	l.Path = Path{
+		NextHop: a.NextHop, ASPath: a.Path.String(), LocalPref: localPref, MED: a.MED, Communities: a.Communities.String(), Origin: Origin(a.Origin),
 	}
-	s.parsed[what] = fresh
-	return fresh
+	if a.HasLocalPref {
+		l.LocalPref = a.LocalPref
+	}
+	return l
 }
 
 // apply does what the relay has done to the path on its way in.
-func (p *learned) apply(c wire.Change) {
+func (l *learned) apply(c wire.Change) {
 	if c.SetLocalPref {
-		p.LocalPref = c.LocalPref
+		l.LocalPref = c.LocalPref
 	}
 	if len(c.Prepend) > 0 {
 		words := make([]string, 0, len(c.Prepend)+1)
 		for _, number := range c.Prepend {
 			words = append(words, strconv.FormatUint(uint64(number), 10))
 		}
-		p.ASPath = strings.TrimSpace(strings.Join(append(words, p.ASPath), " "))
-		p.length += len(c.Prepend)
+		l.ASPath = strings.TrimSpace(strings.Join(append(words, l.ASPath), " "))
+		l.length += len(c.Prepend)
 	}
 	if len(c.Add) > 0 {
-		p.Communities = withCommunities(p.Communities, c.Add)
+		l.Communities = withCommunities(l.Communities, c.Add)
 	}
 }
 
@@ -125,48 +138,23 @@ func withCommunities(text string, add []wire.Community) string {
 	return wire.NewCommunities(append(all, add...)...).String()
 }
 
-// table puts the paths in the order of their prefixes and, of each, in the order of preference.
-func (r *linkReader) table(version uint64) table {
-	order := make([]int, len(r.paths))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(i, j int) int {
-		if c := r.paths[i].Prefix.Compare(r.paths[j].Prefix); c != 0 {
-			return c
-		}
-		return r.comparePaths(i, j)
-	})
-	t := table{version: version, valid: true, paths: make([]learned, 0, len(order)), destinations: make([]destination, 0, len(order))}
-	for n, i := range order {
-		p := r.paths[i]
-		t.paths = append(t.paths, p)
-		if last := len(t.destinations) - 1; n > 0 && t.destinations[last].prefix == p.Prefix {
-			t.destinations[last].to++
-		} else {
-			t.destinations = append(t.destinations, destination{prefix: p.Prefix, from: n, to: n + 1})
-		}
-	}
-	return t
-}
-
-// comparePaths orders two paths of a prefix as GoBGP does (table.Destination.sort).
-func (r *linkReader) comparePaths(i, j int) int {
-	a, b, from, to := &r.paths[i], &r.paths[j], &r.sources[i], &r.sources[j]
+// compare orders two paths of a prefix as GoBGP does (table.Destination.sort).
+func (l *learned) compare(other *learned) int {
+	from, to := &l.source, &other.source
 	c := cmp.Or(
-		boolean(a.oldest, b.oldest),
-		cmp.Compare(b.LocalPref, a.LocalPref),
-		cmp.Compare(a.length, b.length),
-		cmp.Compare(a.Origin, b.Origin),
-		cmp.Compare(a.rank, b.rank),
+		boolean(l.oldest, other.oldest),
+		cmp.Compare(other.LocalPref, l.LocalPref),
+		cmp.Compare(l.length, other.length),
+		cmp.Compare(l.Origin, other.Origin),
+		cmp.Compare(l.rank, other.rank),
 		boolean(from.internal, to.internal),
 	)
 	if c == 0 && from.internal {
 		c = from.router.Compare(to.router)
 	}
 	if c == 0 {
-		one, other := from.alias.As4(), to.alias.As4()
-		c = bytes.Compare(one[:], other[:])
+		one, another := from.alias.As4(), to.alias.As4()
+		c = bytes.Compare(one[:], another[:])
 	}
 	return c
 }

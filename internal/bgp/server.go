@@ -100,13 +100,10 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		parsed:     make(parsed),
 	}
 	s.bgp = server.NewBgpServer(
-		server.LoggerOption(&logger{log: log, hist: s.hist, neighbours: s.neighbours}),
+		server.LoggerOption(&logger{log: log, neighbours: s.neighbours}),
 		server.TimingHookOption(loopHook(s.worked)),
 	)
 	go s.bgp.Serve() // for the life of the process
-	if err := s.watchSessions(); err != nil {
-		return nil, fmt.Errorf("watch BGP sessions: %w", err)
-	}
 	return s, nil
 }
 
@@ -167,29 +164,6 @@ func (s *Server) started() error {
 		return ErrStopped
 	}
 	return nil
-}
-
-// watchSessions keeps histories. GoBGP's watcher is never stopped: it can't be without racing its own end.
-func (s *Server) watchSessions() error {
-	request := &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}
-	return s.bgp.WatchEvent(context.Background(), request, func(event *api.WatchEventResponse) {
-		state := event.GetPeer().GetPeer().GetState()
-		alias, err := netip.ParseAddr(state.GetNeighborAddress())
-		if err != nil {
-			return // the end of its list of initial states has no address
-		}
-		known := s.neighbours.get(alias)
-		if known == nil {
-			return
-		}
-		known.setActive(state.GetSessionState() == api.PeerState_ACTIVE)
-		if known.fades() {
-			return
-		}
-		if s.hist.state(known.peer, state.GetSessionState() == api.PeerState_ESTABLISHED) {
-			s.wake()
-		}
-	})
 }
 
 // Healthy implements Speaker.

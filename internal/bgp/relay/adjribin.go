@@ -23,7 +23,18 @@ type adjRIBIn struct {
 	judged  *Rules                       // by which all that was announced was judged, or newer ones
 	refused map[netip.Prefix]string      // and why
 	changed map[netip.Prefix]wire.Change // of what was passed on otherwise than it was announced
+	kept    map[netip.Prefix]Path        // of sessions before, until the peer has announced or withdrawn it, or its table has ended
 	ended   time.Time                    // when its End-of-RIB was passed on; zero: not yet
+}
+
+// Path is one that was passed on to the speaker behind, and that it still has.
+type Path struct {
+	Prefix netip.Prefix
+	Said   wire.Said
+	Change wire.Change // what was changed of it
+	Router netip.Addr  // the peer's router ID
+	// Stale: the session has ended in which the peer has announced it, and it is kept (RFC 4724).
+	Stale bool
 }
 
 // Refusal is a reason for which prefixes that a peer announces are not taken.
@@ -55,6 +66,9 @@ func (s *session) check(message []byte, t *tools) wire.Verdict {
 	v := s.wire.Check(message)
 	if v.Reset != nil || wire.TypeOf(message) != wire.Update {
 		return v
+	}
+	if v.End {
+		s.in.kept = nil
 	}
 	for _, p := range v.Gone {
 		s.in.note(p, wire.Change{}, "")
@@ -102,6 +116,7 @@ func (s *session) noteEnd() {
 func (in *adjRIBIn) note(p netip.Prefix, change wire.Change, reason string) {
 	delete(in.refused, p)
 	delete(in.changed, p)
+	delete(in.kept, p)
 	switch {
 	case reason != "":
 		in.refused[p] = reason
@@ -166,15 +181,29 @@ func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bo
 	return text
 }
 
-// paths calls f for all that was passed on and not withdrawn, with what was changed of it.
-func (s *session) paths(f func(netip.Prefix, wire.Said, wire.Change)) {
+// paths calls f for all that the speaker behind has of the peer.
+func (s *session) paths(f func(Path)) {
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()
+	router := s.wire.Offer().ID
 	s.wire.Paths(func(p netip.Prefix, what wire.Said) {
 		if s.in.refused[p] == "" {
-			f(p, what, s.in.changed[p])
+			f(Path{Prefix: p, Said: what, Change: s.in.changed[p], Router: router})
 		}
 	})
+	for _, p := range s.in.kept {
+		f(p)
+	}
+}
+
+// stale returns what the speaker behind keeps of the peer when the session is over.
+func (s *session) stale() map[netip.Prefix]Path {
+	kept := make(map[netip.Prefix]Path)
+	s.paths(func(p Path) {
+		p.Stale = true
+		kept[p.Prefix] = p
+	})
+	return kept
 }
 
 // refusals sums up what is refused, by reason.

@@ -31,12 +31,10 @@ func (s *session) announce(message []byte) error {
 	t := s.borrow(ownAS)
 	defer lent.Put(t)
 	for _, part := range s.rewrite(message, t) {
-		part = wire.Prune(part, s.family, s.out.advertised.remove, s.out.advertised.add)
-		if part == nil {
-			continue
-		}
-		if err := s.tellAll(part); err != nil {
-			return err
+		for _, part := range wire.Prune(part, s.family, s.out.advertised.remove, s.out.advertised.add) {
+			if err := s.tellAll(part); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

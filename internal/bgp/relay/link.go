@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -69,6 +70,9 @@ type Link struct {
 	damping      damping
 	next         time.Time     // when the next connection is tried; past: it is, or none has to be
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: not awaited
+	// kept is what the speaker behind keeps of sessions that are over, until keptUntil, as the peer has asked for; nil: nothing.
+	kept      map[netip.Prefix]Path
+	keptUntil time.Time
 }
 
 // hold is a peer's punishment.
@@ -163,12 +167,16 @@ type Status struct {
 	TableEnded     time.Time // when it had sent the whole of its table; zero: not yet
 	SaysEnd        bool      // its last OPEN offers to say so, RFC 4724
 	Offer          string    // what that offers, in words
+	Restarting     bool      // the session is over, and what the peer has announced in it is kept: Received prefixes
 }
 
-// Status returns the state of the session that is, the zero value but for Offer if there is none.
+// Status returns the state of the session that is, or what is known of the one before.
 func (l *Link) Status() Status {
-	s := l.session()
 	var status Status
+	l.mu.Lock()
+	s := l.current
+	status.Restarting, status.Received = l.kept != nil, len(l.kept)
+	l.mu.Unlock()
 	if offer := l.offer.Load(); offer != nil {
 		status.Offer, status.SaysEnd = offer.String(), offer.EndsTable()
 	}
@@ -186,15 +194,75 @@ func (l *Link) Status() Status {
 	return status
 }
 
-// Paths calls f for all that was passed on in the session that is and not withdrawn since, with what was changed of it, and returns
-// the peer's router ID; not ok: there is no session that is up.
-func (l *Link) Paths(f func(netip.Prefix, wire.Said, wire.Change)) (router netip.Addr, ok bool) {
-	s := l.session()
-	if s == nil || s.upSince.Load() == 0 {
-		return netip.Addr{}, false
+// Paths calls f for all that the speaker behind has of the peer, or will have in a moment.
+func (l *Link) Paths(f func(Path)) {
+	l.mu.Lock()
+	s, kept := l.current, l.kept
+	l.mu.Unlock()
+	if s != nil && s.upSince.Load() != 0 {
+		s.paths(f)
+		return
 	}
-	s.paths(f)
-	return s.wire.Offer().ID, true
+	for _, p := range kept {
+		f(p)
+	}
+}
+
+// begin notes that a session is up, which takes over what was kept for it. A peer that no longer restarts gracefully says nothing of it.
+func (l *Link) begin(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.wire.Offer().Graceful() {
+		s.in.mu.Lock()
+		s.in.kept = maps.Clone(l.kept) // the one is read by Paths
+		s.in.mu.Unlock()
+	}
+	l.kept = nil
+	if !l.retired {
+		l.behind.Session(true)
+	}
+	s.upSince.Store(l.relay.now().UnixNano())
+}
+
+// end notes that a session that was up is over. The lock is held.
+func (l *Link) end(s *session) {
+	if s.restarts {
+		l.kept, l.keptUntil = s.stale(), l.relay.now().Add(s.wire.Offer().RestartTime())
+		l.dropKept()
+	}
+	if !l.retired {
+		l.behind.Session(false)
+	}
+}
+
+// dropKept drops what is kept when its time is over.
+func (l *Link) dropKept() {
+	time.AfterFunc(l.keptUntil.Sub(l.relay.now()), func() {
+		l.mu.Lock()
+		over := l.kept != nil && !l.retired && !l.relay.now().Before(l.keptUntil)
+		if over {
+			l.kept = nil
+		}
+		l.mu.Unlock()
+		if over {
+			l.behind.Failed("it did not come back within its restart time, its paths are dropped")
+			l.behind.Session(false)
+		}
+	})
+}
+
+// surrender returns what is kept of a retired link's peer, or will be when its session has ended, and until when.
+func (l *Link) surrender() (kept map[netip.Prefix]Path, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.current
+	switch {
+	case s == nil || s.upSince.Load() == 0:
+		return l.kept, l.keptUntil
+	case s.wire.Offer().Graceful():
+		return s.stale(), l.relay.now().Add(s.wire.Offer().RestartTime())
+	}
+	return nil, time.Time{}
 }
 
 // Whole is closed when the peer has sent the whole of its table, in the present session or a later one.
@@ -430,8 +498,8 @@ func (l *Link) admit(s *session) (rival *session, ok bool) {
 func (l *Link) leave(s *session) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.upSince.Load() != 0 { // before, nothing was passed on
-		l.behind.Ending()
+	if s.upSince.Load() != 0 {
+		l.end(s)
 	}
 	l.current = nil
 	l.parting++

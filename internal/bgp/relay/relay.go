@@ -25,9 +25,9 @@ type Behind interface {
 	Throttle(ctx context.Context)
 	// Drain waits until the speaker has worked in the UPDATEs that it has been given, for a second at most. It ends with ctx.
 	Drain(ctx context.Context)
-	// Ending is called when a session that was up ends, before the relay forgets what the peer has announced in it; when its link is replaced,
-	// twice. It must not wait.
-	Ending()
+	// Session is called when a session of the peer comes up, when it has ended, and when the paths that were kept of it are dropped: Link.Paths
+	// has changed. It must not wait.
+	Session(up bool)
 	// Failed is called with the reason why the session is not, or no longer, established.
 	Failed(reason string)
 }
@@ -212,28 +212,30 @@ func (r *Relay) SetPasswords(passwords map[netip.Addr]string) error {
 
 // Add begins to keep up the session of a peer. An earlier one of the same address must be retired.
 func (r *Relay) Add(p Peer, rules *Rules, behind Behind) *Link {
-	return r.add(p, rules, behind, new(Link))
+	return r.add(p, rules, behind, new(Link), false)
 }
 
 // Replace changes a peer without the speaker behind noticing. The connection is closed without a NOTIFICATION, so
 // that both sides keep the other's paths as graceful restart has it.
 func (r *Relay) Replace(old *Link, p Peer, rules *Rules, behind Behind) *Link {
 	old.Retire()
-	if old.Status().Up { // its session ends later, and the new link does not report it
-		old.behind.Ending()
-	}
+	kept, until := old.surrender()
+	behind.Session(false) // the old session ends later, and its link does not report it
 	old.hangUp()
 	old.Release()
 	p.KeptUntil = old.peer.KeptUntil
-	return r.add(p, rules, behind, old)
+	return r.add(p, rules, behind, &Link{counts: old.counts, kept: kept, keptUntil: until}, old.spoken.Load())
 }
 
-// add is Add for a peer that had a link before, the zero Link if it had none.
-func (r *Relay) add(p Peer, rules *Rules, behind Behind, old *Link) *Link {
-	ctx, cancel := context.WithCancel(context.Background())
-	l := &Link{relay: r, peer: p, behind: behind, ctx: ctx, cancel: cancel, counts: cmp.Or(old.counts, new(counts))}
-	l.spoken.Store(old.spoken.Load())
+// add is Add for a peer that had a link before, of which the new one has some fields already.
+func (r *Relay) add(p Peer, rules *Rules, behind Behind, l *Link, spoken bool) *Link {
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.relay, l.peer, l.behind, l.counts = r, p, behind, cmp.Or(l.counts, new(counts))
+	l.spoken.Store(spoken)
 	l.rules.Store(rules)
+	if l.kept != nil {
+		l.dropKept()
+	}
 	r.mu.Lock()
 	r.links[p.Addr] = l
 	if p.Hops > 0 {

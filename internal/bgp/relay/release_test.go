@@ -3,12 +3,11 @@ package relay_test
 import (
 	"context"
 	"encoding/binary"
-	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +31,7 @@ func (m mute) Attach(context.Context, []byte) (net.Conn, error) {
 
 func (mute) Throttle(context.Context) {}
 func (mute) Drain(context.Context)    {}
-func (mute) Ending()                  {}
+func (mute) Session(bool)             {}
 func (m mute) Failed(reason string)   { m.t.Log(reason) }
 
 // read returns the next message, of type 0 at the end.
@@ -45,15 +44,6 @@ func read(conn net.Conn) (kind byte, body []byte) {
 	_, _ = io.ReadFull(conn, body)
 	return header[18], body
 }
-
-// counting is mute, and counts the ends that it is told.
-type counting struct {
-	mute
-	endings *atomic.Int64
-}
-
-func (c counting) Ending()     { c.endings.Add(1) }
-func (counting) Failed(string) {} // which may be after the test
 
 // established makes a link whose session is up, and returns the peer's end, and how to replace the link.
 func established(t *testing.T, behind relay.Behind) (link *relay.Link, conn net.Conn, replace func() *relay.Link) {
@@ -83,21 +73,29 @@ func established(t *testing.T, behind relay.Behind) (link *relay.Link, conn net.
 	return link, conn, func() *relay.Link { return r.Replace(link, peer, rules, behind) }
 }
 
-// Whoever asks for paths after a link was replaced asks the new one: that the old one's session is over is said before.
-func TestReplaceSaysThatTheSessionEnds(t *testing.T) {
+// A link that is replaced loses no path, at no moment: the new one has those of the old one's session, stale.
+func TestReplaceKeepsPaths(t *testing.T) {
 	t.Parallel()
-	behind := counting{mute{t}, new(atomic.Int64)}
-	link, _, replace := established(t, behind)
+	link, conn, replace := established(t, mute{t})
+	block := netip.MustParsePrefix("10.1.2.0/26")
+	_, _ = conn.Write(bgptest.UpdateMessage(netip.MustParseAddr("10.0.0.2"), 100, block))
+	stale := func() (all []bool) {
+		link.Paths(func(p relay.Path) { all = append(all, p.Prefix == block && p.Stale) })
+		return all
+	}
 	bgptest.Eventually(t, func() error {
-		if !link.Status().Up {
-			return errors.New("the session is not up")
+		if got := stale(); len(got) != 1 || got[0] {
+			return fmt.Errorf("paths that are stale: %v", got)
 		}
 		return nil
 	})
 	link = replace()
 	defer func() { link.Retire(); link.Release() }()
-	if behind.endings.Load() == 0 {
-		t.Error("nothing was said of the session's end")
+	if got := stale(); len(got) != 1 || !got[0] {
+		t.Errorf("paths that are stale after the link was replaced: %v", got)
+	}
+	if status := link.Status(); !status.Restarting || status.Received != 1 {
+		t.Errorf("after the link was replaced: %+v", status)
 	}
 }
 

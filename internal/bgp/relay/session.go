@@ -41,6 +41,8 @@ type session struct {
 	upSince  atomic.Int64  // of the relay's clock, in nanoseconds; 0: never
 	voice    atomic.Int64  // when the speaker behind last said something, likewise
 	overflow bool          // it has announced too many prefixes
+	restarts bool          // when it is over: the speaker behind keeps what the peer has announced
+	dropped  atomic.Bool   // the speaker behind has ended it for another reason than the peer's silence
 	refresh  time.Time     // when it last asked for our table
 	opened   atomic.Bool   // the peer's OPEN has come
 	graceful atomic.Bool   // the peer has offered graceful restart
@@ -423,7 +425,7 @@ func (s *session) pace(kind wire.Type) {
 
 // noteUp notes that the session is up: the speaker behind has it.
 func (s *session) noteUp() {
-	s.upSince.Store(s.link.relay.now().UnixNano())
+	s.link.begin(s)
 	s.link.spoken.Store(true)
 	s.link.counts.sessions.Add(1)
 	s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
@@ -562,6 +564,7 @@ func (s *session) send(text []byte) error {
 // finish ends the session for the speaker behind.
 func (s *session) finish(how ending, back net.Conn, outDone <-chan struct{}) parting {
 	s.report(how)
+	defer func() { s.restarts = s.keeps(how) }()
 	switch how.by {
 	case byLoss, byOthers:
 		// The speaker drops UPDATEs that it has read and not worked in when the connection ends. A peer that restarts right after them would
@@ -577,6 +580,18 @@ func (s *session) finish(how ending, back net.Conn, outDone <-chan struct{}) par
 	_ = back.Close()
 	s.await(outDone)
 	return s.parting(how)
+}
+
+// keeps reports whether the speaker behind keeps the peer's paths after the end of the session (RFC 4724, RFC 8538).
+func (s *session) keeps(how ending) bool {
+	offer := s.wire.Offer()
+	switch how.by {
+	case byPeer:
+		return offer.KeptAfter(how.reason)
+	case byUs:
+		return false
+	}
+	return offer.Graceful() && !s.dropped.Load()
 }
 
 // report says why the session is over.
@@ -634,5 +649,6 @@ func (s *session) closedByUs(n *wire.Notification) {
 		s.link.failed("nothing heard from it for the hold time")
 		return
 	}
+	s.dropped.Store(true)
 	s.link.failed("closed by this node: " + n.Words())
 }

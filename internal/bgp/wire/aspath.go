@@ -108,6 +108,9 @@ func (p ASPath) Count(number uint32) int {
 	return n
 }
 
+// Len counts the numbers of sequences, and each set as one.
+func (p ASPath) Len() int { return pathLength(p.segments) }
+
 // String has the numbers with spaces between them, a set in braces.
 func (p ASPath) String() string {
 	var words []string
@@ -122,7 +125,7 @@ func (p ASPath) String() string {
 		if kind == segmentSequence {
 			words = append(words, numbers[min(own, len(numbers)):]...)
 		} else {
-			words = append(words, "{"+strings.Join(numbers, ",")+"}")
+			words = append(words, "{"+strings.Join(numbers, " ")+"}")
 		}
 	}
 	return strings.Join(words, " ")

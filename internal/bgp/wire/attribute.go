@@ -97,12 +97,6 @@ func (s *Session) readAttributes(n *parsedUpdate, b []byte) *Notification {
 	return nil
 }
 
-// FirstAttribute reads the first path attribute of b; not ok: it is cut short.
-func FirstAttribute(b []byte) (kind uint8, value []byte, ok bool) {
-	_, first, value, _, ok := cutAttribute(b)
-	return uint8(first), value, ok
-}
-
 // cutAttribute splits the first attribute off.
 func cutAttribute(b []byte) (flag byte, kind attribute, value, rest []byte, ok bool) {
 	if len(b) < 3 {
@@ -120,6 +114,18 @@ func cutAttribute(b []byte) (flag byte, kind attribute, value, rest []byte, ok b
 		return 0, 0, nil, nil, false
 	}
 	return flag, kind, rest[:length], rest[length:], true
+}
+
+// find returns the value of the first attribute of a kind, nil if there is none.
+func find(attributes []byte, want attribute) []byte {
+	for b := attributes; len(b) > 0; {
+		_, kind, value, rest, ok := cutAttribute(b)
+		if !ok || kind == want {
+			return value
+		}
+		b = rest
+	}
+	return nil
 }
 
 // readAttribute judges one attribute: by RFC 7606 most faults make the message a withdrawal.
@@ -283,7 +289,7 @@ func (n *parsedUpdate) readReachable(value []byte) *Notification {
 	hop, list := value[4:4+int(value[3])], value[5+int(value[3]):]
 	prefixes, err := readPrefixes(list, n.family)
 	if err != nil {
-		return updateFault(9, nil, "%s: %v", attrMPReach, err)
+		return updateFault(9, nil, "%s: %v", attrMPReach, errNetwork)
 	}
 	n.announced = append(n.announced, prefixes...)
 	if len(hop) == 2*n.family.bytes() && n.family == IPv6 {
@@ -312,7 +318,7 @@ func (n *parsedUpdate) readUnreachable(value []byte) *Notification {
 	}
 	prefixes, err := readPrefixes(value[3:], n.family)
 	if err != nil {
-		return updateFault(9, nil, "%s: %v", attrMPUnreach, err)
+		return updateFault(9, nil, "%s: %v", attrMPUnreach, errNetwork)
 	}
 	n.withdrawn = append(n.withdrawn, prefixes...)
 	n.end = n.end || len(prefixes) == 0 // settled when all is read

@@ -99,11 +99,6 @@ func (l Communities) Has(c Community) bool {
 	return false
 }
 
-// CommunitiesOf returns those of the values of two attributes, COMMUNITIES and LARGE_COMMUNITY, which it keeps.
-func CommunitiesOf(standard, large []byte) Communities {
-	return Communities{standard: standard, large: large}
-}
-
 // Empty reports whether there are none.
 func (l Communities) Empty() bool { return len(l.standard)+len(l.large) == 0 }
 

@@ -82,7 +82,7 @@ func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Cha
 	if len(u.announced) == 0 {
 		return e.writer.as(message), nil
 	}
-	if err := checkPrefixes(u.withdrawn, e.Family); err != nil {
+	if _, err := readPrefixes(u.withdrawn, e.Family); err != nil {
 		return nil, err
 	}
 	if err := e.sort(u.announced, decide); err != nil {
@@ -233,18 +233,6 @@ func cutPrefix(b []byte, family Family) (prefix netip.Prefix, raw, rest []byte, 
 		addr = netip.AddrFrom4([4]byte(octets[:4]))
 	}
 	return netip.PrefixFrom(addr, bits).Masked(), b[:length], b[length:], nil
-}
-
-// checkPrefixes reports whether a list is one.
-func checkPrefixes(b []byte, family Family) error {
-	for len(b) > 0 {
-		_, _, rest, err := cutPrefix(b, family)
-		if err != nil {
-			return err
-		}
-		b = rest
-	}
-	return nil
 }
 
 func countPrefixes(b []byte) int {

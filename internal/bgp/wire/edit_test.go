@@ -280,10 +280,10 @@ func TestASPath(t *testing.T) {
 			t.Errorf("%s begins with %d: %t", c.path, c.want, got)
 		}
 	}
-	if got := set.String(); got != "1 2 {3,4} 5" {
+	if got := set.String(); got != "1 2 {3 4} 5" {
 		t.Error(got)
 	}
-	if got := (ASPath{segments: set.segments, own: 3}).String(); got != "{3,4} 5" {
+	if got := (ASPath{segments: set.segments, own: 3}).String(); got != "{3 4} 5" {
 		t.Error(got)
 	}
 	if set.Count(4) != 1 || set.Count(6) != 0 || NewASPath(9, 9, 1).Count(9) != 2 {

@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Attributes of RFC 6793, for speakers whose AS numbers have two octets.
 const (
@@ -9,31 +12,36 @@ const (
 )
 
 // Narrow writes an UPDATE of our own speaker for a peer whose AS numbers have two octets: a longer one becomes AS_TRANS, and is
-// in AS4_PATH for those that come after the peer. What becomes too long by that is several messages.
+// in AS4_PATH for those that come after the peer. What becomes too long by that is several messages, and what does not fit with any
+// prefix is withdrawn.
 func Narrow(message []byte, family Family) [][]byte {
 	if TypeOf(message) != Update {
 		return [][]byte{message}
 	}
-	attributes, from := attributesOf(message)
-	narrow, ok := narrowed(attributes)
-	if !ok {
+	u, err := cutUpdate(message, family)
+	var a Attributes
+	if err != nil || a.read(&u, family, 0) != nil || len(u.announced) == 0 {
 		return [][]byte{message}
 	}
-	out := append(append([]byte(nil), message[:from]...), narrow...)
-	if len(out)+len(message)-from-len(attributes) > MaxLen {
-		return split(message, family)
+	var w writer
+	w.start(family)
+	w.change(&u, &a, &Change{})
+	attributes := narrowed(w.attributes)
+	if w.attributes = attributes; w.room() <= family.bytes() {
+		w.withdraw(slices.Concat(u.withdrawn, u.announced))
+		return w.finish()
 	}
-	binary.BigEndian.PutUint16(out[from-2:], uint16(len(narrow)))
-	return [][]byte{end(append(out, message[from+len(attributes):]...))}
+	w.attributes = nil
+	w.withdraw(u.withdrawn)
+	w.attributes = attributes
+	w.reach(a.NextHop, u.announced)
+	return w.finish()
 }
 
-// narrowed returns attributes in two octets; not ok: they are none.
-func narrowed(attributes []byte) (out []byte, ok bool) {
+// narrowed returns attributes in two octets.
+func narrowed(attributes []byte) (out []byte) {
 	for b := attributes; len(b) > 0; {
-		_, kind, value, rest, ok := cutAttribute(b)
-		if !ok {
-			return nil, false
-		}
+		_, kind, value, rest, _ := cutAttribute(b) // written here
 		switch kind {
 		case attrASPath:
 			out = appendNarrowPath(out, value)
@@ -44,30 +52,7 @@ func narrowed(attributes []byte) (out []byte, ok bool) {
 		}
 		b = rest
 	}
-	return out, true
-}
-
-// split writes a message that is too long when it is narrowed. What does not fit with any prefix is withdrawn.
-func split(message []byte, family Family) [][]byte {
-	u, err := cutUpdate(message, family)
-	var a Attributes
-	if err != nil || a.read(&u, family, 0) != nil {
-		return [][]byte{message}
-	}
-	var w writer
-	w.start(family)
-	w.change(&u, &a, &Change{})
-	w.attributes, _ = narrowed(w.attributes)
-	if w.room() <= family.bytes() {
-		w.withdraw(append(u.withdrawn[:len(u.withdrawn):len(u.withdrawn)], u.announced...))
-		return w.finish()
-	}
-	attributes := w.attributes
-	w.attributes = nil
-	w.withdraw(u.withdrawn)
-	w.attributes = attributes
-	w.reach(a.NextHop, u.announced)
-	return w.finish()
+	return out
 }
 
 func appendNarrowPath(out, value []byte) []byte {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Capability codes.
@@ -219,6 +220,14 @@ func (o *Offer) String() string {
 
 // Graceful reports whether the peer restarts gracefully: its paths are kept when its connection is lost.
 func (o *Offer) Graceful() bool { return o.graceful && o.keeps }
+
+// RestartTime is for how long its paths are kept then.
+func (o *Offer) RestartTime() time.Duration { return time.Duration(o.restartTime) * time.Second }
+
+// KeptAfter reports whether its paths are kept when it ends the session by a NOTIFICATION (RFC 8538).
+func (o *Offer) KeptAfter(n *Notification) bool {
+	return o.Graceful() && o.restartFlags&flagNotification != 0 && (n.Code != Cease || n.Subcode != HardReset)
+}
 
 // Helps reports whether the peer has the capability at all: it keeps our paths when we restart.
 func (o *Offer) Helps() bool { return o.graceful }

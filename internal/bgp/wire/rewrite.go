@@ -71,6 +71,15 @@ func (w *writer) withdraw(prefixes []byte) {
 	}
 }
 
+// endTable writes the end of the table (RFC 4724 section 2).
+func (w *writer) endTable() {
+	if w.family == IPv4 {
+		w.message(nil, nil, nil)
+		return
+	}
+	w.message(nil, appendAttribute(nil, attrMPUnreach, []byte{0, byte(w.family), unicast}), nil)
+}
+
 // fits reports whether one prefix at least fits into a message when its attributes are changed.
 func (w *writer) fits(u *update, a *Attributes, c *Change) bool {
 	w.change(u, a, c)

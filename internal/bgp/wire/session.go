@@ -84,19 +84,16 @@ type Session struct {
 // few different ones, so that they are kept once for all sessions. Equal ones are ==. The zero value is of a path that was refused.
 type Said struct{ unique.Handle[string] }
 
-// Read calls f with the next hop, and for each attribute with its type and value.
-func (what Said) Read(family Family, hop func(netip.Addr), f func(kind uint8, value []byte) error) error {
-	text := []byte(what.Value())
-	addr, _ := netip.AddrFromSlice(text[:family.bytes()])
-	hop(addr)
-	for b := text[family.bytes():]; len(b) > 0; {
-		_, kind, value, rest, _ := cutAttribute(b) // written here
-		if err := f(uint8(kind), value); err != nil {
-			return err
-		}
-		b = rest
+// Attributes returns the attributes as the peer has sent them, and what the speaker behind sees for a MED; see rank.
+func (what Said) Attributes(family Family) (a Attributes, rank uint32) {
+	n := what.update(family)
+	_ = a.read(&update{attributes: n.attributes}, family, 0) // written here
+	a.NextHop, _ = netip.AddrFromSlice(n.nextHop)
+	rank = a.MED
+	if stamp, ok := ReadStamp(find(n.attributes, attrStamp)); ok {
+		a.MED, a.HasMED = stamp.MED, stamp.HasMED
 	}
-	return nil
+	return a, rank
 }
 
 // Paths calls f for all that the peer announces and that is not refused.

@@ -87,19 +87,9 @@ func rank(med uint32, clusters int) uint32 {
 // message is written into buf, if it has to be written; what has no stamp is returned as it came, as a path of our own.
 func TakeStamp(buf *[]byte, message []byte, keepMED bool) ([]byte, Stamp) {
 	attributes, from := attributesOf(message)
-	stamp, found := Stamp{Source: Own}, false
-	for b := attributes; len(b) > 0 && !found; {
-		_, kind, value, rest, ok := cutAttribute(b)
-		if !ok {
-			return message, stamp
-		}
-		if kind == attrStamp {
-			stamp, found = ReadStamp(value)
-		}
-		b = rest
-	}
+	stamp, found := ReadStamp(find(attributes, attrStamp))
 	if !found {
-		return message, stamp
+		return message, Stamp{Source: Own}
 	}
 	out := append((*buf)[:0], message[:from]...)
 	for b := attributes; len(b) > 0; {

@@ -171,48 +171,24 @@ func (n *parsedUpdate) checkMandatory() {
 	}
 }
 
-// bytes writes the UPDATE anew, as one message or, where it does not fit, as several, withdrawals first. It is nil if nothing
+// bytes writes the UPDATE anew: withdrawals, then announcements, in as many messages as it takes. It is nil if nothing
 // is left that the speaker behind needs to know, which must not become an empty message: that would be the end of the table.
 func (n *parsedUpdate) bytes() []byte {
-	var text []byte
-	room := MaxLen - headerLen - 4 - len(n.attributes) - attributesHead
-	withdrawn, announced := n.withdrawn, n.announced
-	for len(withdrawn)+len(announced) > 0 || (n.end && text == nil) {
-		var part parsedUpdate
-		part, withdrawn, announced = n.part(room, withdrawn, announced)
-		text = append(text, part.message()...)
-	}
-	return text
-}
-
-// attributesHead is room for the heads of both lists of prefixes in attributes, and the next hop.
-const attributesHead = 64
-
-// part takes as much as fits into room.
-func (n *parsedUpdate) part(room int, withdrawn, announced []netip.Prefix) (part parsedUpdate, restWithdrawn, restAnnounced []netip.Prefix) {
-	part = *n
-	part.withdrawn, withdrawn, room = fill(room, withdrawn)
-	part.announced, announced, _ = fill(room, announced)
-	return part, withdrawn, announced
-}
-
-// fill takes prefixes that fit into room.
-func fill(room int, prefixes []netip.Prefix) (taken, rest []netip.Prefix, left int) {
-	for i, p := range prefixes {
-		size := 1 + (p.Bits()+7)/8
-		if size > room {
-			return prefixes[:i], prefixes[i:], 0
+	var w writer
+	w.start(n.family)
+	w.withdraw(appendPrefixes(nil, n.withdrawn))
+	if len(n.announced) > 0 {
+		w.attributes = append(w.attributes[:0], n.attributes...)
+		if n.family == IPv4 {
+			w.attributes = appendAttribute(w.attributes, attrNextHop, n.nextHop)
 		}
-		room -= size
+		hop, _ := netip.AddrFromSlice(n.nextHop)
+		w.reach(hop, appendPrefixes(nil, n.announced))
 	}
-	return prefixes, nil, room
-}
-
-func (n *parsedUpdate) message() []byte {
-	if n.family == IPv4 {
-		return n.bytes4()
+	if n.end {
+		w.endTable()
 	}
-	return n.bytes6()
+	return w.text
 }
 
 // Messages returns the messages of a text one after the other.
@@ -228,51 +204,14 @@ func Messages(text []byte) iter.Seq[[]byte] {
 	}
 }
 
-func (n *parsedUpdate) bytes4() []byte {
-	withdrawn := appendPrefixes(nil, n.withdrawn)
-	var attributes []byte
-	if len(n.announced) > 0 {
-		attributes = appendAttribute(slices.Clip(n.attributes), attrNextHop, n.nextHop)
-	}
-	message := binary.BigEndian.AppendUint16(begin(Update), uint16(len(withdrawn)))
-	message = append(message, withdrawn...)
-	message = binary.BigEndian.AppendUint16(message, uint16(len(attributes)))
-	message = append(message, attributes...)
-	return end(appendPrefixes(message, n.announced))
-}
-
-func (n *parsedUpdate) bytes6() []byte {
-	family := []byte{0, byte(IPv6), unicast}
-	var attributes []byte
-	if len(n.announced) > 0 {
-		value := append(append([]byte{}, family...), byte(len(n.nextHop)))
-		value = append(append(value, n.nextHop...), 0)
-		attributes = appendAttribute(slices.Clip(n.attributes), attrMPReach, appendPrefixes(value, n.announced))
-	}
-	if len(n.withdrawn) > 0 || n.end {
-		attributes = appendAttribute(attributes, attrMPUnreach, appendPrefixes(family, n.withdrawn))
-	}
-	message := binary.BigEndian.AppendUint16(append(begin(Update), 0, 0), uint16(len(attributes)))
-	return end(append(message, attributes...))
-}
-
 // readPrefixes reads a list of prefixes and clears their host bits, which are without a meaning.
-func readPrefixes(b []byte, family Family) ([]netip.Prefix, error) {
-	var prefixes []netip.Prefix
+func readPrefixes(b []byte, family Family) (prefixes []netip.Prefix, err error) {
 	for len(b) > 0 {
-		bits := int(b[0])
-		length := (bits + 7) / 8
-		if length > family.bytes() || bits > 8*family.bytes() || len(b) < 1+length {
-			return nil, errNetwork
+		prefix, _, rest, err := cutPrefix(b, family)
+		if err != nil {
+			return nil, err
 		}
-		var raw [16]byte
-		copy(raw[:], b[1:1+length])
-		addr := netip.AddrFrom16(raw)
-		if family == IPv4 {
-			addr = netip.AddrFrom4([4]byte(raw[:4]))
-		}
-		prefixes = append(prefixes, netip.PrefixFrom(addr, bits).Masked())
-		b = b[1+length:]
+		prefixes, b = append(prefixes, prefix), rest
 	}
 	return prefixes, nil
 }

@@ -31,10 +31,10 @@ const (
 type Conn struct {
 	ns *Namespace
 
-	// requests is for links, addresses, policy rules and single routes: the only socket that a plugin needs.
+	// requests is for links, addresses and policy rules.
 	requests *netlink.Handle
 
-	// direct is for batches and large dumps of routes and neighbours, and for what the library does not know.
+	// direct is for routes and neighbours, and for what the library does not know.
 	direct directSocket
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,27 +100,32 @@ func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool, first func([]Flow) error) (
 
 // deleteFlows deletes the entries that find returns, which is told how many there are. find is not called if there are none.
 func (c *Conn) deleteFlows(find func(t tracker, count int) ([]flow, error)) (deleted int, err error) {
-	err = c.ns.Do(func() error {
+	err = c.tracked(answerTimeout, func(t tracker, count int) error {
+		flows, err := find(t, count)
+		if err == nil {
+			deleted, err = t.deleteAll(flows)
+		}
+		return err
+	})
+	return deleted, err
+}
+
+// tracked calls do in the connection's namespace, with how many connections the kernel tracks there, unless these are none.
+func (c *Conn) tracked(timeout time.Duration, do func(t tracker, count int) error) error {
+	return c.ns.Do(func() error {
 		text, err := sysctl.DefaultRoot.Get(flowCount)
 		// Without the file there is no connection tracking. Asking for a list would load its module.
 		if errors.Is(err, fs.ErrNotExist) || text == "0" {
 			return nil
 		}
 		count, _ := strconv.Atoi(text) // unreadable is taken for few: slower at worst
-		s, err := nlmsg.Open(unix.NETLINK_NETFILTER, answerTimeout)
+		s, err := nlmsg.Open(unix.NETLINK_NETFILTER, timeout)
 		if err != nil {
 			return err
 		}
 		defer s.Close()
-		t := tracker{s}
-		flows, err := find(t, count)
-		if err != nil {
-			return err
-		}
-		deleted, err = t.deleteAll(flows)
-		return err
+		return do(tracker{s}, count)
 	})
-	return deleted, err
 }
 
 // tracker is a socket for the kernel's table of connections.

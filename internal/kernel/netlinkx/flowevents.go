@@ -141,18 +141,9 @@ const dumpTime = 10 * time.Second
 
 // Flows lists the connections that are tracked now: each is handed to take, some maybe twice if the table changes meanwhile.
 func (c *Conn) Flows(take func(TrackedFlow)) error {
-	err := c.ns.Do(func() error {
-		text, err := sysctl.DefaultRoot.Get(flowCount)
-		if errors.Is(err, fs.ErrNotExist) || text == "0" {
-			return nil
-		}
-		s, err := nlmsg.Open(unix.NETLINK_NETFILTER, dumpTime)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
+	err := c.tracked(dumpTime, func(t tracker, _ int) error {
 		request := nlmsg.Netfilter(ctnetlink, ctGet, unix.NLM_F_DUMP, uint8(FamilyAll), nil)
-		err = s.Execute(request, func(m nlmsg.Message) error {
+		err := t.socket.Execute(request, func(m nlmsg.Message) error {
 			if len(m.Body) >= nlmsg.SizeofNfgenmsg {
 				take(parseFlow(m.Body).tracked(m.Body[nlmsg.SizeofNfgenmsg:]))
 			}

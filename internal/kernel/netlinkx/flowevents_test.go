@@ -85,8 +85,9 @@ func TestFlowEventsAreLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 30 {
-		_, _ = pod.AskUDP(t, "", fmt.Sprintf("192.0.2.2:%d", 1000+i), "x", 0)
+	conn := pod.ListenUDP(t, "0.0.0.0:0")
+	for i := range uint16(30) {
+		_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), 1000+i))
 	}
 	lost := false
 	for !lost {

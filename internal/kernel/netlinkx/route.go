@@ -176,53 +176,12 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 
 // AddRoute adds a route; IsExist holds for the error if the table has one with the same destination and metric, whatever
 // its owner.
-func (c *Conn) AddRoute(r Route) error {
-	if !r.plain() {
-		return c.AddRoutes([]Route{r})[0]
-	}
-	return c.changeRoute("add", r, c.requests.RouteAdd)
-}
-
-// plain: the connection's first socket can do it, which for a plugin is the only one.
-func (r Route) plain() bool { return len(r.Hops) == 0 && !r.Object }
+func (c *Conn) AddRoute(r Route) error { return c.AddRoutes([]Route{r})[0] }
 
 // ReplaceRoute adds a route, in place of the first one with the same destination and metric if there is one, whatever its
 // owner. No packet sees the table without either.
-func (c *Conn) ReplaceRoute(r Route) error {
-	if !r.plain() {
-		return c.ReplaceRoutes([]Route{r})[0]
-	}
-	return c.changeRoute("replace", r, c.requests.RouteReplace)
-}
+func (c *Conn) ReplaceRoute(r Route) error { return c.ReplaceRoutes([]Route{r})[0] }
 
-// DeleteRoute deletes the route that agrees with r in every field; IsNotExist holds for the error if there is none.
-func (c *Conn) DeleteRoute(r Route) error {
-	if !r.plain() {
-		return c.DeleteRoutes([]Route{r})[0]
-	}
-	return c.changeRoute("delete", r, c.requests.RouteDel)
-}
-
-func (c *Conn) changeRoute(verb string, r Route, fn func(*netlink.Route) error) error {
-	if err := fn(r.toLibrary()); err != nil {
-		return fmt.Errorf("%s route %s: %w", verb, r, err)
-	}
-	return nil
-}
-
-func (r Route) toLibrary() *netlink.Route {
-	out := &netlink.Route{
-		Dst: ipNet(r.Dst), LinkIndex: r.Dev, Table: cmp.Or(r.Table, TableMain), Protocol: netlink.RouteProtocol(r.Protocol),
-		Scope: netlink.Scope(r.Scope), Type: int(cmp.Or(r.Type, Unicast)), Priority: int(r.Metric), Tos: int(r.TOS),
-	}
-	if r.Via.IsValid() {
-		out.Gw = r.Via.AsSlice()
-	}
-	if r.Src.IsValid() {
-		out.Src = r.Src.AsSlice()
-	}
-	if r.Onlink {
-		out.Flags = unix.RTNH_F_ONLINK
-	}
-	return out
-}
+// DeleteRoute deletes the route that agrees with r in every field, but for a Protocol of 0, which stands for all; IsNotExist holds for
+// the error if there is none.
+func (c *Conn) DeleteRoute(r Route) error { return c.DeleteRoutes([]Route{r})[0] }

@@ -177,10 +177,13 @@ func (r Route) tidy() Route {
 // appendRequest encodes a request to add, replace or delete the route.
 func (r Route) appendRequest(b []byte, kind, flags uint16, seq uint32) []byte {
 	from := len(b)
+	if kind == unix.RTM_NEWROUTE {
+		r.Protocol = cmp.Or(r.Protocol, ProtocolBoot)
+	}
 	b = nlmsg.Begin(b, kind, flags, seq)
 	b = append(b, uint8(FamilyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), 0, r.TOS,
 		unix.RT_TABLE_UNSPEC, // the attribute has room for all of them
-		uint8(cmp.Or(r.Protocol, ProtocolBoot)), uint8(r.Scope), uint8(cmp.Or(r.Type, Unicast)))
+		uint8(r.Protocol), uint8(r.Scope), uint8(cmp.Or(r.Type, Unicast)))
 	var bits uint32
 	if r.Onlink {
 		bits = unix.RTNH_F_ONLINK

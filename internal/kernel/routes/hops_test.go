@@ -223,6 +223,7 @@ func TestHopsChangeWithoutAGap(t *testing.T) {
 		"IPv6": {"[fd00:1::5]:9", "fd00:1::/122", "via 2001:db8::2 dev eth0", "via 2001:db8:1::2 dev eth1", "via 2001:db8:1::3 dev eth1"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ns := rack(t)
 			tb := routes.New(ns.Conn, routes.Options{})
 			two := func(x, y string) string { return tt.route + " nexthop " + x + " nexthop " + y }

@@ -164,7 +164,7 @@ func TestSteadyWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	wake := ns.Quiet(t, netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents|netlinkx.RuleEvents)
-	for begin := time.Now(); time.Since(begin) < 3*time.Second; {
+	for range 30 {
 		if got, err := tb.Sync(t.Context(), many); err != nil || got != (routes.Stats{Kept: len(many)}) {
 			t.Fatalf("Sync = %+v, %v", got, err)
 		}
@@ -381,6 +381,7 @@ func TestContext(t *testing.T) {
 
 // TestMoveWithoutAGap moves a destination from a /26 to two /27 and back while a prober looks it up all the time.
 func TestMoveWithoutAGap(t *testing.T) {
+	t.Parallel()
 	ns := node(t)
 	tb := routes.New(ns.Conn, routes.Options{})
 	wide := []string{"10.244.1.0/26 via 10.0.0.2 dev eth0"}
@@ -468,6 +469,7 @@ func (c *countdown) Err() error {
 // TestUnfinished ends Sync's context at each point where it is looked at. What is done by then is right, Stats says how much it was,
 // and the next Sync does the rest.
 func TestUnfinished(t *testing.T) {
+	t.Parallel()
 	ns := node(t)
 	tb := routes.New(ns.Conn, routes.Options{})
 	all := tenThousand()
