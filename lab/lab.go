@@ -134,11 +134,11 @@ func Start(ctx context.Context, cfg Config) (*Lab, error) {
 	if err := cfg.resolve(ctx, cache, &spec); err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
 	}
-	launch, err := supervisor.Start(supervisor.Job{Cluster: &spec})
+	launch, err := supervisor.Start(spec)
 	if err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
 	}
-	if err := launch.WaitReady(ctx, supervisor.Watcher{Progress: progress}); err != nil {
+	if err := launch.WaitReady(ctx, progress); err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", cfg.Name, err)
 	}
 	l := &Lab{launch: launch, cache: cache}
@@ -289,21 +289,11 @@ func (c Config) programs(ctx context.Context, cache *binaries.Cache, s *cluster.
 	return nil
 }
 
-// InVMError is returned for a lab in a virtual machine: commands reach it through the socket.
-type InVMError struct{ Name, Socket string }
-
-func (e InVMError) Error() string {
-	return fmt.Sprintf("lab %q runs in a virtual machine", e.Name)
-}
-
-// Open returns a lab that runs on this machine, InVMError for one in a virtual machine.
+// Open returns a lab that runs.
 func Open(name string) (*Lab, error) {
 	state, err := cluster.ReadState(name)
 	if err != nil {
 		return nil, err
-	}
-	if state.VM != "" {
-		return nil, InVMError{Name: name, Socket: state.VM}
 	}
 	cache, err := binaries.Open(os.Stderr)
 	if err != nil {

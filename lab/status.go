@@ -7,7 +7,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/tortie-net/tortie/lab/internal/channel"
 	"github.com/tortie-net/tortie/lab/internal/cluster"
 	"github.com/tortie-net/tortie/lab/internal/kubeapi"
 	"github.com/tortie-net/tortie/lab/internal/netns"
@@ -33,11 +32,6 @@ func Describe(ctx context.Context, name string) (string, error) {
 	fmt.Fprintf(&b, "lab %s: %s, %d nodes, since %s\n", name, condition(state, alive), len(state.Nodes), state.Started.Format(time.DateTime))
 	if !alive || !state.Ready {
 		return b.String(), nil
-	}
-	if state.VM != "" {
-		var inside strings.Builder
-		_, err := channel.Call(ctx, state.VM, []string{"status", "-name", name}, &inside, &inside)
-		return "in a virtual machine: " + inside.String(), err
 	}
 	client, err := kubeapi.New(state.Kubeconfig, netns.Dialer(cluster.ControlPlane(name)))
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/thread"
 )
 
 func TestQuantiles(t *testing.T) {
@@ -359,10 +360,10 @@ func TestTrace(t *testing.T) {
 	for i := range ballast {
 		ballast[i] = 1
 	}
-	here, err := newThread(func() error { return nil })
+	here, err := thread.New(func() error { return nil })
 	errtest.Must(t, err)
-	defer here.close()
-	n := &node{thread: here}
+	defer here.Close()
+	n := &node{Thread: here}
 	one, err := n.trace(execution{program: "/bin/sh", args: []string{"-c", "exit 0"}})
 	if err != nil || one.processes != 1 || one.peak < 500 || one.peak > 32<<10 {
 		t.Errorf("a shell: %+v, %v", one, err)
@@ -504,17 +505,5 @@ func TestReflectorsReport(t *testing.T) {
 	}
 	if len(missed) != 1 || !strings.Contains(missed[0], "CPU of a reflector") {
 		t.Errorf("verdicts: %v", missed)
-	}
-}
-
-// A thread in namespaces of its own is never the process' main thread, which never ends and is shown by /proc/self.
-func TestThreadIsNotTheFirst(t *testing.T) {
-	for range 50 {
-		th, err := newThread(func() error { return nil })
-		errtest.Must(t, err)
-		defer th.close()
-		if th.id.Load() == int64(os.Getpid()) {
-			t.Error("a thread of a node is the process' first")
-		}
 	}
 }

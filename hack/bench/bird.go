@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/thread"
 )
 
 // bird is a running BIRD 2.
@@ -22,7 +24,7 @@ type bird struct {
 }
 
 // startBird runs BIRD in a thread's namespaces, with its files in dir.
-func startBird(t *thread, dir, config string) (*bird, error) {
+func startBird(t *thread.Thread, dir, config string) (*bird, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -33,7 +35,7 @@ func startBird(t *thread, dir, config string) (*bird, error) {
 	b := &bird{socket: filepath.Join(dir, "ctl"), log: &bytes.Buffer{}}
 	b.cmd = exec.Command("bird", "-f", "-c", file, "-s", b.socket, "-P", filepath.Join(dir, "pid"))
 	b.cmd.Stdout, b.cmd.Stderr = b.log, b.log
-	if err := t.do(b.cmd.Start); err != nil {
+	if err := t.Do(b.cmd.Start); err != nil {
 		return nil, fmt.Errorf("start BIRD 2: %w (run `make deps`)", err)
 	}
 	return b, nil

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 const (
@@ -80,7 +81,7 @@ func (c *cluster) startLab(ctx context.Context, lab string) (kubeconfig string, 
 	if err != nil {
 		return "", err
 	}
-	if err := c.underlay.do(c.lab.Start); err != nil {
+	if err := c.underlay.Do(c.lab.Start); err != nil {
 		return "", fmt.Errorf("start the API server: %w (run `make bin/lab`)", err)
 	}
 	line := make(chan string, 1)
@@ -111,7 +112,7 @@ func (c *cluster) end() error {
 		err = errors.Join(c.stop.Close(), c.lab.Wait())
 	}
 	if c.underlay != nil {
-		c.underlay.close()
+		c.underlay.Close()
 	}
 	return err
 }
@@ -213,7 +214,7 @@ func (c *cluster) addNodes(count int, bin string, pods int) error {
 			return err
 		}
 		c.nodes = append(c.nodes, n)
-		if err := n.write(kubeconfigPath, kubeconfigFor(c.client.server, c.ca, c.token)); err != nil {
+		if err := n.write(kubeconfigPath, labtest.PluginKubeconfig(c.client.server, c.ca, c.token)); err != nil {
 			return err
 		}
 		if err := c.do(http.MethodPost, "/api/v1/nodes", object{"metadata": object{"name": n.name}}, nil); err != nil {

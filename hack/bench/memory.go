@@ -19,6 +19,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // maxAgentRSS is the limit of the agent's memory in such a cluster, in kB.
@@ -63,7 +64,7 @@ func runMemory(ctx context.Context, c *cluster, bin string, size sizes) (all []a
 		return nil, err
 	}
 	defer n.end()
-	if err := n.write(kubeconfigPath, kubeconfigFor(c.client.server, c.ca, request.Status.Token)); err != nil {
+	if err := n.write(kubeconfigPath, labtest.PluginKubeconfig(c.client.server, c.ca, request.Status.Token)); err != nil {
 		return nil, err
 	}
 	if err := c.do(http.MethodPost, "/api/v1/nodes", object{"metadata": object{"name": agentNode}}, nil); err != nil {
@@ -106,7 +107,7 @@ func (f *agentSize) measure(ctx context.Context, n *node, agent string) (err err
 	cmd.Env = []string{"NODENAME=" + agentNode, "IP=" + n.address(), "KUBECONFIG=" + kubeconfigPath, "NO_DEFAULT_POOLS=true", "LOG_LEVEL=warn"}
 	cmd.Stderr = &log
 	start := time.Now()
-	if err := n.do(cmd.Start); err != nil {
+	if err := n.Do(cmd.Start); err != nil {
 		return fmt.Errorf("start the agent: %w", err)
 	}
 	defer func() {
@@ -152,7 +153,7 @@ func (n *node) awaitReady(ctx context.Context, limit time.Time) error {
 // agentSays asks the node's agent.
 func (n *node) agentSays(path string) (string, error) {
 	agent := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, DialContext: func(_ context.Context, network, address string) (conn net.Conn, err error) {
-		err = n.do(func() error { conn, err = net.Dial(network, address); return err })
+		err = n.Do(func() error { conn, err = net.Dial(network, address); return err })
 		return conn, err
 	}}}
 	resp, err := agent.Get("http://127.0.0.1:9099" + path)

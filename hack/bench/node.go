@@ -12,11 +12,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/testkit/cnitest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/thread"
 )
 
 // Paths on a node, as Calico's plugins use them.
 const (
-	cniBin         = "/opt/cni/bin"
+	cniBin         = cnitest.BinDir
 	kubeconfigPath = "/etc/cni/net.d/calico-kubeconfig"
 	nodenamePath   = "/var/lib/calico/nodename"
 	logPath        = "/var/log/calico/cni/cni.log"
@@ -27,11 +32,11 @@ const (
 const apiAddress = "10.250.0.1"
 
 // underlay is the network between the nodes and the API server.
-type underlay struct{ *thread }
+type underlay struct{ *thread.Thread }
 
 func newUnderlay() (*underlay, error) {
-	t, err := newThread(func() error {
-		if err := unshareNet(); err != nil {
+	t, err := thread.New(func() error {
+		if err := thread.OwnNetwork(); err != nil {
 			return err
 		}
 		return ip("link set lo up\naddr add " + apiAddress + "/32 dev lo\n")
@@ -51,7 +56,7 @@ func ip(commands string) error {
 
 // node is a host for plugins: a network namespace, and a mount namespace with files of its own.
 type node struct {
-	*thread
+	*thread.Thread
 	name  string
 	index int
 	slots []slot
@@ -60,17 +65,17 @@ type node struct {
 // slot is one pod's network namespace, reused after DEL: creating and deleting it is the runtime's work, and would disturb measurements.
 type slot struct {
 	index int
-	ns    *os.File
+	ns    *netlinkx.Namespace
 	path  string // on the node
 }
 
 // newNode creates a node with the programs of a directory and this number of slots.
 func newNode(u *underlay, index int, bin string, slots int) (*node, error) {
-	t, err := newThread(func() error { return enterNode(bin) })
+	t, err := thread.New(func() error { return errors.Join(thread.OwnNetwork(), cnitest.Mount(bin)) })
 	if err != nil {
 		return nil, fmt.Errorf("make a node: %w", err)
 	}
-	n := &node{thread: t, name: fmt.Sprintf("bench-%d", index), index: index}
+	n := &node{Thread: t, name: fmt.Sprintf("bench-%d", index), index: index}
 	if err := n.connect(u); err != nil {
 		return nil, err
 	}
@@ -82,44 +87,23 @@ func newNode(u *underlay, index int, bin string, slots int) (*node, error) {
 	return n, n.write(nodenamePath, n.name+"\n")
 }
 
-func enterNode(bin string) error {
-	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("make namespaces (bench needs root): %w", err)
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("detach from the machine's mounts: %w", err)
-	}
-	for _, dir := range []string{"/opt", "/etc", "/run", "/var"} {
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
-			return fmt.Errorf("mount a tmpfs on %s: %w", dir, err)
-		}
-	}
-	if err := os.MkdirAll(cniBin, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(bin, cniBin, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("bind %s to %s: %w", bin, cniBin, err)
-	}
-	return os.Symlink("/run", "/var/run")
-}
-
 // connect connects the node to the underlay by a link of its own.
 func (n *node) connect(u *underlay) error {
 	subnet := fmt.Sprintf("10.250.%d", n.index+1)
 	link := fmt.Sprintf("node%d", n.index)
-	err := u.do(func() error {
-		return ip(fmt.Sprintf("link add %[1]s type veth peer name eth0 netns %[2]s\naddr add %[3]s.1/24 dev %[1]s\nlink set %[1]s up\n", link, n.netns(), subnet))
+	err := u.Do(func() error {
+		return ip(fmt.Sprintf("link add %[1]s type veth peer name eth0 netns %[2]s\naddr add %[3]s.1/24 dev %[1]s\nlink set %[1]s up\n", link, n.NetNS(), subnet))
 	})
 	if err != nil {
 		return err
 	}
-	return n.do(func() error {
+	return n.Do(func() error {
 		return ip(fmt.Sprintf("link set lo up\nlink set eth0 up\naddr add %[1]s.2/24 dev eth0\nroute add default via %[1]s.1\n", subnet))
 	})
 }
 
 func (n *node) addSlot(i int) error {
-	ns, err := newNetns()
+	ns, err := netnstest.NewNamespace()
 	if err != nil {
 		return err
 	}
@@ -128,14 +112,14 @@ func (n *node) addSlot(i int) error {
 	if err := n.write(s.path, ""); err != nil {
 		return err
 	}
-	return n.do(func() error {
+	return n.Do(func() error {
 		return unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), s.path, "", unix.MS_BIND, "")
 	})
 }
 
 // write writes a file on the node.
 func (n *node) write(path, text string) error {
-	return n.do(func() error {
+	return n.Do(func() error {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
@@ -145,7 +129,7 @@ func (n *node) write(path, text string) error {
 
 // end removes the node and its namespaces.
 func (n *node) end() {
-	n.close()
+	n.Close()
 	for _, s := range n.slots {
 		_ = s.ns.Close()
 	}
@@ -165,7 +149,7 @@ func (n *node) run(e execution) (cost, []byte, error) {
 	cmd := exec.Command(e.program, e.args...)
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = e.env, bytes.NewReader(e.stdin), &stdout, &stderr
 	var start time.Time
-	err := n.do(func() error {
+	err := n.Do(func() error {
 		start = time.Now()
 		return cmd.Start()
 	})

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/testkit/thread"
 )
 
 // observer observes a receiver of routes from outside: the last UPDATE on its link, and route changes in its kernel.
@@ -26,10 +28,10 @@ type observer struct {
 }
 
 // newObserver observes routes of a protocol, and packets on a link, in a thread's network namespace.
-func newObserver(t *thread, link string, protocol uint8) (*observer, error) {
+func newObserver(t *thread.Thread, link string, protocol uint8) (*observer, error) {
 	o := &observer{changed: make(chan struct{})}
 	o.protocols[protocol] = true
-	err := t.do(func() (err error) {
+	err := t.Do(func() (err error) {
 		if o.events, err = listenRoutes(); err == nil {
 			o.packets, err = listenPackets(link)
 		}

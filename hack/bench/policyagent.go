@@ -17,6 +17,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // The world of the agent: pods of the agent's node, policies, and groups of pods, each of which 20 policies select.
@@ -72,15 +73,15 @@ func (p *policyNode) start(ctx context.Context, c *cluster, mode string) error {
 	if err != nil && !strings.Contains(err.Error(), "HTTP 409") { // of the run before
 		return err
 	}
-	err = errors.Join(p.write(kubeconfig, kubeconfigFor(c.client.server, c.ca, request.Status.Token)),
-		p.write(kubeconfigPath, kubeconfigFor(c.client.server, c.ca, c.token)), c.createPods(p.node))
+	err = errors.Join(p.write(kubeconfig, labtest.PluginKubeconfig(c.client.server, c.ca, request.Status.Token)),
+		p.write(kubeconfigPath, labtest.PluginKubeconfig(c.client.server, c.ca, c.token)), c.createPods(p.node))
 	if err != nil {
 		return err
 	}
 	p.cmd = exec.Command(cniBin + "/node")
 	p.cmd.Env = []string{"NODENAME=" + p.name, "IP=" + p.address(), "KUBECONFIG=" + kubeconfig, "NO_DEFAULT_POOLS=true", "LOG_LEVEL=warn", "TORTIE_POLICY=" + mode}
 	p.cmd.Stderr = &p.log
-	if err := p.do(p.cmd.Start); err != nil {
+	if err := p.Do(p.cmd.Start); err != nil {
 		p.cmd = nil
 		return fmt.Errorf("start the agent: %w", err)
 	}
@@ -225,7 +226,7 @@ func (p *policyNode) pace(count int, change func(i int) error) (time.Duration, e
 
 // generation counts the transactions of nftables on the node.
 func (n *node) generation() (g uint32, err error) {
-	return g, n.do(func() error {
+	return g, n.Do(func() error {
 		s, err := nlmsg.Open(unix.NETLINK_NETFILTER, time.Minute)
 		if err != nil {
 			return err

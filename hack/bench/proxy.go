@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // proxyDelay is the delay of every request, by which sequential and concurrent requests are distinguished.
@@ -34,7 +36,7 @@ func newProxy(c *cluster) (*proxy, error) {
 		return nil, err
 	}
 	var listener net.Listener
-	err = c.underlay.do(func() (err error) {
+	err = c.underlay.Do(func() (err error) {
 		listener, err = net.Listen("tcp", apiAddress+":0")
 		return err
 	})
@@ -73,7 +75,7 @@ func newProxy(c *cluster) (*proxy, error) {
 // kubeconfig returns the kubeconfig for access through the proxy. Its certificate is httptest's, for example.com.
 func (p *proxy) kubeconfig(token string) string {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Certificate().Raw})
-	text := kubeconfigFor("https://"+p.Listener.Addr().String(), ca, token)
+	text := labtest.PluginKubeconfig("https://"+p.Listener.Addr().String(), ca, token)
 	return strings.Replace(text, "cluster: {server", "cluster: {tls-server-name: example.com, server", 1)
 }
 

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/thread"
 )
 
 // Parameters of the part routes: the cost of 10,000 routes from a peer's UPDATEs into the kernel.
@@ -31,7 +34,7 @@ const (
 // learner is a BGP speaker that programs learned routes into the kernel, and its peer.
 type learner struct {
 	name     string
-	peer     *thread
+	peer     *thread.Thread
 	sender   *bird
 	observer *observer
 	pid      int
@@ -84,7 +87,7 @@ func runRoutes(ctx context.Context, c *cluster, dir string, size sizes) (_ []*le
 
 // newLearner starts the peer.
 func newLearner(i int, dir string, routes int) (*learner, error) {
-	t, err := newThread(unshareNet)
+	t, err := thread.New(thread.OwnNetwork)
 	if err != nil {
 		return nil, err
 	}
@@ -107,19 +110,19 @@ protocol bgp session {
 }
 `, i, blocks.String()))
 	if err != nil {
-		t.close()
+		t.Close()
 		return nil, err
 	}
 	return l, nil
 }
 
 // connect connects the peer with the receiver in the namespaces of t.
-func (l *learner) connect(i int, t *thread, protocol uint8) (err error) {
-	err = l.peer.do(func() error {
-		return ip(fmt.Sprintf("link set lo up\nlink add bgp0 type veth peer name bgp0 netns %s\naddr add 10.251.%d.1/24 dev bgp0\nlink set bgp0 up\n", t.netns(), i))
+func (l *learner) connect(i int, t *thread.Thread, protocol uint8) (err error) {
+	err = l.peer.Do(func() error {
+		return ip(fmt.Sprintf("link set lo up\nlink add bgp0 type veth peer name bgp0 netns %s\naddr add 10.251.%d.1/24 dev bgp0\nlink set bgp0 up\n", t.NetNS(), i))
 	})
 	if err == nil {
-		err = t.do(func() error {
+		err = t.Do(func() error {
 			return ip(fmt.Sprintf("link set lo up\naddr add 10.251.%d.2/24 dev bgp0\nlink set bgp0 up\n", i))
 		})
 	}
@@ -131,11 +134,11 @@ func (l *learner) connect(i int, t *thread, protocol uint8) (err error) {
 
 func addBird(_ context.Context, _ *cluster, l *learner, dir string) error {
 	l.name = nameBird
-	t, err := newThread(unshareNet)
+	t, err := thread.New(thread.OwnNetwork)
 	if err != nil {
 		return err
 	}
-	l.end = t.close
+	l.end = t.Close
 	if err := l.connect(0, t, birdProtocol); err != nil {
 		return err
 	}
@@ -153,7 +156,7 @@ protocol bgp session {
 	if err != nil {
 		return err
 	}
-	l.end = func() { b.end(); t.close() }
+	l.end = func() { b.end(); t.Close() }
 	l.pid = b.cmd.Process.Pid
 	return nil
 }
@@ -169,7 +172,7 @@ func addAgent(ctx context.Context, c *cluster, l *learner, dir string) error {
 		return err
 	}
 	l.end = n.end
-	if err := l.connect(1, n.thread, ownProtocol); err != nil {
+	if err := l.connect(1, n.Thread, ownProtocol); err != nil {
 		return err
 	}
 	if err := learnedObjects(c, n.name); err != nil {
@@ -212,14 +215,14 @@ func learnedObjects(c *cluster, node string) error {
 // startAgent runs the agent on a node until the learner's end, and returns its output.
 func (l *learner) startAgent(c *cluster, n *node) (fmt.Stringer, error) {
 	const kubeconfig = "/etc/agent-kubeconfig"
-	if err := n.write(kubeconfig, kubeconfigFor(c.client.server, c.ca, c.client.token)); err != nil {
+	if err := n.write(kubeconfig, labtest.PluginKubeconfig(c.client.server, c.ca, c.client.token)); err != nil {
 		return nil, err
 	}
 	log := new(bytes.Buffer)
 	cmd := exec.Command(cniBin + "/node")
 	cmd.Env = []string{"NODENAME=" + n.name, "IP=10.251.1.2/24", "KUBECONFIG=" + kubeconfig, "PATH=" + os.Getenv("PATH")}
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := n.do(cmd.Start); err != nil {
+	if err := n.Do(cmd.Start); err != nil {
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	exited := make(chan error, 1)
@@ -278,7 +281,7 @@ func (l *learner) close() {
 	}
 	l.end()
 	l.sender.end()
-	l.peer.close()
+	l.peer.Close()
 }
 
 // blocksOf returns the first blocks of a pool.

@@ -169,7 +169,7 @@ func distinct(addresses []string) error {
 // prepare prepares the node for the subject: with current facts of the agent, or without. The facts are used within their maximum age.
 func (s subject) prepare(c *cluster, n *node) error {
 	if !s.facts {
-		return n.do(func() error {
+		return n.Do(func() error {
 			if err := os.Remove(facts.DefaultFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 				return err
 			}
@@ -180,7 +180,7 @@ func (s subject) prepare(c *cluster, n *node) error {
 	if err != nil {
 		return fmt.Errorf("facts for %s: %w", n.name, err)
 	}
-	return n.do(func() error { return facts.Write(facts.DefaultFile, f) })
+	return n.Do(func() error { return facts.Write(facts.DefaultFile, f) })
 }
 
 // factsOf returns the facts that the node's agent would write now.

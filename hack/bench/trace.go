@@ -21,7 +21,7 @@ type footprint struct {
 // carries over that of the parent (fs/exec.c, exec_mmap).
 func (n *node) trace(e execution) (footprint, error) {
 	var f footprint
-	err := n.do(func() error {
+	err := n.Do(func() error {
 		leader, err := startTraced(e)
 		if err != nil {
 			return err

@@ -455,41 +455,63 @@ func (m *metrics) addTraffic(totals func() bgp.Totals) {
 // guardTime bounds how long a scrape waits for the kernel's counters.
 const guardTime = 2 * time.Second
 
-// guardCounters are the guard's, read from the kernel when they are asked for. Its rules begin anew when they change; the metric
-// goes on.
-type guardCounters struct {
-	read    func(context.Context) (map[string]nft.Counter, error)
+// kernelCounters are packets that rules have dropped, by K, read from the kernel when they are asked for. A counter begins anew when its rule
+// does; the metric goes on.
+type kernelCounters[K comparable] struct {
+	read    func(context.Context) (map[K]nft.Counter, error)
+	labels  func(K) []string
 	dropped *prometheus.CounterVec
 
 	mu   sync.Mutex
-	last map[string]uint64
+	last map[K]uint64
 }
 
-// addGuard makes the metrics of what the packet guard has dropped.
+// addKernelCounters makes a metric of rules' counters.
+func addKernelCounters[K comparable](m *metrics, dropped *prometheus.CounterVec, labels func(K) []string, read func(context.Context) (map[K]nft.Counter, error)) {
+	m.registry.MustRegister(&kernelCounters[K]{read: read, labels: labels, dropped: dropped, last: map[K]uint64{}})
+}
+
+// addGuard makes the metric of what the packet guard has dropped.
 func (m *metrics) addGuard(read func(context.Context) (map[string]nft.Counter, error)) {
-	g := &guardCounters{read: read, last: map[string]uint64{}}
-	g.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+	dropped := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tortie_guard_dropped_packets_total", Help: "Packets that the packet guard dropped, by reason: tunnel packets whose sender is no node of the cluster, and what pods must not send.",
 	}, []string{"reason"})
-	m.registry.MustRegister(g)
+	addKernelCounters(m, dropped, func(reason string) []string { return []string{reason} }, read)
 }
 
 // Describe implements prometheus.Collector.
-func (g *guardCounters) Describe(ch chan<- *prometheus.Desc) { g.dropped.Describe(ch) }
+func (k *kernelCounters[K]) Describe(ch chan<- *prometheus.Desc) { k.dropped.Describe(ch) }
 
 // Collect implements prometheus.Collector. What cannot be read now is what it was.
-func (g *guardCounters) Collect(ch chan<- prometheus.Metric) {
+func (k *kernelCounters[K]) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), guardTime)
 	defer cancel()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if counters, err := g.read(ctx); err == nil {
-		for reason, c := range counters {
-			g.dropped.WithLabelValues(reason).Add(float64(grown(g.last[reason], c.Packets)))
-			g.last[reason] = c.Packets
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if counters, err := k.read(ctx); err == nil {
+		for by, c := range counters {
+			k.dropped.WithLabelValues(k.labels(by)...).Add(float64(grown(k.last[by], c.Packets)))
+			k.last[by] = c.Packets
+		}
+		k.forget(counters)
+	}
+	k.dropped.Collect(ch)
+}
+
+// mostGone is how many series there may be of counters that have gone: tenants may make and delete policies for ever.
+const mostGone = 2000
+
+// forget drops series of which the kernel has no counter any more, if there are many.
+func (k *kernelCounters[K]) forget(counters map[K]nft.Counter) {
+	if len(k.last)-len(counters) <= mostGone {
+		return
+	}
+	for by := range k.last {
+		if _, there := counters[by]; !there {
+			k.dropped.DeleteLabelValues(k.labels(by)...)
+			delete(k.last, by)
 		}
 	}
-	g.dropped.Collect(ch)
 }
 
 // grown is by how much a counter has grown that may have begun at zero again.

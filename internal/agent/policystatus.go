@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -87,57 +86,12 @@ func age(t time.Time) float64 {
 	return time.Since(t).Seconds()
 }
 
-// deniedCounters are the packets that the kernel has dropped. Its counters begin anew when a rule does; the metric goes on.
-type deniedCounters struct {
-	read    func(context.Context) (map[netpol.Denied]nft.Counter, error)
-	dropped *prometheus.CounterVec
-
-	mu   sync.Mutex
-	last map[netpol.Denied]uint64
-}
-
 // addDenied makes the metric of packets that policies denied.
 func (m *metrics) addDenied(read func(context.Context) (map[netpol.Denied]nft.Counter, error)) {
-	d := &deniedCounters{read: read, last: map[netpol.Denied]uint64{}}
-	d.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+	dropped := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tortie_policy_denied_packets_total", Help: "Packets of pods of this node that were dropped, by direction and by the policy that isolates the pod or denies them (kind, namespace, name); without one the reason is an unknown link, of a pod that the agent has not seen, or a state of conntrack that is invalid.",
 	}, []string{"direction", "kind", "namespace", "name", "reason"})
-	m.registry.MustRegister(d)
-}
-
-// Describe implements prometheus.Collector.
-func (d *deniedCounters) Describe(ch chan<- *prometheus.Desc) { d.dropped.Describe(ch) }
-
-// Collect implements prometheus.Collector. What cannot be read now is what it was.
-func (d *deniedCounters) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), guardTime)
-	defer cancel()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if counters, err := d.read(ctx); err == nil {
-		for by, c := range counters {
-			d.dropped.WithLabelValues(labelsOf(by)...).Add(float64(grown(d.last[by], c.Packets)))
-			d.last[by] = c.Packets
-		}
-		d.forget(counters)
-	}
-	d.dropped.Collect(ch)
-}
-
-// mostDenied is how many series there may be of policies that have gone: tenants may make and delete policies for ever.
-const mostDenied = 2000
-
-// forget drops series of which the kernel has no counter any more, if there are many.
-func (d *deniedCounters) forget(counters map[netpol.Denied]nft.Counter) {
-	if len(d.last)-len(counters) <= mostDenied {
-		return
-	}
-	for by := range d.last {
-		if _, there := counters[by]; !there {
-			d.dropped.DeleteLabelValues(labelsOf(by)...)
-			delete(d.last, by)
-		}
-	}
+	addKernelCounters(m, dropped, labelsOf, read)
 }
 
 func labelsOf(by netpol.Denied) []string {

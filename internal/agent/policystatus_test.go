@@ -47,11 +47,11 @@ func TestDeniedPackets(t *testing.T) {
 		}
 	}
 	onlyWeb := map[netpol.Denied]nft.Counter{by("web"): {Packets: 4}}
-	for i := range mostDenied {
+	for i := range mostGone {
 		counters[by(fmt.Sprint("gone-", i))] = nft.Counter{Packets: 1}
 	}
 	values()
-	if counters = onlyWeb; len(values()) != mostDenied+1 {
+	if counters = onlyWeb; len(values()) != mostGone+1 {
 		t.Error("series of policies have gone that may come back")
 	}
 	counters = map[netpol.Denied]nft.Counter{by("web"): {Packets: 4}, by("more"): {Packets: 1}}

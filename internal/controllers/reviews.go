@@ -26,6 +26,10 @@ type reviews struct {
 	failed progress.Changes
 }
 
+func newReviews(c *Controllers) *reviews {
+	return &reviews{Controllers: c, since: map[string]time.Time{}, done: map[string]bool{}}
+}
+
 // edition is a policy as it was written last.
 type edition struct {
 	id     string
@@ -35,7 +39,7 @@ type edition struct {
 
 // reviewPolicies reviews new and changed policies while this process leads, until ctx ends.
 func (c *Controllers) reviewPolicies(ctx context.Context) {
-	r := reviews{Controllers: c, since: map[string]time.Time{}, done: map[string]bool{}}
+	r := newReviews(c)
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -53,7 +57,7 @@ func (r *reviews) look(ctx context.Context, now time.Time) {
 	if !view.Listed || !r.elector.Leading() {
 		return
 	}
-	due := r.due(editions(&view), now)
+	due := r.due(editions(&view), now, reviewAge)
 	policies, err := make([]policy.Policy, len(due)), make([]error, len(due))
 	for i := range due {
 		policies[i], err[i] = due[i].decode()
@@ -101,15 +105,15 @@ func reference(of api.Resource, m *api.Meta) api.ObjectReference {
 	return api.ObjectReference{APIVersion: kind.APIVersion(), Kind: kind.Kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID}
 }
 
-// due returns the editions that are old enough and not reviewed yet, and forgets those that are gone.
-func (r *reviews) due(all []edition, now time.Time) (due []edition) {
+// due returns the editions that are of an age and not reviewed yet, and forgets those that are gone.
+func (r *reviews) due(all []edition, now time.Time, age time.Duration) (due []edition) {
 	there := make(map[string]bool, len(all))
 	for _, v := range all {
 		there[v.id] = true
 		if _, known := r.since[v.id]; !known {
 			r.since[v.id] = now
 		}
-		if !r.done[v.id] && now.Sub(r.since[v.id]) >= reviewAge {
+		if !r.done[v.id] && now.Sub(r.since[v.id]) >= age {
 			due = append(due, v)
 		}
 	}

@@ -107,39 +107,61 @@ func (d *delegated) nodeCIDRs(ctx context.Context) (*podCIDRs, error) {
 	return cidrs, nil
 }
 
-// ipamRange is a range of host-local, of which only the subnet concerns us.
-type ipamRange map[string]json.RawMessage
-
 // words lists the special words that the IPAM section uses.
-func (c *ipamConf) words() ([]string, error) {
+func (c *ipamConf) words() (words []string, err error) {
 	if c.Type != hostLocal {
 		return nil, nil
 	}
-	var words []string
-	note := func(text json.RawMessage) error {
-		subnet, err := optional[string](text)
+	err = replaceSubnets(map[string]json.RawMessage{"subnet": c.Subnet, "ranges": c.Ranges}, func(subnet string) string {
 		if _, ok := (&podCIDRs{}).word(subnet); ok {
 			words = append(words, subnet)
 		}
-		return err
+		return subnet
+	})
+	return words, err
+}
+
+// fillIn puts the CIDRs in the place of the words.
+func (p *podCIDRs) fillIn(ipam map[string]json.RawMessage) error {
+	return replaceSubnets(ipam, func(subnet string) string {
+		if cidr, ok := p.word(subnet); ok {
+			return cidr
+		}
+		return subnet
+	})
+}
+
+// replaceSubnets replaces the subnets of an IPAM section, its own and those of its ranges.
+func replaceSubnets(ipam map[string]json.RawMessage, replace func(subnet string) string) error {
+	if err := replaceSubnet(ipam, replace); err != nil {
+		return badIPAM("subnet", err)
 	}
-	if err := note(c.Subnet); err != nil {
-		return nil, badIPAM("subnet", err)
-	}
-	sets, err := optional[[][]ipamRange](c.Ranges)
-	if err != nil {
-		return nil, badIPAM("ranges", err)
-	}
-	for _, set := range sets {
-		for _, r := range set {
-			for _, key := range keysLike(r, "subnet") {
-				if err := note(r[key]); err != nil {
-					return nil, badIPAM("ranges", err)
-				}
-			}
+	for _, key := range keysLike(ipam, "ranges") {
+		sets, err := optional[[][]map[string]json.RawMessage](ipam[key])
+		for _, r := range slices.Concat(sets...) {
+			err = errors.Join(err, replaceSubnet(r, replace))
+		}
+		if err == nil && sets != nil {
+			ipam[key], err = json.Marshal(sets)
+		}
+		if err != nil {
+			return badIPAM("ranges", err)
 		}
 	}
-	return words, nil
+	return nil
+}
+
+func replaceSubnet(of map[string]json.RawMessage, replace func(subnet string) string) error {
+	for _, key := range keysLike(of, "subnet") {
+		subnet, err := optional[string](of[key])
+		if next := replace(subnet); err == nil && next != subnet {
+			of[key], err = json.Marshal(next)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keysLike returns the keys that are a name but for their case: host-local's decoder, Go's, takes each of them for it.
@@ -151,50 +173,6 @@ func keysLike(of map[string]json.RawMessage, name string) []string {
 		}
 	}
 	return keys
-}
-
-// fillIn puts the CIDRs in the place of the words.
-func (p *podCIDRs) fillIn(ipam map[string]json.RawMessage) error {
-	if err := p.fillInSubnet(ipam); err != nil {
-		return err
-	}
-	for _, key := range keysLike(ipam, "ranges") {
-		var err error
-		if ipam[key], err = p.fillInRanges(ipam[key]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (p *podCIDRs) fillInRanges(text json.RawMessage) (json.RawMessage, error) {
-	sets, err := optional[[][]ipamRange](text)
-	if err != nil || sets == nil {
-		return text, err
-	}
-	for _, set := range sets {
-		for _, r := range set {
-			if err := p.fillInSubnet(r); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return json.Marshal(sets)
-}
-
-func (p *podCIDRs) fillInSubnet(of ipamRange) error {
-	for _, key := range keysLike(of, "subnet") {
-		subnet, err := optional[string](of[key])
-		if err != nil {
-			return err
-		}
-		if cidr, ok := p.word(subnet); ok {
-			if of[key], err = json.Marshal(cidr); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // editIPAM changes the IPAM section of a configuration and leaves all else as it is.

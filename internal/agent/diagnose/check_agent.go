@@ -2,9 +2,7 @@ package diagnose
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/plugin/facts"
@@ -15,7 +13,7 @@ const overdue = 2 * time.Minute
 
 // Check makes findings of what was seen. It is pure.
 func Check(o *Observations) []Finding {
-	findings := slices.Concat(o.agent(), o.mesh(), o.forwarding(), o.reversePath(), o.kernel(), o.portOwners(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
+	findings := slices.Concat(o.agent(), o.mesh(), o.forwarding(), o.reversePath(), o.kernel(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
 	for _, p := range o.Peers {
 		findings = append(findings, o.peer(p)...)
 	}
@@ -102,54 +100,4 @@ func (o *Observations) mesh() []Finding {
 		Why: "their number grows with the square of the nodes, and so does what a restart of many costs",
 		Do:  "let the nodes agree on route reflectors (Helm: bgp.automaticReflectors=true), or make some of them reflectors (docs/bgp.md)",
 	}}
-}
-
-// agentProgram is what the kernel calls the agent.
-const agentProgram = "node"
-
-// portOwners checks which processes listen on BGP's port.
-func (o *Observations) portOwners() []Finding {
-	const check = "bgp-port"
-	if o.ListenersErr != nil {
-		return []Finding{{Check: check, Level: Unknown, Seen: o.ListenersErr.Error()}}
-	}
-	own := o.ownAddrs()
-	silent := slices.Clone(own)
-	var others []string
-	for _, l := range o.Listeners {
-		if i := slices.Index(silent, l.Addr.Addr().Unmap()); i >= 0 {
-			silent = slices.Delete(silent, i, i+1)
-			continue
-		}
-		if l.Addr.Addr().IsUnspecified() && strings.HasPrefix(l.Owner, agentProgram+" (") { // bindMode None
-			silent = slices.DeleteFunc(silent, func(a netip.Addr) bool { return a.Is4() == l.Addr.Addr().Is4() })
-			continue
-		}
-		if !l.Addr.Addr().IsLoopback() {
-			others = append(others, fmt.Sprintf("%s has %s", orNothing(l.Owner, "a process that cannot be seen from here"), l.Addr))
-		}
-	}
-	f := Finding{Check: check, Level: OK, Seen: "the node's address is listened on, and no other"}
-	switch {
-	case len(others) > 0:
-		f.Level, f.Seen = Problem, strings.Join(others, ", ")
-		f.Why, f.Do = "the agent listens on the node's addresses alone, unless bindMode is None: this is another BGP speaker, which takes sessions or the port", "stop it (BIRD of a calico-node, FRR), or give the cluster another port (BGPConfiguration default, spec.listenPort)"
-	case len(own) == 0:
-		f.Level, f.Seen = Unknown, "the node's address is not known"
-	case len(silent) > 0:
-		f.Level, f.Seen = Problem, fmt.Sprintf("nothing listens on the node's address %s", silent[0])
-		f.Why, f.Do = "no peer can open a session to this node", "the agent's last error says why"
-	}
-	return []Finding{f}
-}
-
-// ownAddrs are the node's addresses.
-func (o *Observations) ownAddrs() []netip.Addr {
-	var own []netip.Addr
-	for _, text := range []string{o.report().Address, o.report().Address6} {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			own = append(own, p.Addr())
-		}
-	}
-	return own
 }

@@ -223,27 +223,19 @@ func (o *Observations) otherNetworks() []Finding {
 			})
 		}
 	}
-	if len(findings) == 0 && o.LinksErr == nil && o.RoutesErr == nil {
-		findings = append(findings, Finding{Check: "other-network", Level: OK, Seen: "no links, chains or routes of other networks that are known here" + o.unseenChains()})
+	if len(findings) > 0 || o.LinksErr != nil || o.RoutesErr != nil {
+		return findings
 	}
-	return findings
+	seen := "no links, chains or routes of other networks that are known here"
+	if o.ChainsErr != nil {
+		seen += "; those of nf_tables could not be looked at: " + o.ChainsErr.Error()
+	}
+	return []Finding{{Check: "other-network", Level: OK, Seen: seen}}
 }
 
 // ownTunnel reports that the agent has a device of that name, as Calico's Felix has.
 func (o *Observations) ownTunnel(link string) bool {
 	return slices.ContainsFunc(o.report().Tunnels, func(t nodestatus.Tunnel) bool { return t.Device == link })
-}
-
-// unseenChains says which chains were not looked at.
-func (o *Observations) unseenChains() string {
-	text := ""
-	if o.ChainsErr != nil {
-		text += "; those of nf_tables could not be looked at: " + o.ChainsErr.Error()
-	}
-	if len(o.LegacyTables) > 0 {
-		text += "; what iptables-legacy has in its tables " + strings.Join(o.LegacyTables, ", ") + " is not looked at (iptables-legacy-save shows it)"
-	}
-	return text
 }
 
 func begins(name string, prefixes []string) bool {

@@ -46,7 +46,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 		o.wayTo(kernel, &o.Peers[i])
 	}
 	opts.Progress("looking at this host")
-	host{opts.Root, kernel}.look(ctx, o, bgpPort(o.report()))
+	host{opts.Root, kernel}.look(ctx, o)
 	passwords := netlinkx.WrongPasswords()
 	if len(o.Peers) > 0 {
 		opts.Progress(fmt.Sprintf("probing peers: %d", len(o.Peers)))

@@ -1,13 +1,9 @@
 package diagnose
 
 import (
-	"bufio"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,14 +29,12 @@ type host struct {
 func (h host) path(p string) string { return filepath.Join(h.root, p) }
 
 // look fills in what is seen of the host.
-func (h host) look(ctx context.Context, o *Observations, port uint16) {
+func (h host) look(ctx context.Context, o *Observations) {
 	o.Links, o.LinksErr = h.kernel.Links()
 	o.Routes, o.RoutesErr = h.routes()
 	o.Chains, o.ChainsErr = nft.New(nil).Chains(ctx)
-	o.LegacyTables = legacyTables()
 	o.Sysctls = readSysctls(o.Links)
 	o.Kernel = h.features(o)
-	o.Listeners, o.ListenersErr = listeners(port)
 	o.Configs.Dir = h.path("/etc/cni/net.d")
 	o.Configs.Files, o.Configs.Err = cniconf.Read(o.Configs.Dir)
 	o.Managers = h.managers(o.Links)
@@ -49,12 +43,6 @@ func (h host) look(ctx context.Context, o *Observations, port uint16) {
 func (h host) routes() ([]netlinkx.Route, error) {
 	all, err := h.kernel.Routes(netlinkx.RouteFilter{})
 	return slices.DeleteFunc(all, func(r netlinkx.Route) bool { return r.Protocol == netlinkx.ProtocolKernel }), err
-}
-
-// legacyTables lists the tables that iptables-legacy has used; a kernel without it has no such file.
-func legacyTables() []string {
-	text, _ := os.ReadFile("/proc/thread-self/net/ip_tables_names")
-	return strings.Fields(string(text))
 }
 
 // readSysctls reads what the checks look at.
@@ -121,62 +109,6 @@ func md5() Feature {
 		return Feature{}
 	}
 	return Feature{Has: err == nil, Err: err}
-}
-
-// listeners lists who takes TCP connections on a port.
-func listeners(port uint16) ([]Listener, error) {
-	var all []Listener
-	for _, file := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
-		f, err := os.Open(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // no IPv6
-		}
-		if err != nil {
-			return nil, err
-		}
-		for s := bufio.NewScanner(f); s.Scan(); {
-			if addr, inode, ok := parseListener(s.Text()); ok && addr.Port() == port {
-				all = append(all, Listener{Addr: addr, Owner: ownerOf(inode)})
-			}
-		}
-		f.Close()
-	}
-	return all, nil
-}
-
-// parseListener reads a line of /proc/net/tcp or tcp6; ok is false unless it is of a socket that listens.
-func parseListener(line string) (addr netip.AddrPort, inode string, ok bool) {
-	const listen = "0A"
-	fields := strings.Fields(line)
-	if len(fields) < 10 || fields[3] != listen {
-		return netip.AddrPort{}, "", false
-	}
-	host, port, found := strings.Cut(fields[1], ":")
-	raw, err := hex.DecodeString(host)
-	number, portErr := strconv.ParseUint(port, 16, 16)
-	if !found || err != nil || portErr != nil || len(raw)%4 != 0 {
-		return netip.AddrPort{}, "", false
-	}
-	for word := range slices.Chunk(raw, 4) {
-		slices.Reverse(word) // the kernel prints words of a little-endian machine
-	}
-	a, ok := netip.AddrFromSlice(raw)
-	return netip.AddrPortFrom(a, uint16(number)), fields[9], ok
-}
-
-// ownerOf finds the process that has a socket, among those that can be seen; empty if none.
-func ownerOf(inode string) string {
-	want := "socket:[" + inode + "]"
-	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*")
-	for _, fd := range descriptors {
-		if target, err := os.Readlink(fd); err != nil || target != want {
-			continue
-		}
-		dir := filepath.Dir(filepath.Dir(fd))
-		name, _ := os.ReadFile(filepath.Join(dir, "comm"))
-		return fmt.Sprintf("%s (process %s)", strings.TrimSpace(string(name)), filepath.Base(dir))
-	}
-	return ""
 }
 
 // errNotTheHost: this process sees another file system than the host's.

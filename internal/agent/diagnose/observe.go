@@ -29,15 +29,10 @@ type Observations struct {
 	// Chains are all of nf_tables.
 	Chains    []nft.Place
 	ChainsErr error
-	// LegacyTables are those of iptables-legacy, which are not in nf_tables.
-	LegacyTables []string
 
 	// Sysctls are by their names with slashes; one that is missing does not exist, or could not be read.
 	Sysctls map[string]string
 	Kernel  Kernel
-	// Listeners have the port of BGP.
-	Listeners    []Listener
-	ListenersErr error
 
 	// WrongPasswords is by how much the kernel's count of TCP segments with a wrong password has grown meanwhile.
 	WrongPasswords uint64
@@ -107,12 +102,6 @@ type Feature struct {
 	// Loadable: it has not, and there is a module for it.
 	Loadable bool
 	Err      error // if it could not be found out
-}
-
-// Listener is a TCP socket that takes connections.
-type Listener struct {
-	Addr  netip.AddrPort
-	Owner string // name of the process, if it can be seen
 }
 
 // CNIConfigs are the runtime's network configurations.

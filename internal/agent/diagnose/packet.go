@@ -55,16 +55,16 @@ func ipv4Packet(src, dst netip.Addr, protocol byte, body []byte) []byte {
 	return append(b, body...)
 }
 
-// inside returns the protocol and the body of an IPv4 packet; ok is false if it is none.
-func inside(b []byte) (protocol byte, body []byte, ok bool) {
+// inside returns the protocol and the body of an IPv4 packet, none of what is no such packet.
+func inside(b []byte) (protocol byte, body []byte) {
 	if len(b) < ipv4Header || b[0]>>4 != 4 {
-		return 0, nil, false
+		return 0, nil
 	}
 	header := int(b[0]&0xf) * 4
 	if header < ipv4Header || header > len(b) {
-		return 0, nil, false
+		return 0, nil
 	}
-	return b[9], b[header:], true
+	return b[9], b[header:]
 }
 
 // checksum is that of RFC 1071.

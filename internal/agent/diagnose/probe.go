@@ -199,7 +199,7 @@ func stripped(b []byte, is4 bool) []byte {
 	if !is4 {
 		return b
 	}
-	_, body, _ := inside(b)
+	_, body := inside(b)
 	return body
 }
 
@@ -259,8 +259,8 @@ func (p *prober) askInside(ctx context.Context, to netip.Addr) Probe {
 	result := ask(ctx, outer, func(try int) []byte {
 		return ipv4Packet(src, to, protocolICMP, echoRequest(true, id, uint16(try), 64))
 	}, func(b []byte) bool {
-		_, inner, _ := inside(b)
-		protocol, message, _ := inside(inner)
+		_, inner := inside(b)
+		protocol, message := inside(inner)
 		_, ok := echoReply(message, true, id)
 		return ok && protocol == protocolICMP
 	})

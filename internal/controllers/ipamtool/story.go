@@ -47,7 +47,7 @@ func (t *tool) writeStories(v *inventory.View, addrs []netip.Addr, asJSON bool) 
 		if i > 0 {
 			fmt.Fprintln(t.Out)
 		}
-		if err := table(t.Out, stories[i].rows(v)); err != nil {
+		if err := table(t.Out, stories[i].rows()); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (s *Story) describeBlock(v *inventory.View, b *inventory.Block) {
 }
 
 // rows are the story for people.
-func (s *Story) rows(v *inventory.View) [][]string {
+func (s *Story) rows() [][]string {
 	rows := [][]string{{"Address", s.Address.String()}, {"Pool", cmp.Or(s.Pool, "none has it")}}
 	if s.Reserved != "" {
 		rows = append(rows, []string{"Reserved", "by IPReservation " + s.Reserved + ": it is given only to who asks for it"})

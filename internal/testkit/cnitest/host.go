@@ -22,44 +22,36 @@ const BinDir = "/opt/cni/bin"
 // of the test and hide the machine's own.
 type Host struct {
 	*netnstest.NS
-	jobs chan func() // run on the thread that is in both namespaces
+	both *thread.Thread // is in both namespaces
 }
 
 // NewHost returns a node that is removed with the test.
 func NewHost(t testing.TB, programs *Programs) *Host {
 	t.Helper()
 	bin := programs.Dir(t)
-	h := &Host{NS: netnstest.New(t), jobs: make(chan func())}
+	h := &Host{NS: netnstest.New(t)}
 	underlay := netnstest.New(t)
 	netnstest.Cable(t, h.NS, "eth0", underlay, "node")
 	h.Addr(t, "eth0", "10.250.9.9/16")
 	h.Route(t, "0.0.0.0/0", "10.250.0.1", "eth0")
-	entered := make(chan error)
-	go thread.Run(func() { h.live(bin, entered) }) // and the mount namespace with it
-	if err := <-entered; err != nil {
+	var err error
+	h.both, err = thread.New(func() error {
+		if err := Mount(bin); err != nil {
+			return err
+		}
+		return unix.Setns(h.Fd(), unix.CLONE_NEWNET)
+	})
+	if err != nil {
 		t.Fatalf("make a node (tests of the plugins need root): %v", err)
 	}
-	t.Cleanup(func() { close(h.jobs) })
+	t.Cleanup(h.both.Close)
 	return h
 }
 
-func (h *Host) live(bin string, entered chan<- error) {
-	err := h.enter(bin)
-	entered <- err
-	if err != nil {
-		return
-	}
-	for job := range h.jobs {
-		job()
-	}
-}
-
-func (h *Host) enter(bin string) error {
+// Mount gives the calling thread a mount namespace in which Calico's paths hide the machine's own, with a directory of programs at BinDir.
+func Mount(bin string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
-	}
-	if err := unix.Setns(h.Fd(), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter the network namespace: %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("detach from the machine's mounts: %w", err)
@@ -90,11 +82,7 @@ func mountTmpfs(dir string) error {
 }
 
 // Try runs fn on the node, one call at a time: in its mount and network namespaces, which processes that fn starts inherit.
-func (h *Host) Try(fn func() error) error {
-	done := make(chan error, 1)
-	h.jobs <- func() { done <- fn() }
-	return <-done
-}
+func (h *Host) Try(fn func() error) error { return h.both.Do(fn) }
 
 // On runs fn on the node; the test fails with fn's error.
 func (h *Host) On(t testing.TB, fn func() error) {

@@ -2,6 +2,8 @@
 package thread
 
 import (
+	"fmt"
+	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -23,4 +25,49 @@ func Run(f func()) {
 		runtime.UnlockOSThread()
 	}()
 	<-done
+}
+
+// Thread is a thread in namespaces of its own, which its children and files inherit; they end with it.
+type Thread struct {
+	jobs chan func()
+	id   int
+}
+
+// New starts a thread that runs enter first.
+func New(enter func() error) (*Thread, error) {
+	t := &Thread{jobs: make(chan func())}
+	entered := make(chan error)
+	go Run(func() {
+		t.id = unix.Gettid()
+		err := enter()
+		entered <- err
+		if err != nil {
+			return
+		}
+		for job := range t.jobs {
+			job()
+		}
+	})
+	return t, <-entered
+}
+
+// Do runs fn on the thread, one call at a time.
+func (t *Thread) Do(fn func() error) error {
+	done := make(chan error, 1)
+	t.jobs <- func() { done <- fn() }
+	return <-done
+}
+
+// Close ends the thread.
+func (t *Thread) Close() { close(t.jobs) }
+
+// NetNS is the path of the thread's network namespace.
+func (t *Thread) NetNS() string { return fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), t.id) }
+
+// OwnNetwork gives the calling thread a network namespace of its own.
+func OwnNetwork() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("make a network namespace (it needs root): %w", err)
+	}
+	return nil
 }

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/lab"
-	"github.com/tortie-net/tortie/lab/internal/channel"
 	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
@@ -149,10 +148,6 @@ func runTool(ctx context.Context, tool string, args []string) error {
 		return err
 	}
 	l, err := lab.Open(name)
-	var inVM lab.InVMError
-	if errors.As(err, &inVM) {
-		return callVM(ctx, inVM, append([]string{tool, "-name", name}, args...))
-	}
 	if err != nil {
 		return err
 	}
@@ -200,10 +195,6 @@ func runExec(ctx context.Context, args []string) error {
 		return usageError{"lab exec [-name N] NODE CMD [ARGS]..."}
 	}
 	l, err := lab.Open(name)
-	var inVM lab.InVMError
-	if errors.As(err, &inVM) {
-		return callVM(ctx, inVM, append([]string{"exec", "-name", name}, args...))
-	}
 	if err != nil {
 		return err
 	}
@@ -228,10 +219,6 @@ func runRestart(ctx context.Context, args []string) error {
 		return usageError{"lab restart [-name N] [-containerd] NODE"}
 	}
 	l, err := lab.Open(*name)
-	var inVM lab.InVMError
-	if errors.As(err, &inVM) {
-		return callVM(ctx, inVM, append([]string{"restart"}, args...))
-	}
 	if err != nil {
 		return err
 	}
@@ -239,9 +226,4 @@ func runRestart(ctx context.Context, args []string) error {
 		return l.RestartContainerd(ctx, f.Arg(0))
 	}
 	return l.RestartNode(ctx, f.Arg(0))
-}
-
-// callVM runs the same command inside the virtual machine, without standard input.
-func callVM(ctx context.Context, in lab.InVMError, args []string) error {
-	return exitCode(channel.Call(ctx, in.Socket, args, os.Stdout, os.Stderr))
 }

@@ -6,17 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
 	"github.com/tortie-net/tortie/lab"
 	"github.com/tortie-net/tortie/lab/internal/binaries"
-	"github.com/tortie-net/tortie/lab/internal/channel"
 	"github.com/tortie-net/tortie/lab/internal/demo"
 	"github.com/tortie-net/tortie/lab/internal/preflight"
 	"github.com/tortie-net/tortie/lab/internal/probe"
-	"github.com/tortie-net/tortie/lab/internal/supervisor"
 	"github.com/tortie-net/tortie/lab/internal/vm"
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
 )
@@ -25,7 +22,6 @@ import (
 const (
 	demoMemory  = 4096
 	demoTimeout = 30 * time.Minute
-	keepTimeout = 7 * 24 * time.Hour
 )
 
 func runDemo(ctx context.Context, args []string) error {
@@ -52,7 +48,10 @@ func runDemo(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if choice.inVM {
+	switch {
+	case choice.inVM && o.keep:
+		return usageError{"-keep: the demo with IPIP would run in a virtual machine, which ends with it; -encap vxlan leaves a cluster running"}
+	case choice.inVM:
 		return demoInVM(ctx, o)
 	}
 	o.shown = choice.encap
@@ -159,17 +158,14 @@ func demoHere(ctx context.Context, root string, o demoOptions) (err error) {
 	}
 	l, err := lab.Start(ctx, lab.Config{
 		Name: o.name, Nodes: demo.Nodes, Images: []string{filepath.Join(root, imageArchive)}, Log: os.Stderr,
-		Detach: o.keep && !insideVM(), TimeScale: slow,
+		Detach: o.keep, TimeScale: slow,
 	})
 	if err != nil {
 		return err
 	}
 	d := demo.Demo{Lab: l, Root: root, Encap: o.shown, Out: transcript, TimeScale: slow}
 	err = d.Run(ctx)
-	switch {
-	case err == nil && o.keep && insideVM():
-		return errors.Join(channel.Serve(ctx, runAgain), l.Stop(context.WithoutCancel(ctx)))
-	case err == nil && o.keep:
+	if err == nil && o.keep {
 		sayKept(o.name)
 		return nil
 	}
@@ -187,41 +183,13 @@ and end it:
 `, name)
 }
 
-// insideVM says whether this program was started by itself, in a virtual machine.
-func insideVM() bool { return os.Getenv(binaries.InVM) != "" }
-
-// runAgain runs a command of this program for a caller outside of the virtual machine.
-func runAgain(ctx context.Context, args []string, stdout, stderr io.Writer) (int, error) {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return exit.ExitCode(), nil
-	}
-	return 0, err
-}
-
-// demoInVM runs this program again, inside a virtual machine, under a supervisor.
+// demoInVM runs this program again, inside a virtual machine.
 func demoInVM(ctx context.Context, o demoOptions) error {
 	m, err := demoMachine(ctx, o)
 	if err != nil {
 		return err
 	}
-	launch, err := supervisor.Start(supervisor.Job{VM: &supervisor.VM{Name: o.name, Machine: m}})
-	if err != nil {
-		return err
-	}
-	err = launch.WaitReady(ctx, supervisor.Watcher{Console: os.Stdout, Progress: func(string) {}})
-	var exit supervisor.ExitError
-	if errors.As(err, &exit) {
-		return exitCode(exit.Code, nil)
-	}
-	if err != nil {
-		return err
-	}
-	sayKept(o.name)
-	return launch.Detach()
+	return exitCode(m.Run(ctx))
 }
 
 func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
@@ -239,10 +207,6 @@ func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
 	}
 	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name, "-encap", encapIPIP}, Env: passedOn(), Dir: wd, SharedRoot: true}
 	m.Timeout = demoTimeout
-	if o.keep {
-		m.Args = append(m.Args, "-keep")
-		m.Timeout = keepTimeout
-	}
 	if o.record != "" {
 		abs, err := filepath.Abs(o.record)
 		if err != nil {

@@ -74,6 +74,21 @@ func lockWhenFree(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
+// takeLock locks a lab and removes the remains of an earlier one.
+func takeLock(ctx context.Context, name string) (*os.File, error) {
+	held, err := lock(name)
+	if errors.Is(err, errLocked) {
+		return nil, fmt.Errorf("lab %q runs already: lab down -name %s stops it", name, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take the lab %q: %w", name, err)
+	}
+	if err := sweep(ctx, name); err != nil {
+		return nil, errors.Join(fmt.Errorf("remove what was left of an earlier lab %q: %w", name, err), held.Close())
+	}
+	return held, nil
+}
+
 // sweep removes the remains of a lab without an owner. The caller holds the lock.
 func sweep(ctx context.Context, name string) error {
 	state, err := ReadState(name)

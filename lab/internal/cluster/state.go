@@ -100,8 +100,6 @@ type State struct {
 	// Controllers are the cgroup controllers that were enabled in the machine's root for this cluster.
 	Controllers []string
 	Kubeconfig  string
-	// VM is the socket of the cluster's virtual machine; empty for a cluster on this machine.
-	VM string
 	// Ready is set when everything is up, Failure when something has exited since.
 	Ready   bool
 	Failure string

@@ -54,27 +54,3 @@ func run(ctx context.Context, log io.Writer, name string, args ...string) error 
 		}
 	}
 }
-
-// logDownload logs the size of apt-get's downloads with these arguments, if apt knows it.
-func logDownload(ctx context.Context, log io.Writer, args []string) {
-	out, err := exec.CommandContext(ctx, "apt-get", append([]string{"-qq", "--print-uris"}, args...)...).Output()
-	if err != nil {
-		return // the installation reports the error
-	}
-	if n, bytes := archives(string(out)); n > 0 {
-		fmt.Fprintf(log, "deps: downloading and installing %d Debian packages, %.1f MB\n", n, float64(bytes)/(1<<20))
-	}
-}
-
-// archives returns the number and size of the archives in the output of apt-get --print-uris: a line 'URI' FILE SIZE HASH for each.
-func archives(lines string) (n int, size int64) {
-	for line := range strings.Lines(lines) {
-		var uri, file string
-		var bytes int64
-		if _, err := fmt.Sscan(line, &uri, &file, &bytes); err == nil {
-			n++
-			size += bytes
-		}
-	}
-	return n, size
-}

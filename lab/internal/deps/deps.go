@@ -165,7 +165,7 @@ func installAll(ctx context.Context, missing []Need, log io.Writer) (err error) 
 	for _, n := range missing {
 		args = append(args, n.available(ctx))
 	}
-	logDownload(ctx, log, args)
+	fmt.Fprintf(log, "deps: downloading and installing %d Debian packages and what they need\n", len(missing))
 	if err := apt(ctx, log, args...); err != nil {
 		return err
 	}

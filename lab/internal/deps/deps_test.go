@@ -43,13 +43,6 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-func TestArchives(t *testing.T) {
-	n, size := archives("'http://deb/a_1.deb' a_1.deb 1000 SHA256:x\n'http://deb/b_2.deb' b_2.deb 24 SHA256:y\nNOTE: something\n")
-	if n != 2 || size != 1024 {
-		t.Errorf("%d archives of %d bytes, want 2 of 1024", n, size)
-	}
-}
-
 // TestForbidServicesAgain tests the remains of a killed process.
 func TestForbidServicesAgain(t *testing.T) {
 	policy := filepath.Join(t.TempDir(), "policy-rc.d")

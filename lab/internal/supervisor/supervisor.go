@@ -1,5 +1,4 @@
-// Package supervisor runs a cluster, or a virtual machine with one, in a process of its own, so that it does not outlive its launcher, however
-// that ends.
+// Package supervisor runs a cluster in a process of its own, so that it does not outlive its launcher, however that ends.
 //
 // The launcher starts the supervisor in a session of its own and holds a pipe to it. The first line in the pipe is the job. When the pipe is
 // closed, the supervisor stops everything, unless the launcher has detached before. The supervisor's children die with it, by the kernel's
@@ -13,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -21,10 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tortie-net/tortie/lab/internal/channel"
 	"github.com/tortie-net/tortie/lab/internal/cluster"
-	"github.com/tortie-net/tortie/lab/internal/kubeapi"
-	"github.com/tortie-net/tortie/lab/internal/vm"
 )
 
 // Name is argv[0] of a supervisor.
@@ -36,38 +33,14 @@ const letGo = "detach"
 // eventsFD is the descriptor on which the supervisor reports events to its launcher.
 const eventsFD = 3
 
-// Job is what a supervisor runs: exactly one field is set.
-type Job struct {
-	Cluster *cluster.Spec
-	VM      *VM
-}
-
-// VM is a virtual machine. Its program either exits, or serves the channel when its cluster is up.
-type VM struct {
-	// Name is the name of the lab inside.
-	Name    string
-	Machine vm.Machine
-}
-
 // event is one line from the supervisor.
 type event struct {
 	// Text is a completed stage.
 	Text string `json:",omitempty"`
-	// Console is output of a virtual machine's program.
-	Console []byte `json:",omitempty"`
 	// Ready reports that the start has finished.
 	Ready bool `json:",omitempty"`
 	// Error is the reason of a failed start, or what the removal left behind.
 	Error string `json:",omitempty"`
-	// Exit is the exit code of a virtual machine's program.
-	Exit *int `json:",omitempty"`
-}
-
-// ExitError is returned for a virtual machine's program that exited before it was ready; its reason is on the console.
-type ExitError struct{ Code int }
-
-func (e ExitError) Error() string {
-	return fmt.Sprintf("the program in the virtual machine ended with exit code %d", e.Code)
 }
 
 // Main runs the supervisor and returns its exit code.
@@ -75,10 +48,7 @@ func Main() int {
 	// The terminal's signals are for the launcher; the supervisor detects its end by the pipe.
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP)
 	events := json.NewEncoder(os.NewFile(eventsFD, "events"))
-	var mu sync.Mutex // a virtual machine's console and its end report concurrently
 	tell := func(e event) {
-		mu.Lock()
-		defer mu.Unlock()
 		// If the launcher has exited there is no reader, and the lab must be stopped all the same.
 		_ = events.Encode(e)
 	}
@@ -96,8 +66,8 @@ func supervise(tell func(event)) error {
 	if err != nil {
 		return fmt.Errorf("read what to run: %w", err)
 	}
-	var job Job
-	if err := json.Unmarshal(line, &job); err != nil {
+	var spec cluster.Spec
+	if err := json.Unmarshal(line, &spec); err != nil {
 		return fmt.Errorf("read what to run: %w", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -109,13 +79,6 @@ func supervise(tell func(event)) error {
 			cancel()
 		}
 	}()
-	if job.VM != nil {
-		return superviseVM(ctx, *job.VM, tell)
-	}
-	return superviseCluster(ctx, *job.Cluster, tell)
-}
-
-func superviseCluster(ctx context.Context, spec cluster.Spec, tell func(event)) error {
 	c, err := cluster.Up(ctx, spec, "/proc/self/exe", func(format string, args ...any) {
 		tell(event{Text: fmt.Sprintf(format, args...)})
 	})
@@ -123,80 +86,73 @@ func superviseCluster(ctx context.Context, spec cluster.Spec, tell func(event)) 
 		return err
 	}
 	var control sync.WaitGroup
-	control.Go(func() { serveControl(ctx, spec.Name, c) })
+	control.Go(func() {
+		if err := serveControl(ctx, spec.Name, c); err != nil {
+			fmt.Fprintln(os.Stderr, errors.Join(err, c.Fail(err)))
+		}
+	})
 	tell(event{Ready: true})
 	watch(ctx, c)
 	control.Wait()
 	return c.Down(context.WithoutCancel(ctx))
 }
 
-// serveControl executes the requests of other processes until ctx ends.
-func serveControl(ctx context.Context, name string, c *cluster.Cluster) {
-	err := channel.Listen(ctx, cluster.ControlSocket(name), func(ctx context.Context, args []string, _, _ io.Writer) (int, error) {
-		if len(args) != 2 || args[0] != restartNode {
-			return 0, fmt.Errorf("the lab's supervisor does not know %q", args)
-		}
-		return 0, c.Restart(ctx, args[1])
-	})
+// done is the reply to a request that was carried out; any other is the reason why it was not.
+const done = "done"
+
+// serveControl restarts nodes for other processes until ctx ends. A request is a line with the node's name.
+func serveControl(ctx context.Context, name string, c *cluster.Cluster) error {
+	var config net.ListenConfig
+	l, err := config.Listen(ctx, "unix", cluster.ControlSocket(name))
 	if err != nil {
-		fmt.Fprintln(os.Stderr, errors.Join(err, c.Fail(err)))
+		return fmt.Errorf("serve restarts of nodes: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("serve restarts of nodes: %w", err)
+		}
+		calls.Go(func() {
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			node, err := bufio.NewReader(conn).ReadString('\n')
+			if err != nil {
+				return // the client is gone
+			}
+			reply := done
+			if err := c.Restart(ctx, strings.TrimSpace(node)); err != nil {
+				reply = err.Error()
+			}
+			_, _ = io.WriteString(conn, reply) // a client that is gone needs none
+		})
 	}
 }
-
-// restartNode is the request to restart a node.
-const restartNode = "restart"
 
 // RestartNode asks the supervisor of a lab to restart a node: see Cluster.Restart.
 func RestartNode(ctx context.Context, lab, node string) error {
-	_, err := channel.Call(ctx, cluster.ControlSocket(lab), []string{restartNode, node}, io.Discard, io.Discard)
-	return err
-}
-
-func superviseVM(ctx context.Context, v VM, tell func(event)) (err error) {
-	hold, err := cluster.Take(ctx, v.Name)
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", cluster.ControlSocket(lab))
 	if err != nil {
-		return err
+		return fmt.Errorf("reach the lab's supervisor: %w", err)
 	}
-	defer func() { err = errors.Join(err, hold.Release()) }()
-	v.Machine.Channel, v.Machine.TempDir = hold.Socket(), hold.Dir()
-	v.Machine.Console = console(tell)
-	go func() {
-		// An error is the end of the machine, which reports the details itself.
-		if waitServed(ctx, hold) == nil {
-			tell(event{Ready: true})
-		}
-	}()
-	code, err := v.Machine.Run(ctx)
-	if err == nil {
-		tell(event{Exit: &code})
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if _, err := io.WriteString(conn, node+"\n"); err != nil {
+		return fmt.Errorf("ask the lab's supervisor: %w", err)
 	}
-	if errors.Is(err, context.Canceled) {
-		return nil // it was stopped
+	switch reply, err := io.ReadAll(conn); {
+	case err != nil || len(reply) == 0:
+		return errors.Join(context.Cause(ctx), err, errors.New("the lab's supervisor does not answer"))
+	case string(reply) != done:
+		return errors.New(string(reply))
 	}
-	return err
-}
-
-// waitServed returns when the program in the virtual machine responds, which it does when its cluster is up.
-func waitServed(ctx context.Context, hold *cluster.Hold) error {
-	err := kubeapi.Poll(ctx, 100*time.Millisecond, func(context.Context) error {
-		_, err := os.Stat(hold.Socket())
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if _, err := channel.Call(ctx, hold.Socket(), nil, io.Discard, io.Discard); err != nil {
-		return err
-	}
-	return hold.Ready()
-}
-
-// console forwards a virtual machine's output to the launcher.
-type console func(event)
-
-func (c console) Write(b []byte) (int, error) {
-	c(event{Console: b})
-	return len(b), nil
+	return nil
 }
 
 // released waits for the end of the pipe and reports whether the launcher has detached before.
@@ -230,9 +186,9 @@ type Launch struct {
 	from   *os.File
 }
 
-// Start starts a supervisor; the program must call Main when it finds Name as its argv[0].
-func Start(job Job) (*Launch, error) {
-	line, err := json.Marshal(job)
+// Start starts a supervisor of a cluster; the program must call Main when it finds Name as its argv[0].
+func Start(spec cluster.Spec) (*Launch, error) {
+	line, err := json.Marshal(spec)
 	if err != nil {
 		return nil, fmt.Errorf("encode what to run: %w", err)
 	}
@@ -260,15 +216,9 @@ func Start(job Job) (*Launch, error) {
 	return l, nil
 }
 
-// Watcher receives the events until the cluster is up: stages, and a virtual machine's output.
-type Watcher struct {
-	Progress func(string)
-	Console  io.Writer
-}
-
-// WaitReady returns when the cluster is up. After an error the cluster and the supervisor have ended. When ctx ends the supervisor is
+// WaitReady returns when the cluster is up; progress takes the stages until then. After an error the cluster and the supervisor have ended. When ctx ends the supervisor is
 // requested to stop everything.
-func (l *Launch) WaitReady(ctx context.Context, w Watcher) error {
+func (l *Launch) WaitReady(ctx context.Context, progress func(string)) error {
 	stop := context.AfterFunc(ctx, func() { l.pipe.Close() })
 	defer stop()
 	for {
@@ -281,17 +231,10 @@ func (l *Launch) WaitReady(ctx context.Context, w Watcher) error {
 			l.pipe.Close()
 			_ = l.cmd.Wait() // it has reported the error; its exit code adds nothing
 			return errors.Join(context.Cause(ctx), errors.New(e.Error))
-		case e.Exit != nil:
-			l.pipe.Close()
-			return errors.Join(ExitError{*e.Exit}, l.cmd.Wait())
 		case e.Ready:
 			return context.Cause(ctx)
-		case e.Console != nil:
-			if _, err := w.Console.Write(e.Console); err != nil {
-				return errors.Join(err, l.Stop())
-			}
 		default:
-			w.Progress(e.Text)
+			progress(e.Text)
 		}
 	}
 }

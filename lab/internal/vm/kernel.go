@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -113,7 +112,7 @@ func download(ctx context.Context, cache string, from Source, log io.Writer) err
 		return err
 	}
 	packages := apt.parts(ctx, name)
-	fmt.Fprintf(log, "kernel: downloading %s%s\n", name, apt.size(ctx, packages))
+	fmt.Fprintf(log, "kernel: downloading %s\n", name)
 	tmp, err := os.MkdirTemp(cache, "fetching-kernel-")
 	if err != nil {
 		return err
@@ -183,25 +182,6 @@ func (a *apt) close() {
 
 // args are the arguments of an apt program.
 func (a *apt) args(more ...string) []string { return append(slices.Clone(a.options), more...) }
-
-// size returns the size of packages as text, if apt knows it.
-func (a *apt) size(ctx context.Context, packages []string) string {
-	out, err := exec.CommandContext(ctx, "apt-cache", a.args(append([]string{"show", "--no-all-versions"}, packages...)...)...).Output()
-	if err != nil {
-		return ""
-	}
-	sum := int64(0)
-	for _, m := range sizeLine.FindAllSubmatch(out, -1) {
-		n, err := strconv.ParseInt(string(m[1]), 10, 64)
-		if err != nil {
-			return ""
-		}
-		sum += n
-	}
-	return fmt.Sprintf(", %.1f MB", float64(sum)/(1<<20))
-}
-
-var sizeLine = regexp.MustCompile(`(?m)^Size: ([0-9]+)$`)
 
 // parts are the packages of an image's package: from Debian 14 on it has neither image nor modules itself.
 func (a *apt) parts(ctx context.Context, name string) []string {

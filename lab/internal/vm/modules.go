@@ -27,8 +27,8 @@ var NetworkModules = []string{
 // partOf are modules that newer kernels have as a part of another one.
 var partOf = map[string]string{"nft_objref": "nf_tables"}
 
-// sharedRootModules are needed for the shared root file system and the channel.
-var sharedRootModules = []string{"virtio_pci", "virtiofs", "overlay", "virtio_console"}
+// sharedRootModules are needed for the shared root file system.
+var sharedRootModules = []string{"virtio_pci", "virtiofs", "overlay"}
 
 // module is a kernel module's file; dependencies use its name with underscores.
 type module struct {

@@ -13,9 +13,6 @@ const tempPrefix = "tortie-vm-"
 
 // tempDir creates a run's directory. It is locked during the run; directories of killed runs are removed.
 func tempDir(base string) (dir string, remove func() error, err error) {
-	if base == "" {
-		base = os.TempDir()
-	}
 	if err := sweep(base); err != nil {
 		return "", nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tortie-net/tortie/lab/internal/kubeapi"
@@ -37,19 +38,15 @@ type Machine struct {
 	Counting bool
 	// MemoryMB is the machine's memory.
 	MemoryMB int
-	// TempDir is the parent of the run's directory; empty: the system's.
-	TempDir string
 	// Timeout is the limit of the run.
 	Timeout time.Duration
-	// Channel is the path of the socket for commands inside; empty: none.
-	Channel string
 	// Console receives the program's output.
-	Console io.Writer `json:"-"`
+	Console io.Writer
 }
 
 // Run boots the machine and returns the program's exit code after the power-off.
 func (m Machine) Run(ctx context.Context) (code int, err error) {
-	dir, remove, err := tempDir(m.TempDir)
+	dir, remove, err := tempDir(os.TempDir())
 	if err != nil {
 		return 0, err
 	}
@@ -69,6 +66,9 @@ func (m Machine) Run(ctx context.Context) (code int, err error) {
 	}
 	return r.result()
 }
+
+// ownGroup keeps a terminal's Ctrl-C from the helpers: they end when ctx does.
+var ownGroup = syscall.SysProcAttr{Setpgid: true}
 
 // runner is one run of a machine.
 type runner struct {
@@ -150,7 +150,7 @@ func (r *runner) serve(ctx context.Context, tag, dir, cache string) error {
 	if err != nil {
 		return err
 	}
-	p, err := r.spawner.Start(proc.Spec{Name: "virtiofsd", Path: program, Args: args, Log: r.path(tag + ".log")})
+	p, err := r.spawner.Start(proc.Spec{Name: "virtiofsd", Path: program, Args: args, Log: r.path(tag + ".log"), Attr: ownGroup})
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (r *runner) boot(ctx context.Context) error {
 		return err
 	}
 	defer console.Close()
-	p, err := r.spawner.Start(proc.Spec{Name: "qemu-system-x86_64", Path: qemu, Args: r.qemuArgs(), Stdout: out, Log: r.path("qemu.log")})
+	p, err := r.spawner.Start(proc.Spec{Name: "qemu-system-x86_64", Path: qemu, Args: r.qemuArgs(), Stdout: out, Log: r.path("qemu.log"), Attr: ownGroup})
 	out.Close()
 	if err != nil {
 		return err
@@ -230,10 +230,6 @@ func (r *runner) qemuArgs() []string {
 	// virtiofsd accesses the machine's memory, which must be shared.
 	args = append(args, "-object", "memory-backend-memfd,id=mem,share=on,size="+memory, "-numa", "node,memdev=mem")
 	args = append(args, r.shareArgs(vmproto.RootTag)...)
-	if r.Channel != "" {
-		args = append(args, "-device", "virtio-serial-pci", "-chardev", "socket,id=channel,server=on,wait=off,path="+r.Channel,
-			"-device", "virtserialport,chardev=channel,name="+vmproto.ChannelName)
-	}
 	for tag := range r.Shares {
 		args = append(args, r.shareArgs(tag)...)
 	}

@@ -12,9 +12,6 @@ const (
 // RootTag is the tag of the shared file system that becomes the root.
 const RootTag = "root"
 
-// ChannelName is the name of the serial port over which the launcher runs commands.
-const ChannelName = "tortie-lab"
-
 // ResultDevice is the serial port for the result, which is thus distinct from any output of a program.
 const ResultDevice = "/dev/ttyS1"
 
