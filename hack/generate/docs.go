@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/hack/messages"
-	"github.com/tortie-net/tortie/internal/install"
 	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
@@ -64,11 +63,7 @@ func checkNames(page, text string, parts map[string]string, used map[string]bool
 
 // sections returns the generated parts by name.
 func sections(o options) (map[string]string, error) {
-	parts := map[string]string{
-		"install-placeholders": placeholders(),
-		"reads":                fence.ReadList(),
-		"host":                 fence.HostList(),
-	}
+	parts := map[string]string{"host": fence.HostList()}
 	return parts, addMessages(parts, o.root)
 }
 
@@ -77,26 +72,8 @@ func addMessages(parts map[string]string, root string) error {
 	catalogue, err := messages.Load(root)
 	for name, entries := range catalogue {
 		for _, e := range entries {
-			parts["messages-"+name] += item("`"+strings.Join(e.Texts(), "`, `")+"`", e.Help)
+			parts["messages-"+name] += "- `" + strings.Join(e.Texts(), "`, `") + "`: " + e.Help + "\n"
 		}
 	}
 	return err
 }
-
-// placeholders lists those of the variables of their names in one line.
-func placeholders() (list string) {
-	var variables []string
-	for _, p := range install.Placeholders() {
-		if strings.HasPrefix(p.Help, strings.Trim(p.Name, "_")) {
-			variables = append(variables, code(p.Name))
-			continue
-		}
-		list += item(code(p.Name), p.Help)
-	}
-	return list + item(strings.Join(variables, ", "), "the variable of that name; sizes, ages, counts and the MTU are numbers, REQUIRE_MTU_FILE is true or false")
-}
-
-func code(text string) string { return "`" + text + "`" }
-
-// item returns a line of a list: a name and its meaning.
-func item(name, meaning string) string { return "- " + name + ": " + meaning + "\n" }

@@ -1,9 +1,14 @@
 package main
 
-import "github.com/tortie-net/tortie/internal/app/config"
+import (
+	"strings"
 
-// settingsPath is the list of all that an operator may set beside objects and the chart's values: environment variables of each program, and
-// configuration keys, arguments and annotations of the plugins.
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/install"
+)
+
+// settingsPath is the list of all that an operator may set beside objects and the chart's values: environment variables of each program,
+// placeholders of the installer's template, and configuration keys, arguments and annotations of the plugins.
 const settingsPath = "docs/settings.csv"
 
 func settings(root string) ([][]string, error) {
@@ -21,6 +26,13 @@ func settings(root string) ([][]string, error) {
 		for _, v := range p.variables {
 			rows = append(rows, []string{p.program, "variable", v.Name, "", v.Default, v.Help})
 		}
+	}
+	for _, p := range install.Placeholders() {
+		meaning := p.Help
+		if strings.HasPrefix(meaning, strings.Trim(p.Name, "_")) {
+			meaning = "the variable " + meaning
+		}
+		rows = append(rows, []string{"install", "placeholder of CNI_NETWORK_CONFIG", p.Name, "", "", meaning})
 	}
 	plugins, err := readPluginInputs(root)
 	if err != nil {
