@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/hack/messages"
-	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
 // section finds a generated part of a page: <!-- generated: NAME --> ... <!-- end -->.
@@ -16,7 +15,7 @@ var section = regexp.MustCompile(`(?s)(<!-- generated: ([a-z-]+) -->\n).*?(<!-- 
 
 // docs returns the pages of docs/ with their generated parts made anew.
 func docs(o options) (files, error) {
-	parts, err := sections(o)
+	parts, err := sections(o.root)
 	if err != nil {
 		return nil, err
 	}
@@ -61,19 +60,17 @@ func checkNames(page, text string, parts map[string]string, used map[string]bool
 	return nil
 }
 
-// sections returns the generated parts by name.
-func sections(o options) (map[string]string, error) {
-	parts := map[string]string{"host": fence.HostList()}
-	return parts, addMessages(parts, o.root)
-}
-
-// addMessages adds the lists of what programs report.
-func addMessages(parts map[string]string, root string) error {
+// sections returns the generated parts by name: the lists of the catalogue of messages.
+func sections(root string) (map[string]string, error) {
 	catalogue, err := messages.Load(root)
+	if err != nil {
+		return nil, err
+	}
+	parts := map[string]string{}
 	for name, entries := range catalogue {
 		for _, e := range entries {
 			parts["messages-"+name] += "- `" + strings.Join(e.Texts(), "`, `") + "`: " + e.Help + "\n"
 		}
 	}
-	return err
+	return parts, nil
 }
