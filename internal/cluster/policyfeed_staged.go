@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// StagedView is what is tried out, in no particular order.
+// StagedView has the staged policies, in no particular order.
 type StagedView struct {
 	NetworkPolicies           []*api.CalicoStagedNetworkPolicy
 	GlobalNetworkPolicies     []*api.CalicoStagedGlobalNetworkPolicy

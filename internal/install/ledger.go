@@ -47,7 +47,7 @@ type ledger struct {
 	adopted bool
 }
 
-// entry is what is known of one file.
+// entry is the record of one file.
 type entry struct {
 	Ours   []string `json:"ours"`             // digests of what the installer wrote, the newest last
 	Before *before  `json:"before,omitempty"` // what was there, if anything
@@ -60,7 +60,7 @@ type before struct {
 	Link   string      `json:"link,omitempty"`
 }
 
-// file is what should be on the host.
+// file is the desired content of a file on the host.
 type file struct {
 	path    string
 	content []byte
@@ -93,7 +93,7 @@ func openLedger(cfg config.InstallHost, log *slog.Logger) (*ledger, error) {
 			return nil, err
 		}
 	} else {
-		log.Warn("what is replaced on the host is not kept: mount its /var/lib/calico to be able to roll back", "error", err)
+		log.Warn("cannot keep replaced files of the host: mount its /var/lib/calico to be able to roll back", "error", err)
 	}
 	for _, dir := range cfg.HostBinDirs {
 		path := filepath.Join(dir, mainPlugin)

@@ -14,9 +14,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// Grounds are what paths are judged by beside a Snapshot. The zero value is that nothing is known.
+// Grounds are the facts, beside a Snapshot, by which paths are judged. In the zero value none are known.
 type Grounds struct {
-	// Borrowed is what the records of blocks say of borrowed addresses.
+	// Borrowed has the borrowed addresses in the records of blocks.
 	Borrowed map[Claim]Verdict
 	// Held are confirmed claims of nodes that BGP has no session with.
 	Held []Claim

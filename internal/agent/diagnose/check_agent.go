@@ -104,7 +104,7 @@ func (o *Observations) mesh() []Finding {
 	}}
 }
 
-// agentProgram is what the kernel calls the agent.
+// agentProgram is the agent's process name in the kernel.
 const agentProgram = "node"
 
 // portOwners checks which processes listen on BGP's port.

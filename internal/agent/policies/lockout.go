@@ -18,7 +18,7 @@ const (
 	mostAsk  = 30 * time.Second
 )
 
-// APIServer is what a Worker needs to keep policies of host endpoints from locking the node out.
+// APIServer is the connection to the API server that policies of host endpoints must not close.
 type APIServer struct {
 	// Addresses are where programs of the node reach it.
 	Addresses []netip.AddrPort

@@ -44,7 +44,7 @@ diff says which connections between existing pods would be allowed or denied if 
 
 `
 
-// answer is what a command writes.
+// answer is a command's output.
 type answer interface{ WriteText(w io.Writer) error }
 
 // command is one run.

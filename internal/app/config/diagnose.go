@@ -1,6 +1,6 @@
 package config
 
-// Diagnose is what the command `node diagnose` takes from the agent's environment.
+// Diagnose has the variables of the agent's environment that `node diagnose` reads.
 type Diagnose struct {
 	HealthAddr    string // host:port
 	RouteProtocol int
@@ -16,7 +16,7 @@ func LoadDiagnose(env Env) (Diagnose, error) {
 	return Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol}, p.err()
 }
 
-// PolicyView is what the command `node policy` takes from the agent's environment.
+// PolicyView has the variables of the agent's environment that `node policy` reads.
 type PolicyView struct {
 	Nodename, Kubeconfig string
 	// Flows: there are flow records, and so the rights to read staged policies.

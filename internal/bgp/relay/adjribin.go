@@ -33,7 +33,7 @@ type Refusal struct {
 	Example  netip.Prefix
 }
 
-// tools are what it takes to rewrite a message. They are lent, since there can be thousands of sessions, and few at work.
+// tools are the buffers for rewriting a message. They are lent, since there can be thousands of sessions, and few at work.
 type tools struct {
 	wire.Editor
 	buf []byte

@@ -591,7 +591,7 @@ func (s *session) report(how ending) {
 	}
 }
 
-// parting is what remains to be done towards the peer.
+// parting is the remaining work towards the peer.
 func (s *session) parting(how ending) parting {
 	if how.by == byUs {
 		return parting{word: how.reason}

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// TunnelKind is what differs between the tunnels whose addresses come from IPAM.
+// TunnelKind has the differences between the tunnels whose addresses come from IPAM.
 type TunnelKind struct {
 	// device is for people.
 	device string
@@ -86,7 +86,7 @@ type Tunnel struct {
 	fresh bool
 }
 
-// TunnelInput is what the tunnel's address depends on. A change of any of it may mean that the address is another's now.
+// TunnelInput is the input of the choice of the tunnel's address. A change of any of it may mean that the address is another's now.
 type TunnelInput struct {
 	Ranges Ranges
 	// UID is the Node's: what belonged to one that was deleted may have been collected, or be about to.

@@ -21,7 +21,7 @@ type Cluster struct {
 	Ports map[string]uint16
 	// Felix is this node's FelixConfiguration over the cluster's default.
 	Felix api.FelixConfigurationSpec
-	// MeshPassword is what BGP's nodeMeshPassword refers to.
+	// MeshPassword is the password that BGP's nodeMeshPassword refers to.
 	MeshPassword Password
 	// Peers are the BGPPeers, Passwords what they refer to, Filters the BGPFilters.
 	Peers     []api.BGPPeer
@@ -65,7 +65,7 @@ type Services struct {
 	Problems []Problem
 }
 
-// Assignment is what the assignment of an address on this node depends on, in no particular order, but for the blocks.
+// Assignment has the objects that an assignment on this node depends on, in no particular order, except the blocks.
 type Assignment struct {
 	// Node is this node, nil if it does not exist. It has its metadata only.
 	Node         *api.Node

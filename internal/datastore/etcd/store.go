@@ -79,7 +79,7 @@ func (s *Store) find(ctx context.Context, what string, req rangeRequest) (rangeR
 	return found, nil
 }
 
-// collector is what List needs of any api.List.
+// collector is the part of any api.List that List uses.
 type collector interface {
 	NewItem() api.Resource
 	Add(item api.Resource)

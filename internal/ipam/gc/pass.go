@@ -38,7 +38,7 @@ type sighting struct {
 	times int // in how many views
 }
 
-// Decision is what to free now, and how much waits.
+// Decision has the objects to free now, and the number that waits.
 type Decision struct {
 	// Due are the candidates whose grace period is over, in the order in which they are freed.
 	Due []audit.Candidate

@@ -35,7 +35,7 @@ type Sweeper struct {
 	Log           *slog.Logger
 }
 
-// Report is what a sweep has done.
+// Report is the result of a sweep.
 type Report struct {
 	// Freed are addresses by the node that they were assigned on.
 	Freed map[string]int

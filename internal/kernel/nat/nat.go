@@ -56,7 +56,7 @@ func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	return nil
 }
 
-// family is what differs between IPv4 and IPv6.
+// family has the differences between IPv4 and IPv6.
 type family struct {
 	nft.Family
 	is4      bool

@@ -133,7 +133,7 @@ var (
 	SrcNet64 = payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 8)  // of IPv6, the first eight
 )
 
-// Family is what differs between IPv4 and IPv6.
+// Family has the differences between IPv4 and IPv6.
 type Family struct {
 	// Addr is the type of its addresses.
 	Addr Type

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// Handover is what is to become of what the agent has left on a node where it does not run any more.
+// Handover is the treatment of the routes and tables that an ended agent has left on its node.
 type Handover struct {
 	Kernel *netlinkx.Conn
 	Table  *nft.Table

@@ -86,7 +86,7 @@ type Syncer struct {
 // New returns the syncer of the connection's namespace. It touches nothing yet.
 func New(conn *netlinkx.Conn) *Syncer { return &Syncer{conn: conn} }
 
-// Merged is what Merge has found and left.
+// Merged is the result of a Merge.
 type Merged struct {
 	// Link is the device's index.
 	Link int

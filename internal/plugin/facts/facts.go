@@ -45,7 +45,7 @@ const format = 1
 // ErrUnusable: there is no file that says anything about now.
 var ErrUnusable = errors.New("no usable facts of the agent")
 
-// Facts are what the agent has seen of the cluster.
+// Facts are the agent's view of the cluster.
 type Facts struct {
 	Format int `json:"format"`
 	// Written is when the agent last knew that all of this holds.
@@ -93,7 +93,7 @@ type Affinity struct {
 	Free *int `json:"free,omitempty"`
 }
 
-// Namespace is what matters of a namespace: the annotations of Calico, and the labels that a pool's namespaceSelector names.
+// Namespace has the relevant metadata of a namespace: the annotations of Calico, and the labels that a pool's namespaceSelector names.
 type Namespace struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`

@@ -16,7 +16,7 @@ func EvalSelector(text string, labels map[string]string) (matches, ok bool) {
 	return evalSelector(text, view{labels: labels, all: true, global: true})
 }
 
-// view is what a selector looks at: labels, and what its functions all() and global() say.
+// view is the input of a selector: labels, and the results of its functions all() and global().
 type view struct {
 	labels      map[string]string
 	all, global bool
