@@ -79,7 +79,7 @@ type anchor struct {
 	seen  time.Time // since when
 }
 
-// hold returns the place to use, given what is found now. What was used stays in use: while nothing is found, and until
+// hold returns the place to use, given what is found now. The used place stays in use: while nothing is found, and until
 // another place has stayed the same for some time; then the agent is to start anew. The error says what is wrong meanwhile.
 func (a *anchor) hold(now time.Time, found place, failed error) (place, error) {
 	switch {

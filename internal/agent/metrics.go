@@ -20,7 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// metrics are what the agent serves to Prometheus. What follows from a Status is in a table, and computed when it is scraped; the rest
+// metrics are the agent's metrics for Prometheus. Those that follow from a Status are in a table, and computed at a scrape; the rest
 // are counters. Metrics of Felix are here where they are true of this agent too, so that dashboards and alerts of a cluster that ran
 // Calico go on; a name that would mean something else is left out.
 type metrics struct {

@@ -60,7 +60,7 @@ type Speaker interface {
 	// that did not change are not touched. Peers that left, and those that changed in AS number, own address, hold or restart
 	// time, get a Cease. Another change breaks the connection and makes a new one, over which both sides keep the other's
 	// paths as graceful restart has it: a password is changed without losing a route.
-	// An invalid peer is an error and nothing changes. Whatever fails is tried again by the next call.
+	// An invalid peer is an error and nothing changes. The next call tries failed operations again.
 	SetPeers(ctx context.Context, peers []Peer) error
 
 	// SetPolicy sets the import and export rules of the sessions. No session is closed, and most changes concern only the sessions they are

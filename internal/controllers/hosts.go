@@ -79,7 +79,7 @@ type hostPlanner struct {
 	hostPlan
 	hostOwners
 	want map[string]*api.CalicoHostEndpoint
-	// unsure: a template cannot be read. What it may have made of nodes that exist stays.
+	// unsure: a template cannot be read. Host endpoints that it may have made for existing nodes stay.
 	unsure bool
 }
 

@@ -136,7 +136,7 @@ func (l *ledger) save() error {
 	return err
 }
 
-// put makes the files what they should be, and names those that it wrote. What others had there is kept first.
+// put writes the desired files, and returns the names of those that it wrote. Files of others are kept first.
 func (l *ledger) put(replace replaceFunc, files ...file) (written []string, err error) {
 	files = slices.DeleteFunc(files, func(f file) bool { return hostfile.Same(f.path, f.content, f.mode) })
 	if len(files) == 0 {
@@ -241,7 +241,7 @@ func (l *ledger) restore(path string) error {
 // maxCopy bounds what is read of a copy: programs have some tens of megabytes.
 const maxCopy = 512 << 20
 
-// readCopy reads a file in whose place the agent's container can put anything: a pipe, a link, a file without end. What is no file has no content.
+// readCopy reads a file in whose place the agent's container can put anything: a pipe, a link, a file without end. Anything but a regular file has no content.
 func readCopy(path string) ([]byte, error) {
 	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {

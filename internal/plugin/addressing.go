@@ -116,7 +116,7 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 		V6:    p.conf.wantsV6(),
 		Use:   api.UseWorkload,
 		Known: p.known(),
-		// An ADD that is repeated. Whatever comes of it, an address must not be free while a pod has it.
+		// An ADD that is repeated. Whether it fails or not, an address must not be free while a pod has it.
 		InUse: errors.Is(p.checkNoInterface(), errHasInterface),
 	}
 	if start.Known == nil {

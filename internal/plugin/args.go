@@ -22,7 +22,7 @@ type podArgs struct {
 // objectName matches the names that Kubernetes accepts for a pod. No other text may become part of a URL.
 var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 
-// parseArgs reads CNI_ARGS. What is there for other plugins is none of our business.
+// parseArgs reads CNI_ARGS. Arguments for other plugins are ignored.
 func parseArgs(text string) (podArgs, error) {
 	var args podArgs
 	err := types.LoadArgs(ignoreUnknown(text), &args)

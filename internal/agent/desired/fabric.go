@@ -102,7 +102,7 @@ func (p *prefixes) same(other *prefixes) bool {
 }
 
 // believed reports that a peer is believed about what is not of its own blocks: a router that an operator has made a peer is, a node of the
-// cluster as far as a rule of the operator's accepts the prefix. What a node says of itself, its labels too, makes it no router.
+// cluster as far as a rule of the operator's accepts the prefix. A node's own statements, its labels too, make it no router.
 func (s *Snapshot) believed(p bgp.Path) bool {
 	source := s.Peering.Sources[p.From]
 	if source.Peer == "" || source.Node == "" {

@@ -299,7 +299,7 @@ func (s *Snapshot) nodeAddrs() []netip.Addr {
 	return addrs
 }
 
-// Guard returns from whom tunnel packets are taken and what pods may not send. What the cluster's objects do not say is left to the caller.
+// Guard returns the sources from which tunnel packets are accepted, and the packets that pods may not send. Other fields are left to the caller.
 func (s *Snapshot) Guard() guard.Config {
 	return guard.Config{
 		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.Needs(IPIPTunnel),

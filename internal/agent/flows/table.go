@@ -74,7 +74,7 @@ func (r *ring) after(number uint64, most int) (found []stored, next uint64) {
 	return found, number + uint64(len(found))
 }
 
-// live are connections that have begun, as they were counted last. What it has no room for is counted when it ends.
+// live are connections that have begun, as they were counted last. Connections beyond its room are counted when they end.
 type live struct {
 	most int
 	of   map[liveKey]*liveFlow

@@ -99,7 +99,7 @@ func (w *Worker) tries(ctx context.Context) {
 	}
 }
 
-// ask tries out what is in force, and reports whether that is to be done again. What comes into force meanwhile has another trial.
+// ask tries out what is in force, and reports whether that is to be done again. Rules that come into force meanwhile have another trial.
 func (w *Worker) ask(ctx context.Context) (again bool) {
 	w.mu.RLock()
 	t := w.inForce.trial

@@ -85,7 +85,7 @@ type Flows interface {
 	Denied(d netpol.Drop)
 }
 
-// Worker keeps the policies of a node in force. What it tells is safe for concurrent use.
+// Worker keeps the policies of a node in force. Its reports are safe for concurrent use.
 type Worker struct {
 	Options
 	sweepWanted chan struct{}
@@ -378,7 +378,7 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	return nil
 }
 
-// takeRefusals takes in what the kernel has refused though all else is done, and returns any other error. What it cannot log Probe has told.
+// takeRefusals takes in what the kernel has refused though all else is done, and returns any other error. Probe has reported rules that it cannot log.
 func (w *Worker) takeRefusals(err error) error {
 	refused, noReject := errors.Is(err, netpol.ErrRefused), errors.Is(err, netpol.ErrNoReject)
 	if err != nil && !refused && !noReject && !errors.Is(err, netpol.ErrNoLog) {

@@ -130,7 +130,7 @@ func (r *Rules) Len() int {
 	return len(r.rules)
 }
 
-// Rule is one rule of a BGPFilter, checked. What a rule does not ask about is its zero value.
+// Rule is one rule of a BGPFilter, checked. Absent conditions have the zero value.
 type Rule struct {
 	prefix      netip.Prefix
 	least, most int // lengths of prefixes inside of it

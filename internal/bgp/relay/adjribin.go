@@ -41,14 +41,14 @@ type tools struct {
 
 var lent = sync.Pool{New: func() any { return new(tools) }}
 
-// borrow returns tools for messages of the session, to be put back. What they have made is not to be used then.
+// borrow returns tools for messages of the session, to be put back. Messages that they have made are not to be used then.
 func (s *session) borrow(ownAS int) *tools {
 	t := lent.Get().(*tools)
 	t.Family, t.OwnAS, t.Via = s.family, ownAS, netip.Addr{}
 	return t
 }
 
-// check judges a message and notes what becomes of its prefixes. What passes is in the verdict.
+// check judges a message and notes the decision on each prefix. The verdict has the message to pass on.
 func (s *session) check(message []byte, t *tools) wire.Verdict {
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()

@@ -125,7 +125,7 @@ func (s *session) answers() bool {
 	return false
 }
 
-// hear reads the OPEN of a peer that has connected into first. Whatever else comes ends the connection here.
+// hear reads the OPEN of a peer that has connected into first. Any other message ends the connection here.
 func (s *session) hear() bool {
 	s.setReadDeadline(openWait)
 	open, how := s.next()

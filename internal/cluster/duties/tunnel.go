@@ -33,7 +33,7 @@ var (
 
 const (
 	// doubtTime is for how long after its Node was replaced the address is looked at again: who collects garbage may have begun
-	// to when there was no Node, and remove the handle at any moment. What is left then is an address without a handle, which is adopted.
+	// to when there was no Node, and remove the handle at any moment. It leaves an address without a handle, which is adopted.
 	doubtTime = 5 * time.Minute
 	// doubtPause is how long a look is good for meanwhile.
 	doubtPause = 20 * time.Second
@@ -97,7 +97,7 @@ type TunnelInput struct {
 	Noted string
 	// Blocks are this node's: a block that is gone takes its addresses with it.
 	Blocks []netip.Prefix
-	// Unsure: there are pools that cannot be read. What is held stays, as it may be one of theirs.
+	// Unsure: there are pools that cannot be read. A held address stays, as it may be one of theirs.
 	Unsure bool
 }
 

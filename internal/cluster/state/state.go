@@ -55,7 +55,7 @@ type Password struct {
 
 // Services are the cluster's Services and where their endpoints are, in no particular order.
 type Services struct {
-	// Known: both have been listed completely since they were asked for. What was listed stays while the API server is away.
+	// Known: both have been listed completely since they were asked for. The listed objects stay while the API server is away.
 	Known     bool
 	Services  []api.Service
 	Endpoints []services.Endpoints

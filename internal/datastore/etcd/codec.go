@@ -51,7 +51,7 @@ type handleValue struct {
 	Deleted bool           `json:"deleted"`
 }
 
-// configValue is the value of the IPAM configuration. What is absent is false or 0, also autoAllocateBlocks.
+// configValue is the value of the IPAM configuration. Absent fields are false or 0, also autoAllocateBlocks.
 type configValue struct {
 	StrictAffinity               bool   `json:"strict_affinity,omitempty"`
 	AutoAllocateBlocks           bool   `json:"auto_allocate_blocks,omitempty"`

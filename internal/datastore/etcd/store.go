@@ -142,7 +142,7 @@ func collect(into collector, kv keyValue, nameOnly bool) error {
 	return nil
 }
 
-// Create implements datastore.Store. What users write gets a UID and a time of creation, as Calico's client gives them.
+// Create implements datastore.Store. Objects that users write get a UID and a time of creation, as Calico's client gives them.
 func (s *Store) Create(ctx context.Context, obj api.Resource) error {
 	created := newLike(obj)
 	assign(created, obj)

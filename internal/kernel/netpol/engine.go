@@ -65,7 +65,7 @@ func (e *Engine) shutAll() {
 	_ = t.Commit(context.Background(), c)
 }
 
-// Close closes the engine's sockets. What it has programmed stays in force.
+// Close closes the engine's sockets. Its programmed rules stay in force.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

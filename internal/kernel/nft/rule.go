@@ -104,7 +104,7 @@ var (
 	tcpFlags     = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
 )
 
-// DialledPort is the port that a connection was opened to, before it was translated. What is not tracked has none.
+// DialledPort is the port that a connection was opened to, before it was translated. Untracked packets have none.
 var DialledPort = original(unix.NFT_CT_PROTO_DST, 2)
 
 // original is a field of the packet that opened a connection.

@@ -51,7 +51,7 @@ type Stats struct {
 	Left     int // desired, and left to a predecessor that still runs
 }
 
-// Table keeps our routes in one network namespace. What is there is read from the kernel each time. It is for one goroutine.
+// Table keeps our routes in one network namespace. Present routes are read from the kernel each time. It is for one goroutine.
 type Table struct {
 	conn         *netlinkx.Conn
 	opts         Options

@@ -19,7 +19,7 @@ type Handover struct {
 	Table  *nft.Table
 	// Protocol is the mark of the agent's routes.
 	Protocol netlinkx.Protocol
-	// All: nothing takes the agent's place. What it left is removed; else the routes are given to Calico's programs.
+	// All: nothing takes the agent's place. Its routes and tables are removed; else the routes are given to Calico's programs.
 	All bool
 	// DryRun: nothing is done.
 	DryRun bool

@@ -1,7 +1,7 @@
 // Package facts is the file by which the agent tells the plugins of its node what changes seldom, so that an ADD need not ask
 // the API server for it.
 //
-// The file is a hint. Whatever a plugin writes because of it is guarded by the revision of the object that it writes, so that
+// The file is a hint. Every write that rests on it is guarded by the revision of the written object, so that
 // facts which are out of date cost a second try and never an address. A plugin that finds no file, or an old one, asks the
 // API server.
 package facts

@@ -114,7 +114,7 @@ func (e *evaluation) label() string {
 	return name
 }
 
-// compare reads an operator and its operand. What is absent equals nothing and is in no set.
+// compare reads an operator and its operand. An absent label equals nothing and is in no set.
 func (e *evaluation) compare(value string, has bool) bool {
 	switch {
 	case e.take("=="):
