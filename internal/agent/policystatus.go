@@ -102,7 +102,7 @@ func (m *metrics) addDenied(read func(context.Context) (map[netpol.Denied]nft.Co
 // Describe implements prometheus.Collector.
 func (d *deniedCounters) Describe(ch chan<- *prometheus.Desc) { d.dropped.Describe(ch) }
 
-// Collect implements prometheus.Collector. Values that cannot be read now keep their last value.
+// Collect implements prometheus.Collector. What cannot be read now is what it was.
 func (d *deniedCounters) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), guardTime)
 	defer cancel()

@@ -51,7 +51,7 @@ type linkReader struct {
 	sources []rankedSource // of each path
 }
 
-// rankedSource decides between paths whose attributes are equal.
+// rankedSource is what decides between paths whose attributes are equal.
 type rankedSource struct {
 	internal bool
 	router   netip.Addr

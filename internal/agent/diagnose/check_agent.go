@@ -104,7 +104,7 @@ func (o *Observations) mesh() []Finding {
 	}}
 }
 
-// agentProgram is the agent's process name in the kernel.
+// agentProgram is what the kernel calls the agent.
 const agentProgram = "node"
 
 // portOwners checks which processes listen on BGP's port.

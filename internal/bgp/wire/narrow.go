@@ -9,7 +9,7 @@ const (
 )
 
 // Narrow writes an UPDATE of our own speaker for a peer whose AS numbers have two octets: a longer one becomes AS_TRANS, and is
-// in AS4_PATH for those that come after the peer. A message that becomes too long by that is split.
+// in AS4_PATH for those that come after the peer. What becomes too long by that is several messages.
 func Narrow(message []byte, family Family) [][]byte {
 	if TypeOf(message) != Update {
 		return [][]byte{message}
@@ -47,7 +47,7 @@ func narrowed(attributes []byte) (out []byte, ok bool) {
 	return out, true
 }
 
-// split writes a message that is too long when it is narrowed. Prefixes that do not fit even alone are withdrawn.
+// split writes a message that is too long when it is narrowed. What does not fit with any prefix is withdrawn.
 func split(message []byte, family Family) [][]byte {
 	u, err := cutUpdate(message, family)
 	var a Attributes
