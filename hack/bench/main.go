@@ -80,13 +80,25 @@ func run(ctx context.Context, args []string) error {
 	text := r.markdown()
 	fmt.Print(text)
 	if o.out == "" {
-		return nil
+		requests, err := r.requestRows()
+		if err == nil && len(r.asked) > 0 {
+			fmt.Printf("%s\n", requests)
+		}
+		return err
 	}
 	if err := os.WriteFile(o.out, []byte(text), 0o644); err != nil {
 		return fmt.Errorf("-o: %w", err)
 	}
-	if err := writeBeside(o.out, "required", r.requirements); err != nil || len(r.goBench) == 0 {
+	if err := writeBeside(o.out, "required", r.requirements); err != nil {
 		return err
+	}
+	if len(r.asked) > 0 {
+		if err := writeBeside(o.out, "requests", r.requestRows); err != nil {
+			return err
+		}
+	}
+	if len(r.goBench) == 0 {
+		return nil
 	}
 	return writeBeside(o.out, "go", r.goBenchmarks)
 }
@@ -105,7 +117,7 @@ func parse(args []string) (options, error) {
 	root := f.String("root", ".", "root of the repository, with the programs that make build has made")
 	bin := f.String("bin", "", "directory of the plugins (default: bin below the root)")
 	conf := f.String("conf", "", "configuration of a plugin to measure instead of ours; __KUBECONFIG_FILEPATH__ and __KUBERNETES_NODE_NAME__ are replaced in it")
-	out := f.String("o", "", "file to write the report to, besides standard output; requirements and Go's benchmarks go to files beside it")
+	out := f.String("o", "", "file to write the report to, besides standard output; requirements, requests and Go's benchmarks go to files beside it")
 	only := f.String("only", "", "comma-separated parts to run: "+strings.Join(parts, ", ")+"; policy for both of its parts")
 	fast := f.Bool("quick", false, "less of everything: a minute, and figures to match")
 	if err := f.Parse(args); err != nil {

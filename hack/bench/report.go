@@ -85,7 +85,7 @@ func (r *results) writeVerdicts(w *bytes.Buffer) {
 	}
 	unmet := slices.DeleteFunc(slices.Clone(verdicts), func(v verdict) bool { return v.met })
 	fmt.Fprintf(w, "## What is required\n\n%d of %d requirements are met: [benchmarks-required.csv](benchmarks-required.csv). Times and CPU are medians, "+
-		"as ratios to what was measured in the same run. Not met, in brackets the requirement:\n\n", len(verdicts)-len(unmet), len(verdicts))
+		"as ratios to other figures of the run. Not met, in brackets the requirement:\n\n", len(verdicts)-len(unmet), len(verdicts))
 	for _, v := range unmet {
 		fmt.Fprintf(w, "- %s: %s (%s)\n", v.what, v.measured, v.limit)
 	}
@@ -237,11 +237,22 @@ func (r *results) writeRequests(w *bytes.Buffer) {
 	if len(r.asked) == 0 {
 		return
 	}
-	w.WriteString("## Requests to the API server\n\nA round is what runs at the same time, seen by a proxy that holds each request.\n\n")
+	w.WriteString("## Requests to the API server\n\nA round is the requests that a proxy, which holds each, sees at the same time. " +
+		"[benchmarks-requests.csv](benchmarks-requests.csv) has each request.\n\n")
 	for _, a := range r.asked {
-		fmt.Fprintf(w, "- %s, %s: %d in %d rounds (connections: %d). %s\n", a.subject, a.operation, a.count(), len(a.requests), a.connections, summary(a.requests))
+		fmt.Fprintf(w, "- %s, %s: %d in %d rounds\n", a.subject, a.operation, a.count(), len(a.requests))
 	}
 	w.WriteString("\n")
+}
+
+// requestRows returns the requests of each round as comma-separated values.
+func (r *results) requestRows() ([]byte, error) {
+	rows := [][]string{{"Subject", "Operation", "Requests", "Rounds", "Connections", "Requests of each round"}}
+	for _, a := range r.asked {
+		rows = append(rows, []string{strings.ReplaceAll(a.subject, "`", ""), a.operation, strconv.Itoa(a.count()), strconv.Itoa(len(a.requests)),
+			strconv.Itoa(a.connections), summary(a.requests)})
+	}
+	return commaSeparated(rows)
 }
 
 func (r *results) writeStarts(w *bytes.Buffer) {

@@ -37,3 +37,11 @@ func commaSeparated(rows [][]string) ([]byte, error) {
 	err := csv.NewWriter(&out).WriteAll(rows)
 	return out.Bytes(), err
 }
+
+// table is commaSeparated of what may have failed.
+func table(rows [][]string, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	return commaSeparated(rows)
+}

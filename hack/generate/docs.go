@@ -5,13 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/tortie-net/tortie/hack/messages"
-	"github.com/tortie-net/tortie/internal/app/config"
-	"github.com/tortie-net/tortie/internal/install"
-	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
 // section finds a generated part of a page: <!-- generated: NAME --> ... <!-- end -->.
@@ -19,7 +15,7 @@ var section = regexp.MustCompile(`(?s)(<!-- generated: ([a-z-]+) -->\n).*?(<!-- 
 
 // docs returns the pages of docs/ with their generated parts made anew.
 func docs(o options) (files, error) {
-	parts, err := sections(o)
+	parts, err := sections(o.root)
 	if err != nil {
 		return nil, err
 	}
@@ -64,77 +60,17 @@ func checkNames(page, text string, parts map[string]string, used map[string]bool
 	return nil
 }
 
-// sections returns the generated parts by name.
-func sections(o options) (map[string]string, error) {
-	plugins, err := readPluginInputs(o.root)
-	if err != nil {
-		return nil, err
-	}
-	policies, err := policyFields()
-	if err != nil {
-		return nil, err
-	}
-	parts := map[string]string{
-		"calico-policy-fields": policies,
-		"install-env":          variables(config.Describe(config.Install{})),
-		"install-placeholders": placeholders(),
-		"controllers-env":      variables(config.Describe(config.ControllersVariables{})),
-		"node-env":             variables(config.Describe(config.NodeVariables{})),
-		"cni-options":          plugins.optionList(ofCNI),
-		"ipam-options":         plugins.optionList(ofIPAM),
-		"cni-env":              variables(config.Describe(config.PluginVariables{})),
-		"upgrade-env":          variables(config.Describe(config.UpgradeVariables{})),
-		"cni-args":             plugins.argumentList(),
-		"cni-annotations":      plugins.annotationList(),
-		"reads":                fence.ReadList(),
-		"host":                 fence.HostList(),
-	}
-	return parts, addMessages(parts, o.root)
-}
-
-// addMessages adds the lists of what programs report.
-func addMessages(parts map[string]string, root string) error {
+// sections returns the generated parts by name: the lists of the catalogue of messages.
+func sections(root string) (map[string]string, error) {
 	catalogue, err := messages.Load(root)
+	if err != nil {
+		return nil, err
+	}
+	parts := map[string]string{}
 	for name, entries := range catalogue {
 		for _, e := range entries {
-			parts["messages-"+name] += item("`"+strings.Join(e.Texts(), "`, `")+"`", e.Help)
+			parts["messages-"+name] += "- `" + strings.Join(e.Texts(), "`, `") + "`: " + e.Help + "\n"
 		}
 	}
-	return err
-}
-
-func variables(vars []config.Var) (list string) {
-	for _, v := range vars {
-		list += item(code(v.Name), v.Help, code(v.Default))
-	}
-	return list
-}
-
-// placeholders lists those of the variables of their names in one line.
-func placeholders() (list string) {
-	var variables []string
-	for _, p := range install.Placeholders() {
-		if strings.HasPrefix(p.Help, strings.Trim(p.Name, "_")) {
-			variables = append(variables, code(p.Name))
-			continue
-		}
-		list += item(code(p.Name), p.Help)
-	}
-	return list + item(strings.Join(variables, ", "), "the variable of that name; sizes, ages, counts and the MTU are numbers, REQUIRE_MTU_FILE is true or false")
-}
-
-func code(text string) string {
-	if text == "" {
-		return ""
-	}
-	return "`" + text + "`"
-}
-
-// item returns a line of a list: a name, what is known of it in brackets, empty texts left out, and its meaning.
-func item(name, meaning string, known ...string) string {
-	known = slices.DeleteFunc(known, func(text string) bool { return text == "" })
-	if len(known) > 0 {
-		name += " (" + strings.Join(known, ", ") + ")"
-	}
-	return "- " + name + ": " + meaning + "\n"
+	return parts, nil
 }

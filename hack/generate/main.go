@@ -63,9 +63,13 @@ func run(o options) error {
 	for path, content := range map[string]func() ([]byte, error){
 		modulesPath:      func() ([]byte, error) { return moduleList(o.root) },
 		"docs/fence.csv": func() ([]byte, error) { return commaSeparated(fence.Rows()) },
+		"docs/host.csv":  func() ([]byte, error) { return commaSeparated(fence.HostRows()) },
+		"docs/reads.csv": func() ([]byte, error) { return commaSeparated(fence.ReadRows()) },
 		findingsPath:     findings,
 		metricsPath:      func() ([]byte, error) { return metrics(o.root) },
 		fieldsPath:       fields,
+		settingsPath:     func() ([]byte, error) { return table(settings(o.root)) },
+		policyFieldsPath: func() ([]byte, error) { return table(policyFields()) },
 		manifestPath:     func() ([]byte, error) { return manifest(o) },
 		uninstallPath:    func() ([]byte, error) { return uninstall(o) },
 	} {

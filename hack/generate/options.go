@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"strconv"
-	"strings"
 )
 
 // input is a user input of the plugins: a configuration key, an argument or an annotation.
@@ -202,36 +201,24 @@ func (s *source) text(e ast.Expr) string {
 	return literal(e)
 }
 
-// optionList lists the wanted keys of the plugins' configuration, deprecated ones last. What has no type is a string.
-func (in *pluginInputs) optionList(wanted func(key string) bool) string {
-	var list, old string
+// rows are the inputs in the form of settingsPath, deprecated keys last.
+func (in *pluginInputs) rows() (all [][]string) {
+	var old [][]string
 	for _, o := range in.options {
-		switch kind := strings.TrimPrefix(o.kind, "string"); {
-		case !wanted(o.name):
-		case o.instead != "":
-			old += item(code(o.name), o.help+" Deprecated: use "+code(o.instead)+".", kind, code(o.deflt))
-		default:
-			list += item(code(o.name), o.help, kind, code(o.deflt))
+		row := []string{"calico, calico-ipam", "key", o.name, o.kind, o.deflt, o.help}
+		if o.instead != "" {
+			row[5] += " Deprecated: use " + o.instead + "."
+			old = append(old, row)
+			continue
 		}
+		all = append(all, row)
 	}
-	return list + old
-}
-
-// ofIPAM selects the keys that docs/ipam.md lists; docs/cni.md lists the others.
-func ofIPAM(key string) bool { return strings.HasPrefix(key, "ipam") }
-
-func ofCNI(key string) bool { return !ofIPAM(key) }
-
-func (in *pluginInputs) argumentList() (list string) {
+	all = append(all, old...)
 	for _, a := range in.arguments {
-		list += item(code(a.name), a.help)
+		all = append(all, []string{"calico, calico-ipam", "argument of CNI_ARGS", a.name, "string", "", a.help})
 	}
-	return list
-}
-
-func (in *pluginInputs) annotationList() (list string) {
 	for _, a := range in.annotations {
-		list += item(code(a.name), a.help+" Value: "+a.deflt+".", a.kind)
+		all = append(all, []string{"calico", "annotation of " + a.kind, a.name, a.deflt, "", a.help})
 	}
-	return list
+	return all
 }

@@ -17,7 +17,10 @@ func does(why string) support    { return support{"supported", why} }
 func ignores(why string) support { return support{"ignored", why} }
 func refuses(why string) support { return support{"refused", why} }
 
-// policyTypes are the types of Calico's policy kinds in the order of the page; each that has fields of its own must be in supported.
+// policyFieldsPath is the list of the fields of Calico's policy kinds, and of those of FelixConfiguration that matter to policies.
+const policyFieldsPath = "docs/calico-policy.csv"
+
+// policyTypes are the types of Calico's policy kinds in the order of the list; each that has fields of its own must be in supported.
 var policyTypes = []reflect.Type{
 	reflect.TypeFor[api.CalicoNetworkPolicySpec](), reflect.TypeFor[api.CalicoGlobalNetworkPolicySpec](), reflect.TypeFor[api.CalicoTierSpec](),
 	reflect.TypeFor[api.CalicoNetworkSetSpec](), reflect.TypeFor[api.CalicoGlobalNetworkSetSpec](), reflect.TypeFor[api.CalicoHostEndpointSpec](),
@@ -26,17 +29,17 @@ var policyTypes = []reflect.Type{
 }
 
 const (
-	staged = "Set, Delete, Learn or Ignore: the last two try nothing out. The other fields are those of the kind that it is for; without [flow records](policy.md#flow-records) none counts"
+	staged = "Set, Delete, Learn or Ignore; Learn and Ignore are not evaluated. The other fields are those of the kind that is staged; without flow records (docs/policy.md) none counts"
 )
 
-// supported has all fields by type: what the type is on the page, and each field.
+// supported has all fields by type: its name in the list, and each field.
 var supported = map[string]struct {
 	title  string
 	fields map[string]support
 }{
 	"CalicoPolicySpec": {"NetworkPolicy, GlobalNetworkPolicy", map[string]support{
-		"tier":                   does("absent: `default`; policies of a Tier that does not exist come after all others, and deny what they do not allow"),
-		"order":                  does("absent: last; equal ones by name without the prefix `default.`, then namespace and kind"),
+		"tier":                   does("absent: default; policies of a Tier that does not exist come after all others, and deny what they do not allow"),
+		"order":                  does("absent: last; equal ones by name without the prefix default., then namespace and kind"),
 		"selector":               does(""),
 		"serviceAccountSelector": does(""),
 		"types":                  does("absent: both directions, whatever the rules are for; an Event says so"),
@@ -45,13 +48,13 @@ var supported = map[string]struct {
 		"performanceHints":       ignores("a hint to Felix"),
 	}},
 	"CalicoGlobalNetworkPolicySpec": {"GlobalNetworkPolicy", map[string]support{
-		"namespaceSelector": does("also of host endpoints, which have no labels of namespaces: `all()`, also in `selector`, excludes them. `global()`: host endpoints alone, to Felix everything"),
-		"doNotTrack":        does("the policy counts for host endpoints alone; with preDNAT for nothing"),
-		"preDNAT":           does("the policy counts for host endpoints alone; its egress rules for nothing"),
+		"namespaceSelector": does("also applies to host endpoints, which have no namespace labels: all(), also in selector, excludes them. global(): only host endpoints (Felix: everything)"),
+		"doNotTrack":        does("the policy applies to host endpoints only; with preDNAT for nothing"),
+		"preDNAT":           does("the policy applies to host endpoints only; its egress rules for nothing"),
 		"applyOnForward":    does("for host endpoints; pods have the policy with and without it"),
 	}},
 	"CalicoRule": {"ingress[], egress[]", map[string]support{
-		"action":      does("any other word: Deny"),
+		"action":      does("any other value: Deny"),
 		"ipVersion":   does(""),
 		"protocol":    does(""),
 		"notProtocol": does(""),
@@ -60,37 +63,37 @@ var supported = map[string]struct {
 		"source":      does("of egress: the pod itself, or the host endpoint's end"),
 		"destination": does("of ingress: likewise"),
 		"http":        refuses("an Allow with it matches nothing; Felix alone would allow all that its other fields match"),
-		"metadata":    ignores("for people"),
+		"metadata":    ignores("informational"),
 	}},
 	"CalicoICMP": {"icmp, notICMP", map[string]support{"type": does(""), "code": does("")}},
 	"CalicoEntityRule": {"source, destination", map[string]support{
 		"nets":              does(""),
 		"notNets":           does("if all are of one family, the rule is of that family alone"),
 		"selector":          does("pods, network sets, host endpoints"),
-		"notSelector":       does("alone in a GlobalNetworkPolicy: also true of addresses of nothing known"),
-		"namespaceSelector": does("`all()`: what is in a namespace, `global()`: what is in none, which has no labels of one: `env != 'prod'` selects it"),
+		"notSelector":       does("alone in a GlobalNetworkPolicy: also matches addresses of no known object"),
+		"namespaceSelector": does("all(): objects in a namespace; global(): objects in none, which have no namespace labels, so that env != 'prod' selects them"),
 		"serviceAccounts":   does(""),
 		"services":          does("endpoints that are not ready count, as to Felix"),
 		"ports":             does("numbers need a protocol; a name without one means TCP"),
 		"notPorts":          does("likewise"),
 	}},
-	"CalicoServiceAccounts": {"serviceAccounts", map[string]support{"names": does(""), "selector": does("what is no pod has no labels of one")}},
+	"CalicoServiceAccounts": {"serviceAccounts", map[string]support{"names": does(""), "selector": does("only pods have labels of a service account")}},
 	"CalicoServiceMatch":    {"services", map[string]support{"name": does(""), "namespace": does("")}},
 	"CalicoHTTP":            {"http", map[string]support{"methods": refuses("see http"), "paths": refuses("see http")}},
 	"CalicoHTTPPath":        {"paths[]", map[string]support{"exact": refuses("see http"), "prefix": refuses("see http")}},
-	"CalicoRuleMetadata":    {"metadata", map[string]support{"annotations": ignores("for people")}},
+	"CalicoRuleMetadata":    {"metadata", map[string]support{"annotations": ignores("informational")}},
 	"CalicoTierSpec": {"Tier", map[string]support{
 		"order":         does("absent: last; fixed for the tiers of Kubernetes' kinds"),
 		"defaultAction": does("absent: Deny; fixed likewise"),
 	}},
-	"CalicoNetworkSetSpec": {"NetworkSet", map[string]support{"nets": does("what cannot be read is left out. Of a namespace 10,000 count, by order of sets' names, for GlobalNetworkPolicies and policies of " +
-		"other namespaces; Event `InvalidPolicy` names the rest")}},
-	"CalicoGlobalNetworkSetSpec": {"GlobalNetworkSet", map[string]support{"nets": does("what cannot be read is left out")}},
+	"CalicoNetworkSetSpec": {"NetworkSet", map[string]support{"nets": does("unreadable entries are left out. 10,000 entries of a namespace count, in the order of the sets' names, for GlobalNetworkPolicies and policies of " +
+		"other namespaces; Event InvalidPolicy names the rest")}},
+	"CalicoGlobalNetworkSetSpec": {"GlobalNetworkSet", map[string]support{"nets": does("unreadable entries are left out")}},
 	"CalicoHostEndpointSpec": {"HostEndpoint", map[string]support{
 		"node":          does(""),
-		"interfaceName": does("`*`: all but loopback, links of pods, and links with a HostEndpoint of their own"),
+		"interfaceName": does("*: all interfaces except loopback, pods' links, and links with their own HostEndpoint"),
 		"expectedIPs":   does("without interfaceName: the interface that has one of them"),
-		"profiles":      does("`projectcalico-default-allow`, and `kns.NAMESPACE` of a namespace that is there, allow what no policy decides; any other as the first denies it, as none does, and is named. No labels come from it"),
+		"profiles":      does("projectcalico-default-allow, and kns.NAMESPACE of an existing namespace, allow connections that no policy decides; any other first profile denies them, as no profile does, and is reported. Profiles bring no labels"),
 		"ports":         does("in Calico's policies"),
 	}},
 	"CalicoEndpointPort":                      {"ports[] of HostEndpoint", map[string]support{"name": does(""), "protocol": does(""), "port": does("")}},
@@ -99,45 +102,45 @@ var supported = map[string]struct {
 	"CalicoStagedKubernetesNetworkPolicySpec": {"StagedKubernetesNetworkPolicy", map[string]support{"stagedAction": does(staged)}},
 }
 
-// felixFields are those of FelixConfiguration that matter to policies, in the order of the page. Those that are ignored are no fields of
+// felixFields are those of FelixConfiguration that matter to policies, in the order of the list. Those that are ignored are no fields of
 // api.FelixConfigurationSpec.
 var felixFields = []struct {
 	field string
 	support
 }{
-	{"failsafeInboundHostPorts", does("see [host endpoints](#host-endpoints)")},
+	{"failsafeInboundHostPorts", does("see host endpoints in docs/calico-policy.md")},
 	{"failsafeOutboundHostPorts", does("likewise")},
 	{"defaultEndpointToHostAction", does("likewise")},
-	{"nftablesFilterDenyAction", does("Reject: who sends what policies deny gets an ICMP error (port unreachable), but for what comes in with `preDNAT` and `doNotTrack`, and for translated packets of the node's programs; what no policy denies is dropped all the same")},
+	{"nftablesFilterDenyAction", does("Reject: the sender of a denied packet gets an ICMP error (port unreachable), except at preDNAT and doNotTrack policies and for translated packets of the node's programs; packets that are dropped for another reason than a policy get no answer")},
 	{"iptablesFilterDenyAction", does("counts if nftablesFilterDenyAction is absent")},
-	{"disableConntrackInvalidCheck", does("true: policies judge packets that belong to no connection, as with asymmetric routes. Established connections that a change forbids may then go on")},
-	{"logPrefix", does("`prefix` in the agent's log of what Log rules match; %t, %k, %n, %p as Felix")},
-	{"logActionRateLimit", does("of each Log rule; an agent logs 100 lines per second at most. Absent: a [sample](policy.md#what-to-see)")},
+	{"disableConntrackInvalidCheck", does("true: policies judge packets that belong to no known connection, as with asymmetric routes. Established connections that a change forbids may then go on")},
+	{"logPrefix", does("prefix in the agent's log of packets that Log rules match; %t, %k, %n, %p as in Felix")},
+	{"logActionRateLimit", does("per Log rule; an agent logs at most 100 lines per second. Absent: a sample (docs/policy.md)")},
 	{"logActionRateLimitBurst", does("absent: 5")},
-	{"workloadSourceSpoofing", does("see [node](node.md#nat-packet-guard-sysctls)")},
+	{"workloadSourceSpoofing", does("see docs/node.md")},
 	{"allowVXLANPacketsFromWorkloads", does("likewise")},
 	{"allowIPIPPacketsFromWorkloads", does("likewise")},
-	{"nftablesFilterAllowAction", ignores("Accept and Return are the same: what is accepted here is still judged by tables of others")},
+	{"nftablesFilterAllowAction", ignores("Accept and Return are the same: packets accepted here are still judged by other programs' tables")},
 	{"iptablesFilterAllowAction", ignores("likewise")},
 	{"nftablesMangleAllowAction", ignores("likewise")},
 	{"iptablesMangleAllowAction", ignores("likewise")},
-	{"interfacePrefix", ignores("links of pods are those that begin with `cali`, as the plugin calls them")},
-	{"interfaceExclude", ignores("name links in HostEndpoints' interfaceName; no packet comes by `kube-ipvs0`")},
-	{"serviceLoopPrevention", ignores("it is about routes of Services' ranges, not about policies")},
+	{"interfacePrefix", ignores("pods' links are those whose names begin with cali, as the plugin names them")},
+	{"interfaceExclude", ignores("name interfaces in HostEndpoints' interfaceName; no packet arrives on kube-ipvs0")},
+	{"serviceLoopPrevention", ignores("concerns routes of Service ranges, not policies")},
 	{"endpointStatusPathPrefix", ignores("the plugin asks the kernel whether a pod's policies are in force")},
 	{"nftablesMarkMask", ignores("no marks are used")},
 	{"iptablesMarkMask", ignores("likewise")},
 	{"nftablesRefreshInterval", ignores("foreign changes are undone on an event, and rules are compared every three minutes")},
 	{"nftablesMode", ignores("it is always nftables")},
 	{"nftablesFlowTableOffload", ignores("there is none")},
-	{"maxIpsetSize", ignores("sets grow as they have to")},
-	{"flowLogsFlushInterval", ignores("[flow records](policy.md#flow-records) have settings of their own, as have all `flowLogs...`")},
-	{"bpfEnabled", ignores("there is no eBPF, as for all `bpf...`, and `xdpEnabled`")},
-	{"prometheusMetricsPort", ignores("see [metrics](metrics.md)")},
+	{"maxIpsetSize", ignores("sets grow as needed")},
+	{"flowLogsFlushInterval", ignores("flow records have their own settings (docs/policy.md); so for every flowLogs field")},
+	{"bpfEnabled", ignores("there is no eBPF; so for every bpf field, and xdpEnabled")},
+	{"prometheusMetricsPort", ignores("see docs/metrics.md")},
 }
 
-// felixRows are of the same table. What is supported must be a field, and what is ignored none.
-func felixRows() (rows string, err error) {
+// felixRows are of the same list. What is supported must be a field, and what is ignored none.
+func felixRows() (rows [][]string, err error) {
 	exists := map[string]bool{}
 	for f := range reflect.TypeFor[api.FelixConfigurationSpec]().Fields() {
 		field, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -145,17 +148,17 @@ func felixRows() (rows string, err error) {
 	}
 	for _, f := range felixFields {
 		if read := f.does == does("").does; read != exists[f.field] {
-			return "", fmt.Errorf("hack/generate/support.go: FelixConfiguration's %s is said to be %s, and api.FelixConfigurationSpec has it: %t", f.field, f.does, exists[f.field])
+			return nil, fmt.Errorf("hack/generate/support.go: FelixConfiguration's %s is said to be %s, and api.FelixConfigurationSpec has it: %t", f.field, f.does, exists[f.field])
 		}
-		rows += fmt.Sprintf("| FelixConfiguration | `%s` | %s | %s |\n", f.field, f.does, f.why)
+		rows = append(rows, []string{"FelixConfiguration", f.field, f.does, f.why})
 	}
 	return rows, nil
 }
 
-// policyFields is the table of all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one of
+// policyFields lists all fields of Calico's policy kinds. A field that is not in supported is an error, and so is one of
 // supported that does not exist any more.
-func policyFields() (string, error) {
-	w := &fieldWalk{seen: map[string]bool{}, left: map[string]bool{}}
+func policyFields() ([][]string, error) {
+	w := &fieldWalk{seen: map[string]bool{}, left: map[string]bool{}, rows: [][]string{{"Of", "Field", "Tortie", "Remark"}}}
 	for name, s := range supported {
 		for field := range s.fields {
 			w.left[name+"."+field] = true
@@ -168,10 +171,10 @@ func policyFields() (string, error) {
 		w.missing = append(w.missing, "these do not exist: "+strings.Join(left, ", "))
 	}
 	if len(w.missing) > 0 {
-		return "", fmt.Errorf("fields of Calico's policies: say in hack/generate/support.go what becomes of each: %s", strings.Join(w.missing, "; "))
+		return nil, fmt.Errorf("fields of Calico's policies: say in hack/generate/support.go what becomes of each: %s", strings.Join(w.missing, "; "))
 	}
 	felix, err := felixRows()
-	return "| Of | Field | Tortie | |\n|---|---|---|---|\n" + w.rows + felix, err
+	return append(w.rows, felix...), err
 }
 
 // fieldWalk goes through types, each once: first its fields, then those of the types in it.
@@ -179,7 +182,7 @@ type fieldWalk struct {
 	seen    map[string]bool
 	left    map[string]bool // of supported, what has not been found
 	missing []string
-	rows    string
+	rows    [][]string
 }
 
 func (w *fieldWalk) walk(t reflect.Type) {
@@ -215,5 +218,5 @@ func (w *fieldWalk) row(of reflect.Type, f reflect.StructField) {
 		return
 	}
 	delete(w.left, of.Name()+"."+field)
-	w.rows += fmt.Sprintf("| %s | `%s` | %s | %s |\n", supported[of.Name()].title, field, s.does, s.why)
+	w.rows = append(w.rows, []string{supported[of.Name()].title, field, s.does, s.why})
 }

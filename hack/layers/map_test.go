@@ -2,6 +2,7 @@ package layers
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,8 +14,11 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// mapPage tells a newcomer what to read in which order.
-const mapPage = "../../docs/design/map.md"
+// mapPage tells a newcomer what to read in which order. The README has its two sums.
+const (
+	mapPage = "../../docs/design/map.md"
+	readme  = "../../README.md"
+)
 
 // What the page promises of the reading core, and how far a figure may be off.
 const (
@@ -26,10 +30,12 @@ var (
 	// step is a row of the reading core: its number, the files or folders, what they are, and their lines.
 	step   = regexp.MustCompile(`(?m)^\| ([0-9]+) \| (.+?) \| .+ \| ([0-9,]+) \|$`)
 	inCode = regexp.MustCompile("`([^`]+)`")
+	// sums are the lines of the reading core and of the rest of the product, in both pages.
+	sums = regexp.MustCompile(`(?s)([0-9,]+) lines\s+explains?\s+a\s+packet's\s+whole\s+way.*?the\s+other\s+([0-9,]+)\s`)
 )
 
-// TestMap holds docs/design/map.md against the code: every folder of internal/ is in it, and the files of the reading core exist and have
-// about as many lines as it says.
+// TestMap holds docs/design/map.md and the README against the code: every folder of internal/ is in the map, the files of the reading core
+// exist and have about the stated lines, and so have core and rest as a whole.
 func TestMap(t *testing.T) {
 	page, err := os.ReadFile(mapPage)
 	errtest.Must(t, err)
@@ -46,21 +52,60 @@ func TestMap(t *testing.T) {
 	}
 	sum := 0
 	for _, s := range steps {
-		stated, err := strconv.Atoi(strings.ReplaceAll(s[3], ",", ""))
-		errtest.Must(t, err)
 		lines := 0
 		for _, path := range inCode.FindAllStringSubmatch(s[2], -1) {
 			lines += linesOf(t, filepath.Join("../../internal", path[1]))
 		}
-		if off := float64(lines-stated) / float64(stated); max(off, -off) > tolerance {
-			t.Errorf("%s: step %s has %d lines, not %d", mapPage, s[1], lines, stated)
-		}
+		compare(t, mapPage+", step "+s[1], s[3], lines)
 		sum += lines
 	}
 	if sum > mostToRead {
 		t.Errorf("%s: the reading core has %d lines, more than %d", mapPage, sum, mostToRead)
 	}
-	t.Logf("the reading core has %d lines", sum)
+	rest := linesOfProduct(t) - sum
+	t.Logf("the reading core has %d lines, the rest of the product %d", sum, rest)
+	for _, path := range []string{mapPage, readme} {
+		text, err := os.ReadFile(path)
+		errtest.Must(t, err)
+		stated := sums.FindStringSubmatch(strings.ToLower(string(text)))
+		if stated == nil {
+			t.Fatalf("%s does not have the lines of the reading core and of the rest", path)
+		}
+		compare(t, path+", reading core", stated[1], sum)
+		compare(t, path+", the rest", stated[2], rest)
+	}
+}
+
+// compare fails if a stated figure is off by more than the tolerance.
+func compare(t *testing.T, what, stated string, lines int) {
+	t.Helper()
+	n, err := strconv.Atoi(strings.ReplaceAll(stated, ",", ""))
+	errtest.Must(t, err)
+	if off := float64(lines-n) / float64(n); max(off, -off) > tolerance {
+		t.Errorf("%s: %d lines, not %s", what, lines, stated)
+	}
+}
+
+// linesOfProduct counts the lines of cmd and internal without tests and their helpers.
+func linesOfProduct(t *testing.T) (lines int) {
+	t.Helper()
+	for _, root := range []string{"../../cmd", "../../internal"} {
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && (entry.Name() == "testkit" || entry.Name() == "tests"):
+				return filepath.SkipDir
+			case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			text, err := os.ReadFile(path)
+			lines += bytes.Count(text, []byte("\n"))
+			return err
+		})
+		errtest.Must(t, err)
+	}
+	return lines
 }
 
 // linesOf counts the lines of a file, or of the files of a package without its tests.

@@ -60,7 +60,7 @@ func describe(s *desired.Self, p place) {
 	s.Addr6, s.AddrSource6, s.Link6, s.LinkMTU6 = p.v6.Addr, p.v6.Source, p.v6.Link, p.v6.MTU
 }
 
-// notes are what an operator should know of the choice.
+// notes are remarks for the operator on the choice.
 func (p place) notes() []error {
 	var notes []error
 	for _, c := range []nodeaddr.Choice{p.v4, p.v6} {
@@ -79,7 +79,7 @@ type anchor struct {
 	seen  time.Time // since when
 }
 
-// hold returns the place to use, given what is found now. What was used stays in use: while nothing is found, and until
+// hold returns the place to use, given what is found now. The used place stays in use: while nothing is found, and until
 // another place has stayed the same for some time; then the agent is to start anew. The error says what is wrong meanwhile.
 func (a *anchor) hold(now time.Time, found place, failed error) (place, error) {
 	switch {

@@ -66,7 +66,7 @@ const (
 // errRestart: the router ID or the AS number changed, which GoBGP takes only at its start.
 var errRestart = errors.New("this node's address or AS number changed: the agent ends in order to start anew; routes stay")
 
-// Deps are what an agent works with.
+// Deps are the parts that an agent works with.
 type Deps struct {
 	Dataplane
 	Config  config.Node
@@ -110,7 +110,7 @@ type Agent struct {
 	availability *duties.Availability
 }
 
-// clusterState is what is known of the cluster.
+// clusterState is the known state of the cluster.
 type clusterState struct {
 	view        desired.View
 	services    desired.ServiceView   // the announced prefixes of Services
@@ -123,7 +123,7 @@ type clusterState struct {
 	evidence    *evidence
 }
 
-// nodeState is what is known of this node.
+// nodeState is the known state of this node.
 type nodeState struct {
 	node       *api.Node // as of the last pass
 	anchor     anchor    // its addresses
@@ -454,7 +454,7 @@ func (a *Agent) report(err error, took time.Duration) {
 	}
 	a.reported = text
 	if err != nil {
-		a.Log.Error("this node is not as it should be; trying again", "err", err)
+		a.Log.Error("cannot bring this node to its desired state; retrying", "err", err)
 		return
 	}
 	self := known.snapshot.Self

@@ -55,7 +55,7 @@ type records struct {
 	changed chan struct{} // of size 1: known has changed
 }
 
-// record is what is known of a claim.
+// record is the known state of a claim.
 type record struct {
 	desired.Verdict
 	desired.Claimed

@@ -21,12 +21,12 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// tunnels is what the agent keeps of its tunnels.
+// tunnels is the state of the agent's tunnels.
 type tunnels struct {
 	ends    [desired.TunnelKinds]tunnelEnd
 	changes desired.Changes
 	again   time.Duration // until changes look different; 0: they will not by themselves
-	// rest is what is to be removed once no route needs it.
+	// rest has the devices to remove once no route needs them.
 	rest []vxlan.Merged
 	// checksumsBroken: see Self.
 	checksumsBroken bool

@@ -101,7 +101,7 @@ func (t *eventReporter) reportPlugins(now time.Time, k *seen, self api.ObjectRef
 	}
 }
 
-// reportPolicies says what keeps policies from being in force. What is wrong with a policy is kube-controllers' to say: it sees all.
+// reportPolicies reports why policies are not in force. kube-controllers, which see all policies, report faults of a policy.
 func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 	if t.to == nil || w == nil {
 		return

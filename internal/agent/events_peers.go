@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// peerPatience is how long a configured session may be down before an Event says so: a peer that restarts is not
+	// peerPatience is how long a configured session may be down before an Event reports it: a peer that restarts is not
 	// worth one.
 	peerPatience = 30 * time.Second
-	// mostNamed is how many peers of one object are named.
+	// mostNamed bounds the peers of one object that an Event names.
 	mostNamed = 5
 )
 
 // reportPeers writes Events on BGPPeers whose sessions are down, and when all of an object are up again. Sessions of the mesh are left to the
-// agents at their other ends, or each other node would write an Event for one node that goes away.
+// agents at their other ends: else every node would write an Event when one node goes away.
 func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 	if k.snapshot == nil {
 		return
@@ -54,7 +54,7 @@ func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 type objectPeers struct {
 	down   []string
 	why    string // the reason of the first
-	coming bool   // one is down, and not for long
+	coming bool   // one is down for less than peerPatience
 }
 
 func (o *objectPeers) add(now time.Time, p bgp.PeerStatus) {
@@ -70,13 +70,13 @@ func (o *objectPeers) add(now time.Time, p bgp.PeerStatus) {
 	}
 }
 
-// whyDown says why there is no session.
+// whyDown returns the reason why there is no session.
 func whyDown(p bgp.PeerStatus) string {
 	switch {
 	case p.LastError != "":
 		return firstLine(p.LastError)
 	case p.Passive:
-		return "it does not connect, which it is to do as this end is passive"
+		return "it has not connected: this end is passive and waits for it"
 	}
 	return "connecting"
 }

@@ -50,7 +50,7 @@ func TestPeersAreTold(t *testing.T) {
 		{"up and lost at once", 2 * peerPatience, []bgp.PeerStatus{session(2, bgp.Active, 2*peerPatience, "")}, nil},
 		{"up again", 3 * peerPatience, []bgp.PeerStatus{session(2, bgp.Established, 0, "before")}, []string{"BGPPeer racks: PeerUp, which is normal: n1 has its BGP sessions again"}},
 		{"said once", 4 * peerPatience, []bgp.PeerStatus{session(2, bgp.Established, 0, "before")}, nil},
-		{"down again", 5 * peerPatience, []bgp.PeerStatus{{Addr: addr("10.9.0.2"), Passive: true, Since: begin}}, []string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.2: it does not connect, which it is to do as this end is passive"}},
+		{"down again", 5 * peerPatience, []bgp.PeerStatus{{Addr: addr("10.9.0.2"), Passive: true, Since: begin}}, []string{"BGPPeer racks: PeerDown: n1 has no BGP session with 10.9.0.2: it has not connected: this end is passive and waits for it"}},
 		{"the object is gone", 6 * peerPatience, []bgp.PeerStatus{mesh}, nil},
 	} {
 		k.peers, got.lines = step.peers, nil

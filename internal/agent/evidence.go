@@ -40,7 +40,7 @@ type evidence struct {
 	change chan struct{} // of size 1: something else was found
 }
 
-// answer is what was found. Neither internal nor record: the object does not exist.
+// answer is the result of a read. Neither internal nor record: the object does not exist.
 type answer struct {
 	internal []netip.Addr
 	record   desired.BlockRecord
@@ -72,7 +72,7 @@ func (e *evidence) want(now time.Time, u desired.Unsure) {
 	wait.Signal(e.work)
 }
 
-// known is what was found.
+// known returns the results of earlier reads.
 func (e *evidence) known(believed desired.Announcements) desired.Evidence {
 	e.mu.Lock()
 	defer e.mu.Unlock()

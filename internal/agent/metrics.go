@@ -20,7 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// metrics are what the agent serves to Prometheus. What follows from a Status is in a table, and computed when it is scraped; the rest
+// metrics are the agent's metrics for Prometheus. Those that follow from a Status are in a table, and computed at a scrape; the rest
 // are counters. Metrics of Felix are here where they are true of this agent too, so that dashboards and alerts of a cluster that ran
 // Calico go on; a name that would mean something else is left out.
 type metrics struct {
@@ -46,7 +46,7 @@ type metrics struct {
 // peerLabels are a peer's address, node and BGPPeer.
 type peerLabels [3]string
 
-// sample is what a scrape sees.
+// sample is the state at a scrape.
 type sample struct {
 	*seen
 	now      time.Time
@@ -132,7 +132,7 @@ func truth(is bool) float64 {
 	return 0
 }
 
-// rows are what follows from a Status.
+// rows are the metrics that follow from a Status.
 var rows = []row{
 	gauge("tortie_node_ready", "1 once the dataplane of this node stands.", func(s *sample) float64 { return truth(s.ready) }),
 	gauge("tortie_node_last_pass_timestamp_seconds", "When the last pass ended; it is seldom more than 30 seconds ago.", func(s *sample) float64 {
@@ -256,7 +256,7 @@ func newMetrics(s *Status) *metrics {
 		Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 	})
 	m.failures = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "tortie_node_pass_failures_total", Help: "Passes after which this node was not as it should be.",
+		Name: "tortie_node_pass_failures_total", Help: "Passes that did not bring this node to its desired state.",
 	})
 	m.changes = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "tortie_bgp_session_changes_total", Help: "How often a session was established or lost.",
@@ -340,7 +340,7 @@ func changesOf(before, now []bgp.PeerStatus) int {
 	return changes
 }
 
-// countSessions counts what has changed since the last look. before is what the sessions were.
+// countSessions counts changes since the last look. before has the sessions' earlier states.
 func (m *metrics) countSessions(before []bgp.PeerStatus, k *seen) {
 	m.changes.Add(number(changesOf(before, k.peers)))
 	refused := map[string]int{}
@@ -482,7 +482,7 @@ func (m *metrics) addGuard(read func(context.Context) (map[string]nft.Counter, e
 // Describe implements prometheus.Collector.
 func (k *kernelCounters[K]) Describe(ch chan<- *prometheus.Desc) { k.dropped.Describe(ch) }
 
-// Collect implements prometheus.Collector. What cannot be read now is what it was.
+// Collect implements prometheus.Collector. Values that cannot be read now keep their last value.
 func (k *kernelCounters[K]) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), guardTime)
 	defer cancel()

@@ -45,7 +45,7 @@ type seen struct {
 	journal  nodestatus.Journal
 }
 
-// routesSeen is what a pass made of the paths.
+// routesSeen is the result of a pass for the paths.
 type routesSeen struct {
 	ways     []desired.DesiredRoute
 	left     []desired.Refusal // to the network between the nodes

@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
 )
 
-// bgpState is what the speaker was configured with, and what it has learned.
+// bgpState is the speaker's configuration, and the paths that it has learned.
 type bgpState struct {
 	started bool      // the speaker listens
 	local   bgp.Local // of its start or the last SetLocal

@@ -24,7 +24,7 @@ import (
 // stuckAfter is how long a pass may be overdue before the agent counts as stuck: several full passes and their time limits.
 const stuckAfter = 3 * (fullPass + passTime)
 
-// Status is what the agent tells people and probes. It is safe for concurrent use.
+// Status is the agent's state for people and probes. It is safe for concurrent use.
 type Status struct {
 	metrics *metrics
 	healthy func(context.Context) error

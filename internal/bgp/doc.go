@@ -34,7 +34,7 @@
 //   - It takes part in no handshake, and so keeps the paths of a peer that restarts; what it keeps the relay knows, see relay.Path.
 //   - It withdraws our own prefix from everybody when a peer announces it with a higher LOCAL_PREF; see originatedPath.
 //   - Its policies know neither Calico's filters nor a change without a reset, and what one of them has rejected is not
-//     kept. So it has one that lets pass what may have to be passed on, and the relay decides on the wire. What a peer has announced
+//     kept. So it has one that lets pass what may have to be passed on, and the relay decides on the wire. A peer's announcement
 //     is kept there, in the few bytes of a prefix and a reference, and is judged again from memory. What a peer was told is told
 //     again by GoBGP: to one peer by its soft reset, to all by announcing the paths in question once more; see Server.SetPolicy.
 //   - It forgets on the way through what a path was: its next hop, and its MED towards another AS, where it comes from. So paths

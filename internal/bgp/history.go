@@ -25,7 +25,7 @@ type history struct {
 	errSince, errAt time.Time
 	// toldAt is when a failure was last worth telling.
 	toldAt time.Time
-	// lastWord is why the peer ended the last session. What is found afterwards, that it refuses connections, explains less.
+	// lastWord is why the peer ended the last session. Later errors, such as refused connections, explain less.
 	lastWord string
 }
 

@@ -185,7 +185,7 @@ func (s *Server) exchange(ctx context.Context, p Peer) error {
 	return nil
 }
 
-// settleWait is what GoBGP is given to work in the end of a table.
+// settleWait is the time for GoBGP to process the end of a table.
 const settleWait = time.Second
 
 // removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has passed.
@@ -212,7 +212,7 @@ func (s *Server) removeLater(old neighbour, successor *relay.Link, most time.Dur
 	s.wake()
 }
 
-// inner is what GoBGP knows of a peer.
+// inner is GoBGP's configuration of a peer.
 type inner struct {
 	Peer
 	cluster netip.Addr // that the peer is reflected to in; invalid: it is not

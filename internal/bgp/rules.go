@@ -130,7 +130,7 @@ func (s *Server) rulesOf(p Peer) *relay.Rules {
 	return rules
 }
 
-// setRules has the rules for a peer in force. What it is told by rules of its own has to be told again.
+// setRules has the rules for a peer in force. Announcements under rules of its own have to be made again.
 func (s *Server) setRules(ctx context.Context, addr netip.Addr) error {
 	known, now := s.sessions[addr], s.rulesOf(s.peers[addr])
 	before := known.rules

@@ -60,7 +60,7 @@ type Speaker interface {
 	// that did not change are not touched. Peers that left, and those that changed in AS number, own address, hold or restart
 	// time, get a Cease. Another change breaks the connection and makes a new one, over which both sides keep the other's
 	// paths as graceful restart has it: a password is changed without losing a route.
-	// An invalid peer is an error and nothing changes. Whatever fails is tried again by the next call.
+	// An invalid peer is an error and nothing changes. The next call tries failed operations again.
 	SetPeers(ctx context.Context, peers []Peer) error
 
 	// SetPolicy sets the import and export rules of the sessions. No session is closed, and most changes concern only the sessions they are
@@ -161,7 +161,7 @@ type Peer struct {
 	Client bool
 	// AllowOwnASN is how often our own AS number may be in the AS paths of the peer, at most MaxOwnASN.
 	AllowOwnASN int
-	// NextHop is what learned paths get for a next hop when they are passed on to the peer.
+	// NextHop is the next hop of learned paths that are passed on to the peer.
 	NextHop NextHopMode
 	// TTLSecurity is how many hops away the peer may be (RFC 5082): packets that have come further are not taken. 0: from anywhere.
 	TTLSecurity int
@@ -270,7 +270,7 @@ const (
 	Established State = "Established"
 )
 
-// PeerStatus is what is known about one configured session.
+// PeerStatus is the state of one configured session.
 type PeerStatus struct {
 	Addr     netip.Addr
 	ASN      uint32
@@ -304,7 +304,7 @@ type PeerStatus struct {
 // EndOfTable reports that the peer has sent the whole of its table in the present session, and said so.
 func (p PeerStatus) EndOfTable() bool { return !p.TableEnded.IsZero() }
 
-// Traffic and Totals are what the relay counts: it has the connections.
+// Traffic and Totals are the relay's counters: it has the connections.
 type (
 	Traffic = relay.Traffic
 	Totals  = relay.Totals
@@ -361,7 +361,7 @@ func (p Peer) withDefaults() Peer {
 	return p
 }
 
-// maxRestartTime is what fits into the 12 bits of RFC 4724.
+// maxRestartTime is the largest value of RFC 4724's 12 bits.
 const maxRestartTime = 4095 * time.Second
 
 func (p Peer) validate() error {

@@ -20,7 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// CalicoView is what only Calico's policies read, in no particular order. Objects have no labels and annotations but those that policies read.
+// CalicoView has the objects that only Calico's policies read, in no particular order. Objects have no labels and annotations but those that policies read.
 type CalicoView struct {
 	NetworkPolicies       []*api.CalicoNetworkPolicy
 	GlobalNetworkPolicies []*api.CalicoGlobalNetworkPolicy

@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// StagedView is what is tried out, in no particular order.
+// StagedView has the staged policies, in no particular order.
 type StagedView struct {
 	NetworkPolicies           []*api.CalicoStagedNetworkPolicy
 	GlobalNetworkPolicies     []*api.CalicoStagedGlobalNetworkPolicy
@@ -77,7 +77,7 @@ func (f *PolicyFeed) refreshStaged(v *StagedView) {
 	}
 }
 
-// readStaged reads what is tried out. What cannot be read is not tried out, and named.
+// readStaged reads staged policies. Unreadable ones are left out, and named.
 func readStaged(v *StagedView, s *PolicyState) {
 	v.Each(s.Tiers, func(_ api.Resource, read ReadsStaged) {
 		staged, tried, err := read()
@@ -109,7 +109,7 @@ func (v *StagedView) Each(tiers map[string]policy.Tier, take func(o api.Resource
 	}
 }
 
-// Policies are the objects as if they were enforced. What is not tried out, or is a deletion, is read as a policy that counts for nothing.
+// Policies are the objects as if they were enforced. An object that stages nothing, or a deletion, is read as a policy without effect.
 func (v *StagedView) Policies(tiers map[string]policy.Tier) (all []PolicyObject) {
 	v.Each(tiers, func(o api.Resource, read ReadsStaged) {
 		m := o.GetMeta()

@@ -34,7 +34,7 @@ type version struct {
 	uid string
 }
 
-// reading is what becomes of an object.
+// reading is the treatment of an object.
 type reading[T any] struct {
 	of       T
 	problems []string

@@ -88,7 +88,7 @@ func (l *objectList[T]) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// partial is what the API server calls an object that was asked for as metadata only.
+// partial is the API server's kind for an object that was requested as metadata only.
 var partial = api.Type{Group: "meta.k8s.io", Version: "v1", Kind: "PartialObjectMetadata"}
 
 // asPartial asks for it.

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// maxPassword is what TCP MD5 takes.
+// maxPassword is the longest key of TCP MD5.
 const maxPassword = 80
 
 // secretWatch follows one Secret that passwords are in, for as long as an object names it.

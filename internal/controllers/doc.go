@@ -1,4 +1,4 @@
-// Package controllers is the cluster-wide side of IPAM: of several processes one leads, frees what is not in use, keeps the cluster's own
+// Package controllers is the cluster-wide side of IPAM: of several processes one leads, frees unused addresses, keeps the cluster's own
 // objects in order and warns before pools are exhausted.
 //
 // loop.go paces the passes. Each judges a View (package gc) and measures it (usage.go, forecast.go), which is pure; the leader then writes:

@@ -45,7 +45,7 @@ func (h *housekeeping) sync(ctx context.Context, v *inventory.View, obj *api.Kub
 }
 
 // defaultTier creates the Tier default if there is none, once: without it calicoctl creates no policy in that tier. Other tiers that Calico creates
-// differ by its release, and nobody needs them: ClusterNetworkPolicies have theirs without an object.
+// differ by its release, and no policy needs them: ClusterNetworkPolicies have theirs without an object.
 func (h *housekeeping) defaultTier(ctx context.Context) error {
 	if h.tiers {
 		return nil

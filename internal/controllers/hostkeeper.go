@@ -51,7 +51,7 @@ func (k *hostKeeper) sync(ctx context.Context, v *inventory.View, s HostSettings
 		problems = append(problems[:mostProblems:mostProblems], fmt.Sprintf("and %d more", n-mostProblems))
 	}
 	if text := strings.Join(problems, "; "); k.said.New(problem(text)) {
-		k.log.Warn("host endpoints of nodes are not all as asked for", "problems", text)
+		k.log.Warn("cannot provide all requested host endpoints of nodes", "problems", text)
 	}
 	return problems, err
 }

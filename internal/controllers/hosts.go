@@ -35,13 +35,13 @@ const labelCreatedBy, createdBy = "projectcalico.org/created-by", "calico-kube-c
 
 const (
 	hostSuffix = "-auto-hep"
-	// maxHostName is what Kubernetes takes.
+	// maxHostName is the longest name that Kubernetes accepts.
 	maxHostName = 253
 	// mostInternal bounds a node's InternalIPs: its kubelet may state any number, and every node has them in its sets.
 	mostInternal = 32
 )
 
-// hostPlan is what there is to write, and what is not as it was asked for.
+// hostPlan has the objects to write, and the requests that cannot be met.
 type hostPlan struct {
 	create, update, remove []*api.CalicoHostEndpoint
 	problems               []string
@@ -79,7 +79,7 @@ type hostPlanner struct {
 	hostPlan
 	hostOwners
 	want map[string]*api.CalicoHostEndpoint
-	// unsure: a template cannot be read. What it may have made of nodes that exist stays.
+	// unsure: a template cannot be read. Host endpoints that it may have made for existing nodes stay.
 	unsure bool
 }
 
@@ -202,7 +202,7 @@ func (p *hostPlanner) templates(all []api.HostEndpointTemplate) (valid []hostTem
 	return valid
 }
 
-// partOfName is what may stand between others in an object's name.
+// partOfName matches a part inside an object's name.
 var partOfName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
 func readHostTemplate(of *api.HostEndpointTemplate) (t hostTemplate, err error) {

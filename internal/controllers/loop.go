@@ -31,7 +31,7 @@ const (
 	calm = 30 * time.Second
 	// soon is how long a pass waits for other Nodes after one was deleted.
 	soon = time.Second
-	// sweepTime bounds one sweep. What is left is for the next.
+	// sweepTime bounds one sweep. The rest is left to the next.
 	sweepTime = 15 * time.Minute
 	// probeTime bounds the probe of the watches.
 	probeTime = 5 * time.Second

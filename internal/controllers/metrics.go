@@ -35,11 +35,11 @@ type metrics struct {
 var (
 	inUseDesc     = prometheus.NewDesc("ipam_allocations_in_use", "Addresses that are assigned, by the node that uses them.", []string{"ippool", "node"}, nil)
 	borrowedDesc  = prometheus.NewDesc("ipam_allocations_borrowed", "Of these, those that lie in a block of another node.", []string{"ippool", "node"}, nil)
-	blocksDesc    = prometheus.NewDesc("ipam_blocks", "Blocks, by the node that owns them; those of nobody have an empty label.", []string{"ippool", "node"}, nil)
+	blocksDesc    = prometheus.NewDesc("ipam_blocks", "Blocks, by the node that owns them; those without an owner have an empty label.", []string{"ippool", "node"}, nil)
 	coolingDesc   = prometheus.NewDesc("tortie_ipam_allocations_cooling_down", "Addresses that were released and are not free yet, by the node that owns the block.", []string{"ippool", "node"}, nil)
 	candidateDesc = prometheus.NewDesc("ipam_allocations_gc_candidates", "Addresses that look unused and are still in their grace period, by the node that they were assigned on.", []string{"node"}, nil)
 	sizeDesc      = prometheus.NewDesc("ipam_ippool_size", "Addresses that a pool has.", []string{"ippool"}, nil)
-	reservedDesc  = prometheus.NewDesc("ipam_ippool_reserved", "Of these, those that an IPReservation keeps and nobody has.", []string{"ippool"}, nil)
+	reservedDesc  = prometheus.NewDesc("ipam_ippool_reserved", "Of these, those that an IPReservation keeps and no holder has.", []string{"ippool"}, nil)
 	usedDesc      = prometheus.NewDesc("tortie_ippool_in_use", "Addresses of a pool that cannot be assigned: taken, or cooling down.", []string{"ippool"}, nil)
 	roomDesc      = prometheus.NewDesc("tortie_ippool_free_blocks", "Blocks that nodes can still claim in a pool.", []string{"ippool"}, nil)
 	damagedDesc   = prometheus.NewDesc("tortie_ipam_damaged_blocks", "Blocks that contradict themselves: nothing is assigned from them or collected in them.", nil, nil)
@@ -66,7 +66,7 @@ func newMetrics() *metrics {
 		Name: "tortie_ipam_gc_waiting", Help: "Handles, blocks and affinities that look superfluous and are still in their grace period.",
 	})
 	m.reclamation = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "ipam_allocations_gc_reclamations", Help: "Addresses that were freed because nobody used them.",
+		Name: "ipam_allocations_gc_reclamations", Help: "Addresses that were freed because they were unused.",
 	})
 	m.reclaimed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tortie_ipam_gc_freed_total", Help: "The same, by the node that they were assigned on.",

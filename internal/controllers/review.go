@@ -15,10 +15,10 @@ const (
 	reasonNoPort  = "PolicyPortUnknown"
 )
 
-// remark is what an operator should know of a policy.
+// remark is a note for the operator on a policy: the reason and text of an Event.
 type remark struct{ reason, text string }
 
-// review returns remarks on a policy: what is invalid in it, that it selects no pod, and ports that no pod declares which they could be of.
+// review returns remarks on a policy: its invalid parts, that it selects no pod, and named ports that no pod of the rule declares.
 // The state must have the pods of interestOf.
 func review(p *policy.Policy, s *policy.State) []remark {
 	var all []remark
@@ -27,11 +27,11 @@ func review(p *policy.Policy, s *policy.State) []remark {
 	}
 	subjects := selected(&p.Subject, s)
 	if p.Applies == [2]bool{} {
-		return all // it is about no pods
+		return all // it applies to no direction
 	}
 	hosts := slices.ContainsFunc(s.HostEndpoints, func(h policy.HostEndpoint) bool { return s.SelectsHost(p, &h) })
 	if p.HostsOnly() || len(subjects) == 0 && hosts {
-		return all // it is about host endpoints
+		return all // it applies to host endpoints
 	}
 	if len(subjects) == 0 {
 		return append(all, remark{reasonNoPod, "no pod with a network of its own is selected, and no host endpoint, so the policy has no effect now: compare its selectors with " +
@@ -44,10 +44,10 @@ func review(p *policy.Policy, s *policy.State) []remark {
 	return all
 }
 
-// mostNamed is how many named ports of a policy are looked up, each among all pods that it could be of: an object has room for 50,000.
+// mostNamed bounds the named ports of a policy that are looked up, each among all pods of its rule: an object has room for 50,000.
 const mostNamed = 100
 
-// unknownPorts returns the names of ports that no pod declares. Those of ingress rules are of the policy's own pods.
+// unknownPorts returns the names of ports that no pod declares. In ingress rules a name is looked up in the policy's own pods.
 func unknownPorts(p *policy.Policy, subjects []*policy.Pod, s *policy.State) (names []string) {
 	looked := 0
 	for d, rules := range p.Rules {
@@ -68,7 +68,7 @@ func unknownPorts(p *policy.Policy, subjects []*policy.Pod, s *policy.State) (na
 	return names
 }
 
-// couldHave returns the pods that a named port of a rule could be of. Of networks these are any.
+// couldHave returns the pods whose ports a name in a rule can mean: if the rule's peers are networks, all pods.
 func couldHave(d policy.Direction, rule *policy.Rule, subjects []*policy.Pod, s *policy.State) (pods []*policy.Pod) {
 	if d == policy.Ingress {
 		return subjects
@@ -109,7 +109,7 @@ func selected(by *policy.Pods, s *policy.State) (pods []*policy.Pod) {
 	return pods
 }
 
-// interestOf returns the pods that a review of policies takes.
+// interestOf returns the pods that a review of policies needs.
 func interestOf(policies []policy.Policy) policy.Interest {
 	var i policy.Interest
 	for j := range policies {

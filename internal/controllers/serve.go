@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/gc"
 )
 
-// Status is what /status shows.
+// Status is the answer of /status.
 type Status struct {
 	Leading  bool      `json:"leading"`
 	Identity string    `json:"identity"`
@@ -33,7 +33,7 @@ type Status struct {
 	Freed   int    `json:"freed"`
 	Removed int    `json:"removed"`
 	Error   string `json:"error,omitempty"`
-	// HostEndpoints is what is not as it was asked for of the host endpoints of nodes.
+	// HostEndpoints lists requests for host endpoints of nodes that are not met.
 	HostEndpoints []string `json:"hostEndpoints,omitempty"`
 
 	Grace  string `json:"leakGracePeriod"`

@@ -76,7 +76,7 @@ func (i *Installer) binDirs(need []string) (dirs, prove []string, err error) {
 		return nil, nil, skipped[0]
 	}
 	for _, err := range skipped {
-		i.log.Warn("a directory of plugins is left as it is: a runtime that looks only there finds other plugins, or none", "error", err)
+		i.log.Warn("cannot write a directory of plugins: a runtime that uses only this one finds other plugins, or none", "error", err)
 	}
 	return dirs, prove, nil
 }

@@ -68,7 +68,7 @@ type hooks struct {
 	changes func(ctx context.Context, dir, late string, log *slog.Logger) <-chan struct{}
 }
 
-// Options are what an Installer works with.
+// Options are the parts and settings of an Installer.
 type Options struct {
 	Tokens  TokenSource // nil if there is no API server: no kubeconfig is written
 	Log     *slog.Logger

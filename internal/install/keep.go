@@ -50,7 +50,7 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 	}
 }
 
-// watched is what an installer that stays waits for. A nil channel never comes.
+// watched has the events that a resident installer waits for. A nil channel never fires.
 type watched struct {
 	serves   <-chan struct{} // the agent
 	account  <-chan struct{} // this pod's token, the cluster's CA, or the API server's address
@@ -98,7 +98,7 @@ func either(ctx context.Context, a, b <-chan struct{}) <-chan struct{} {
 	return out
 }
 
-// refusalFile is what plugins touch, as this container sees it.
+// refusalFile is the path, in this container, of the file that plugins touch.
 func (i *Installer) refusalFile() string {
 	return filepath.Join(i.cfg.RunDir, filepath.Base(filepath.Dir(facts.TokenRefusedFile)), filepath.Base(facts.TokenRefusedFile))
 }

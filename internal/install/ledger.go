@@ -47,7 +47,7 @@ type ledger struct {
 	adopted bool
 }
 
-// entry is what is known of one file.
+// entry is the record of one file.
 type entry struct {
 	Ours   []string `json:"ours"`             // digests of what the installer wrote, the newest last
 	Before *before  `json:"before,omitempty"` // what was there, if anything
@@ -60,7 +60,7 @@ type before struct {
 	Link   string      `json:"link,omitempty"`
 }
 
-// file is what should be on the host.
+// file is the desired content of a file on the host.
 type file struct {
 	path    string
 	content []byte
@@ -93,7 +93,7 @@ func openLedger(cfg config.InstallHost, log *slog.Logger) (*ledger, error) {
 			return nil, err
 		}
 	} else {
-		log.Warn("what is replaced on the host is not kept: mount its /var/lib/calico to be able to roll back", "error", err)
+		log.Warn("cannot keep replaced files of the host: mount its /var/lib/calico to be able to roll back", "error", err)
 	}
 	for _, dir := range cfg.HostBinDirs {
 		path := filepath.Join(dir, mainPlugin)
@@ -136,7 +136,7 @@ func (l *ledger) save() error {
 	return err
 }
 
-// put makes the files what they should be, and names those that it wrote. What others had there is kept first.
+// put writes the desired files, and returns the names of those that it wrote. Files of others are kept first.
 func (l *ledger) put(replace replaceFunc, files ...file) (written []string, err error) {
 	files = slices.DeleteFunc(files, func(f file) bool { return hostfile.Same(f.path, f.content, f.mode) })
 	if len(files) == 0 {
@@ -241,7 +241,7 @@ func (l *ledger) restore(path string) error {
 // maxCopy bounds what is read of a copy: programs have some tens of megabytes.
 const maxCopy = 512 << 20
 
-// readCopy reads a file in whose place the agent's container can put anything: a pipe, a link, a file without end. What is no file has no content.
+// readCopy reads a file in whose place the agent's container can put anything: a pipe, a link, a file without end. Anything but a regular file has no content.
 func readCopy(path string) ([]byte, error) {
 	f, err := hostfile.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/serving"
 )
 
-// Metrics are what the installer counts.
+// Metrics are the installer's metrics.
 type Metrics struct {
 	registry *prometheus.Registry
 

@@ -64,7 +64,7 @@ func askVersion(ctx context.Context, path string) (stdout, stderr []byte, err er
 	return stdout, printed.Bytes(), err
 }
 
-// said is what a program that failed has printed.
+// said returns the output of a failed program.
 func said(texts ...[]byte) string {
 	text := strings.TrimSpace(string(bytes.Join(texts, nil)))
 	if text == "" {

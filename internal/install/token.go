@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// tokenLife is what Calico asks for: long enough for the plugins to survive a day without the API server.
+	// tokenLife is Calico's: long enough for the plugins to survive a day without the API server.
 	tokenLife = 24 * time.Hour
 	// callTimeout bounds one request, so that a hanging API server shows as an error and not as silence.
 	callTimeout = 10 * time.Second

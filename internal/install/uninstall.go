@@ -41,7 +41,7 @@ func Uninstall(ctx context.Context, cfg config.InstallHost, log *slog.Logger) er
 }
 
 // Rollback puts back the network that an installation replaced: its plugins, its kubeconfig and its conflist, in this order and each in
-// one step, so that the runtime has a network at any time. What the installation added is removed after that. What the agent keeps stays:
+// one step, so that the runtime has a network at any time. Files that the installation added are removed after that. The agent's files stay:
 // it may still run, and has addresses to release. It fails if there was no network to go back to.
 func Rollback(ctx context.Context, cfg config.InstallHost, log *slog.Logger) error {
 	return remove(ctx, cfg, log, func(r *removal) error {
@@ -189,7 +189,7 @@ func (r *removal) restore(path string) error {
 	return nil
 }
 
-// mine reports that what is at path was put there by an installation. What is another's is left, and said to be.
+// mine reports whether an installation put the file at path there. A foreign file is left, and reported.
 func (r *removal) mine(path string, now before) bool {
 	if r.replaced(path) && *r.ledger.files[path].Before == now {
 		return false // it is back already

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// Start is what an assignment can begin with, before the whole request is known.
+// Start is the part of a request that suffices to begin an assignment.
 type Start struct {
 	Owner
 	// Host is the node that the addresses are for.

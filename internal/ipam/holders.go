@@ -35,7 +35,7 @@ func (c *Client) Holders(ctx context.Context, host string) ([]Holder, error) {
 	return now.list(), now.damage
 }
 
-// holdersRead is what the blocks say of holders.
+// holdersRead has the holders in the blocks.
 type holdersRead struct {
 	holders map[string]*Holder // for one host, by their handles
 	handles map[string]bool    // the names of all handles of the cluster that hold an address

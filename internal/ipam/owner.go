@@ -8,9 +8,9 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// Owner is what an address is assigned to.
+// Owner is the holder of an address.
 type Owner struct {
-	// Handle is what the address is released by.
+	// Handle is the key by which the address is released.
 	Handle string
 	// Attrs describe the owner to people and to garbage collection: pod, namespace, node, type, timestamp, and the interface if the
 	// container may have several in the network. Without any, the handle alone identifies the owner.

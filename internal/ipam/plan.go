@@ -111,7 +111,7 @@ type write struct {
 	landed bool // the datastore has confirmed it
 }
 
-// Plan is what to write, in order, and what is assigned after that.
+// Plan has the writes, in order, and the assignment after them.
 type Plan struct {
 	Assignments []Assignment
 	writes      []write

@@ -12,7 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// State is what was read from the datastore: all that a plan depends on.
+// State has the objects read from the datastore: all that a plan depends on.
 type State struct {
 	Now      time.Time
 	Config   api.IPAMConfigSpec
@@ -56,7 +56,7 @@ func newState(now time.Time) *State {
 	}
 }
 
-// need is what a plan depends on and the state lacks. It asks for as little as may suffice.
+// need lists the input that a plan lacks. It asks for as little as may suffice.
 type need struct {
 	blocks  []netip.Prefix // to be read one by one
 	labels  bool           // the node's

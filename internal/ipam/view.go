@@ -19,7 +19,7 @@ const (
 	consistent
 )
 
-// view is what one operation has read, and reads while it decides.
+// view holds the reads of one operation, before and while it decides.
 type view struct {
 	client    *Client
 	host      string

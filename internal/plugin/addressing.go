@@ -116,7 +116,7 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 		V6:    p.conf.wantsV6(),
 		Use:   api.UseWorkload,
 		Known: p.known(),
-		// An ADD that is repeated. Whatever comes of it, an address must not be free while a pod has it.
+		// An ADD that is repeated. Whether it fails or not, an address must not be free while a pod has it.
 		InUse: errors.Is(p.checkNoInterface(), errHasInterface),
 	}
 	if start.Known == nil {
@@ -154,7 +154,7 @@ func (s *session) renewed() *ipam.Known {
 	return s.known()
 }
 
-// known is what the agent's facts say of IPAM; nil if there are none to go by.
+// known has the agent's facts about IPAM; nil if there are no usable ones.
 func (s *session) known() *ipam.Known {
 	f := s.facts
 	if f == nil || !f.DatastoreReady {
@@ -220,7 +220,7 @@ func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
 	return may.wait()
 }
 
-// resultFor is what calico-ipam prints for the plugin that executes it. calico expects a route for each address; others would add it to
+// resultFor is the result of calico-ipam for the plugin that executes it. calico expects a route for each address; others would add it to
 // the kernel, which has one by the address's mask and refuses that one for its host bits.
 func (p *inProcess) resultFor(assigned *types100.Result) *types100.Result {
 	if p.anothers {

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// podArgs is what the kubelet's runtime passes in CNI_ARGS. The names of the fields are the keys; docs/ is made of the tags.
+// podArgs has the arguments that the kubelet's runtime passes in CNI_ARGS. The names of the fields are the keys; docs/ is made of the tags.
 type podArgs struct {
 	types.CommonArgs
 	K8S_POD_NAMESPACE          types.UnmarshallableString `help:"Namespace of the pod; calico with datastore kubernetes requires it."`
@@ -19,10 +19,10 @@ type podArgs struct {
 	IP                         types.UnmarshallableString `help:"calico-ipam: assign this address and no other. The annotation ipAddrs wins over it."`
 }
 
-// objectName is what Kubernetes accepts as the name of a pod. Nothing else may become part of a URL.
+// objectName matches the names that Kubernetes accepts for a pod. No other text may become part of a URL.
 var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 
-// parseArgs reads CNI_ARGS. What is there for other plugins is none of our business.
+// parseArgs reads CNI_ARGS. Arguments for other plugins are ignored.
 func parseArgs(text string) (podArgs, error) {
 	var args podArgs
 	err := types.LoadArgs(ignoreUnknown(text), &args)

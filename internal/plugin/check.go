@@ -17,7 +17,7 @@ import (
 )
 
 // check compares what ADD has printed with the kernel, link, addresses, routes and parameters, and with what the container
-// holds. It names everything that differs. What a plugin that ran later has added is none of its business.
+// holds. It names everything that differs. Additions of later plugins are ignored.
 func check(ctx context.Context, c *call) error {
 	s, err := c.open()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
-// clearance is what a release waits for.
+// clearance has the conditions that a release waits for.
 type clearance struct {
 	removed func() error // the kernel has nothing of the container: an address must not be free while a pod has it
 	noted   func() error // Felix and garbage collection have been told: nor while a pod is said to have it

@@ -216,7 +216,7 @@ type rule struct {
 	remedy string
 }
 
-// validate refuses what the plugin cannot work with. What calico-ipam does not use is for the plugin that executes it.
+// validate refuses values that the plugin cannot work with. Keys that calico-ipam does not use are for the plugin that executes it.
 func (c *netConf) validate(plugin string) error {
 	sets := [][]rule{c.nameRules(), c.logRules(), c.datastoreRules(), c.accessRules()}
 	if plugin == calico {

@@ -27,7 +27,7 @@ type endpoint interface {
 	clear(ctx context.Context) error
 }
 
-// workload is whom a container belongs to.
+// workload is the pod and namespace of a container.
 type workload struct {
 	pod       api.Pod
 	namespace api.Namespace

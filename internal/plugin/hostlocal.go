@@ -19,7 +19,7 @@ import (
 // hostLocal is the IPAM plugin for which calico fills in the node's pod CIDRs.
 const hostLocal = "host-local"
 
-// podCIDRs is what the words usePodCidr and usePodCidrIPv6 stand for.
+// podCIDRs has the ranges that usePodCidr and usePodCidrIPv6 stand for.
 type podCIDRs struct{ v4, v6 string }
 
 // word returns the CIDR that a subnet stands for, and whether it is one of the words.

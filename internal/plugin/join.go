@@ -73,7 +73,7 @@ func (s *session) link(w *api.WorkloadEndpoint) *netlinkx.Link {
 	return &link
 }
 
-// joinedResult is what the container was given by its first network.
+// joinedResult is the result of the container's first network.
 func (s *session) joinedResult(ctx context.Context, w *api.WorkloadEndpoint) (*types100.Result, error) {
 	inside := &types100.Interface{Name: w.Spec.Endpoint, Mac: w.Spec.MAC, Mtu: s.mtu, Sandbox: s.netns}
 	if link := s.link(w); link != nil {

@@ -25,7 +25,7 @@ func (s *session) podUIDOf(pod *api.Pod) string {
 	return cmp.Or(s.podUID, pod.Annotations[api.AnnotationMirrorPod], pod.UID)
 }
 
-// policed is what this node's kernel does about policies at the pod's link.
+// policed is the state of this node's policy rules at the pod's link.
 type policed int
 
 const (

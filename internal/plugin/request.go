@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// request is what a container is to have: what the configuration says, or what arguments and annotations put in its place.
+// request has the wanted properties of a container's network: the configuration's, or those that arguments and annotations put in their place.
 type request struct {
 	v4, v6           bool
 	poolsV4, poolsV6 []string
@@ -61,7 +61,7 @@ func (s *session) earlierHandle(w *workload) string {
 	return names.PodHandle(s.conf.Name, id)
 }
 
-// configured is what the configuration wants.
+// configured returns the request of the configuration.
 func (s *session) configured() request {
 	return request{v4: s.conf.wantsV4(), v6: s.conf.wantsV6(), poolsV4: s.conf.IPAM.IPv4Pools, poolsV6: s.conf.IPAM.IPv6Pools}
 }

@@ -1,4 +1,4 @@
-// Package program is how every program of the image begins and ends. What they do between is theirs.
+// Package program has the common start and end of every program of the image.
 package program
 
 import (

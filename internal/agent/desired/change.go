@@ -22,16 +22,16 @@ func wraps(e api.Encapsulation, sameSubnet bool) bool {
 
 // Nodes hear of a change of a pool's encapsulation at different times, an agent that starts anew after some seconds.
 const (
-	// followTime is for how long the old form is sent to nodes that do not say that they can receive the new one.
+	// followTime is how long the old form is sent to nodes that have not announced the new one.
 	followTime = 30 * time.Second
-	// keepTime is for how long it is received: longer, as other nodes' time may begin later, after a pass that the API server did not answer.
+	// keepTime is how long it is received: longer, as other nodes may begin later, after a pass without an answer of the API server.
 	keepTime = 4 * followTime
 )
 
-// former is what a pool was before its encapsulation was changed.
+// former is a pool's encapsulation before a change.
 type former struct {
 	modes
-	// fresh: that was a moment ago, and other nodes may not have followed yet.
+	// fresh: changed less than followTime ago; other nodes may still expect the old encapsulation.
 	fresh bool
 }
 

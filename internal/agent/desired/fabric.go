@@ -14,9 +14,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// Grounds are what paths are judged by beside a Snapshot. The zero value is that nothing is known.
+// Grounds are the facts, beside a Snapshot, by which paths are judged. In the zero value none are known.
 type Grounds struct {
-	// Borrowed is what the records of blocks say of borrowed addresses.
+	// Borrowed has the borrowed addresses in the records of blocks.
 	Borrowed map[Claim]Verdict
 	// Held are confirmed claims of nodes that BGP has no session with.
 	Held []Claim
@@ -102,7 +102,7 @@ func (p *prefixes) same(other *prefixes) bool {
 }
 
 // believed reports that a peer is believed about what is not of its own blocks: a router that an operator has made a peer is, a node of the
-// cluster as far as a rule of the operator's accepts the prefix. What a node says of itself, its labels too, makes it no router.
+// cluster as far as a rule of the operator's accepts the prefix. A node's own statements, its labels too, make it no router.
 func (s *Snapshot) believed(p bgp.Path) bool {
 	source := s.Peering.Sources[p.From]
 	if source.Peer == "" || source.Node == "" {

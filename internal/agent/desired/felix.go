@@ -19,7 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Felix is what a FelixConfiguration says about packets. The zero value is Calico's default.
+// Felix has the fields of a FelixConfiguration that concern packets. The zero value is Calico's default.
 type Felix struct {
 	NATSource           netip.Addr
 	NATPorts            nft.Ports
@@ -45,7 +45,7 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 	var problems []error
 	f := before
 	note := func(field, value, remedy string) {
-		err := fmt.Errorf("spec.%s %q: must be %s; what was there before stays in force", field, value, remedy)
+		err := fmt.Errorf("spec.%s %q: must be %s; the last good value stays in force", field, value, remedy)
 		problems = append(problems, InObject((&api.FelixConfiguration{}).ResourceType(), api.Meta{Name: api.DefaultName}, err))
 	}
 	if addr, err := optional(spec.NATOutgoingAddress, netip.ParseAddr); err == nil && addr.Zone() == "" {
@@ -299,7 +299,7 @@ func (s *Snapshot) nodeAddrs() []netip.Addr {
 	return addrs
 }
 
-// Guard returns from whom tunnel packets are taken and what pods may not send. What the cluster's objects do not say is left to the caller.
+// Guard returns the sources from which tunnel packets are accepted, and the packets that pods may not send. Other fields are left to the caller.
 func (s *Snapshot) Guard() guard.Config {
 	return guard.Config{
 		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.Needs(IPIPTunnel),

@@ -31,7 +31,7 @@ func peersOf(w state.Cluster) peerObjects {
 	return p
 }
 
-// peeringInput is what decides on this node's sessions.
+// peeringInput is the input of the decision on this node's sessions.
 func (s *Snapshot) peeringInput() peering.Input {
 	in := peering.Input{
 		Self: peering.Node{

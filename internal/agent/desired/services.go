@@ -21,7 +21,7 @@ type ServiceView struct {
 	known     bool
 	announced []netip.Prefix
 	problems  []error
-	// Remembered is what an earlier agent announced. It counts until services are known.
+	// Remembered has the announcements of an earlier agent. They count until services are known.
 	Remembered []netip.Prefix
 	believed   state.Services
 	guard      shrinkGuard // in newer ones

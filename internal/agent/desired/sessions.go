@@ -17,7 +17,7 @@ const (
 	KindGlobal    = "global"
 )
 
-// Session is what the decision on sessions says of one.
+// Session is the decision on one session.
 type Session struct {
 	Peer   bgp.Peer
 	Source peering.Source
@@ -65,7 +65,7 @@ func (s *Snapshot) reflects(node string) bool {
 // Announcement is a prefix that this node originates in BGP.
 type Announcement struct {
 	Prefix netip.Prefix
-	// Origin is what the prefix is: own block, borrowed address, service range or service.
+	// Origin is the kind of prefix: own block, borrowed address, service range or service.
 	Origin string
 	// Communities are those of prefixAdvertisements.
 	Communities []policy.Community

@@ -8,27 +8,27 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
-// settings are those of the cluster's settings that can be wrong in themselves. What is wrong leaves the last good ones in
-// force: a slip in an object must not close every session.
+// settings are the cluster's settings that can be invalid by themselves. An invalid one leaves the last good one in
+// force: a mistake in an object must not close every session.
 type settings struct {
 	password passwordSetting
-	// restart is for how long peers are asked to keep our paths; 0 is the speaker's default.
+	// restart is the graceful restart time that peers are asked for; 0 is the speaker's default.
 	restart time.Duration
 	// tunnelMTU is the MTU of tunl0; 0 derives it from the link.
 	tunnelMTU int
 }
 
-// passwordSetting is the mesh's password. While one is wanted and none is known yet there can be no sessions: without a password
-// peers would refuse them, or worse, take them.
+// passwordSetting is the mesh's password. While one is configured and not known yet there can be no sessions: without a password
+// peers would refuse them, or worse, accept them.
 type passwordSetting struct {
 	text    string
 	unknown bool
 }
 
-// maxRestart is what BGP can say (RFC 4724).
+// maxRestart is the largest restart time of a graceful restart capability, 12 bits of seconds (RFC 4724).
 const maxRestart = 4095 * time.Second
 
-// next returns the settings of a state, given those in force; first says that there are none.
+// next returns the settings of a state, given those in force; with first none are in force yet.
 func (in settings) next(w state.Cluster, first bool) (settings, []error) {
 	out := in
 	var problems []error
@@ -52,7 +52,7 @@ func (in settings) next(w state.Cluster, first bool) (settings, []error) {
 	case m == nil:
 		out.tunnelMTU = 0
 	case *m != 0 && (*m < minTunnelMTU || *m > maxTunnelMTU):
-		err := fmt.Errorf("spec.ipipMTU %d: use %d to %d, or 0 to derive it from the link; what was there before stays in force", *m, minTunnelMTU, maxTunnelMTU)
+		err := fmt.Errorf("spec.ipipMTU %d: use %d to %d, or 0 to derive it from the link; the last good value stays in force", *m, minTunnelMTU, maxTunnelMTU)
 		problems = append(problems, InObject((*api.FelixConfiguration)(nil).ResourceType(), api.Meta{Name: api.DefaultName}, err))
 	default:
 		out.tunnelMTU = *m
@@ -62,9 +62,9 @@ func (in settings) next(w state.Cluster, first bool) (settings, []error) {
 
 func (p passwordSetting) meanwhile() string {
 	if p.unknown {
-		return "until it is known this node has no BGP sessions"
+		return "without it this node has no BGP sessions"
 	}
-	return "sessions go on with the last one that was known"
+	return "sessions continue with the last known one"
 }
 
 func parseRestart(text string) (time.Duration, error) {
@@ -78,7 +78,7 @@ func parseRestart(text string) (time.Duration, error) {
 	return d.Truncate(time.Second), nil
 }
 
-// inBGP names the cluster's BGPConfiguration as what an error is about.
+// inBGP names the cluster's BGPConfiguration as the object of an error.
 func inBGP(err error) error {
 	return InObject((*api.BGPConfiguration)(nil).ResourceType(), api.Meta{Name: api.DefaultName}, err)
 }

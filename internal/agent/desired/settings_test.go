@@ -35,7 +35,7 @@ func TestSettingsThatCannotBeUsedLeaveTheLastOnes(t *testing.T) {
 		t.Errorf("at first: %+v, %v", out, problems)
 	}
 	text := strings.Join(texts(problems), "\n")
-	difftest.Contains(t, text, "BGPConfiguration default: spec.nodeMeshPassword: Secret bgp has no key password: until it is known", `"soon"`, "spec.ipipMTU 3")
+	difftest.Contains(t, text, "BGPConfiguration default: spec.nodeMeshPassword: Secret bgp has no key password: without it", `"soon"`, "spec.ipipMTU 3")
 	s := snapshot(t, nil)
 	s.settings = out
 	if peers := sessions(s); len(peers) > 0 {

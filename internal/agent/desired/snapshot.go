@@ -187,7 +187,7 @@ type index struct {
 	lengths6 []int
 }
 
-// Build turns the state of the cluster into a Snapshot. What cannot be understood is left out and returned as problems, each of
+// Build turns the state of the cluster into a Snapshot. Unreadable objects are left out and returned as problems, each of
 // which names the object: one broken object must not stop a node.
 func Build(self Self, w state.Cluster) (Snapshot, []error) { return build(self, w, Evidence{}) }
 

@@ -49,7 +49,7 @@ func (known Announcements) Recall(nodes []api.Node) {
 }
 
 // Believe returns the nodes with the addresses to go by. again is when a change that is not believed yet will be, 0 if there is
-// none. What a node announces first is believed at once, as are this node's own annotations and those of a Node made anew.
+// none. A node's first announcement is believed at once, as are this node's own annotations and those of a Node made anew.
 func (known Announcements) Believe(nodes []api.Node, self string, now time.Time) (believed []api.Node, again time.Duration) {
 	believed = make([]api.Node, 0, len(nodes))
 	seen := make(map[string]bool, len(nodes))

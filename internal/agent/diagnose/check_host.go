@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
 
-// report is what the agent says, or nothing.
+// report returns the agent's report, an empty one without an agent.
 func (o *Observations) report() *nodestatus.Report {
 	if o.Agent == nil {
 		return &nodestatus.Report{}
@@ -48,7 +48,7 @@ func (o *Observations) forwarding() []Finding {
 			f.Level, f.Seen = Unknown, "cannot be read"
 		case value == "0" && needed:
 			f.Level, f.Why = Problem, "without it the kernel forwards no "+family+" packet to or from a pod"
-			f.Do = "set it to 1, and look for what sets it to 0: a file in /etc/sysctl.d, a firewall; the agent sets it at each pass"
+			f.Do = "set it to 1, and find the program or file that sets it to 0, such as one of /etc/sysctl.d or a firewall; the agent sets it at each pass"
 		}
 		return f
 	}
@@ -59,11 +59,11 @@ func (o *Observations) forwarding() []Finding {
 	return findings
 }
 
-// strict is the value of rp_filter by which a packet must come in by the link that an answer would leave by.
+// strict is the value of rp_filter with which the kernel drops packets that arrive on another link than the one the answer would leave by.
 const strict = "1"
 
-// reversePath looks at rp_filter of the links that nodes' and tunnelled packets come in by. The kernel takes the greater of a
-// link's value and that of all.
+// reversePath checks rp_filter of the links on which packets from nodes and tunnels arrive. The kernel uses the greater of a
+// link's value and the value of conf/all.
 func (o *Observations) reversePath() []Finding {
 	var findings []Finding
 	all := o.Sysctls["net/ipv4/conf/all/rp_filter"]
@@ -82,7 +82,7 @@ func (o *Observations) reversePath() []Finding {
 
 func (o *Observations) strictly(f Finding, link string) Finding {
 	f.Level, f.Seen = Warning, "is 1 (strict)"
-	f.Why = "the kernel drops silently what comes in by " + link + " unless an answer would leave by it: with several links, or routes that differ by direction, packets vanish"
+	f.Why = "the kernel silently drops packets that arrive on " + link + " unless the answer would leave by it: with several links, or asymmetric routes, packets are lost"
 	f.Do = fmt.Sprintf("set net.ipv4.conf.all.rp_filter and net.ipv4.conf.%s.rp_filter to 2 (loose) or 0, in a file of /etc/sysctl.d too", link)
 	if link != o.report().Interface {
 		return f
@@ -90,14 +90,14 @@ func (o *Observations) strictly(f Finding, link string) Finding {
 	for _, p := range o.Peers {
 		if p.Addr.Is4() && p.WayErr == nil && p.Way != "" && p.Way != link {
 			f.Level = Problem
-			f.Seen = fmt.Sprintf("is 1 (strict), and %s is reached by %s: what it sends to the node's address on %s is dropped", p.name(), p.Way, link)
+			f.Seen = fmt.Sprintf("is 1 (strict), and %s is reached by %s: its packets to the node's address on %s are dropped", p.name(), p.Way, link)
 			return f
 		}
 	}
 	return f
 }
 
-// pathLinks are the links that packets from other nodes come in by.
+// pathLinks returns the links on which packets from other nodes arrive.
 func (o *Observations) pathLinks() []string {
 	var links []string
 	if l := o.report().Interface; l != "" {
@@ -120,7 +120,7 @@ func (o *Observations) kernel() []Finding {
 	return append(findings,
 		feature("nf_tables", o.Kernel.NFTables, true, "masquerading and the guard of the tunnels need it",
 			"modprobe nf_tables", "use a kernel built with CONFIG_NF_TABLES and CONFIG_NF_TABLES_INET"),
-		feature("tcp-md5", o.Kernel.MD5, false, "BGP passwords (BGPConfiguration default, spec.nodeMeshPassword) need it, and the agent guards with it what its parts say to each other",
+		feature("tcp-md5", o.Kernel.MD5, false, "BGP passwords (BGPConfiguration default, spec.nodeMeshPassword) need it, and the agent authenticates its internal connections with it",
 			"", "use a kernel built with CONFIG_TCP_MD5SIG if sessions are to have passwords"))
 }
 
@@ -137,12 +137,12 @@ func feature(name string, has Feature, needed bool, why, load, build string) Fin
 	case has.Err != nil:
 		f.Level, f.Seen = Unknown, has.Err.Error()
 	case has.Loadable:
-		f.Seen, f.Do = "there is a module that is not loaded", load
+		f.Seen, f.Do = "its module is not loaded", load
 	}
 	return f
 }
 
-// cniConfigs looks at whose configuration the container runtime uses.
+// cniConfigs checks which network's configuration the container runtime uses.
 func (o *Observations) cniConfigs() []Finding {
 	const check = "cni-config"
 	c := o.Configs
@@ -164,19 +164,19 @@ func (o *Observations) cniConfigs() []Finding {
 		case file.Err != nil:
 			f.Level, f.Seen, f.Do = Warning, "cannot be read: "+file.Err.Error(), "repair or remove it"
 		case !ours && i == 0:
-			f.Level, f.Why = Problem, "the runtime uses the first file by name: pods get another network than this one"
+			f.Level, f.Why = Problem, "the runtime uses the first file by name: pods get that network instead of this one"
 			f.Do = "remove the other network, then this file"
 		case !ours:
-			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name: this one would be used if that went away", "remove it if its network is gone"
+			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name: it would use this one if that went away", "remove it if its network is gone"
 		case i > 0:
-			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name, which is "+c.Files[0].Name, "remove what is in its way"
+			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name, which is "+c.Files[0].Name, "remove that network, then its file"
 		}
 		findings = append(findings, f)
 	}
 	return findings
 }
 
-// otherNetwork is another network plugin, and what it leaves in a kernel.
+// otherNetwork is another network plugin, and its traces in a kernel.
 type otherNetwork struct {
 	name     string
 	links    []string // beginnings of names
@@ -218,17 +218,17 @@ func (o *Observations) otherNetworks() []Finding {
 		if len(traces) > 0 {
 			findings = append(findings, Finding{
 				Check: "other-network", About: s.name, Level: Warning, Seen: summary(traces, 3),
-				Why: "it runs here, or has left this behind: two networks on one node fight over routes, rules and addresses",
-				Do:  "remove it if it runs; else delete what it left, or restart the machine",
+				Why: "it runs here, or has left these traces: two networks on one node overwrite each other's routes, rules and addresses",
+				Do:  "remove it if it runs; else delete its traces, or restart the machine",
 			})
 		}
 	}
 	if len(findings) > 0 || o.LinksErr != nil || o.RoutesErr != nil {
 		return findings
 	}
-	seen := "no links, chains or routes of other networks that are known here"
+	seen := "no links, chains or routes of known other networks"
 	if o.ChainsErr != nil {
-		seen += "; those of nf_tables could not be looked at: " + o.ChainsErr.Error()
+		seen += "; chains of nf_tables cannot be read: " + o.ChainsErr.Error()
 	}
 	return []Finding{{Check: "other-network", Level: OK, Seen: seen}}
 }
@@ -249,7 +249,7 @@ func summary(items []string, most int) string {
 	return strings.Join(items, ", ")
 }
 
-// foreignRoutes looks for others' routes into the pools: the more specific one wins, and then the lesser metric.
+// foreignRoutes looks for other programs' routes into the pools: the more specific route wins, then the lower metric.
 func (o *Observations) foreignRoutes() []Finding {
 	const check = "foreign-routes"
 	if o.RoutesErr != nil {
@@ -268,8 +268,8 @@ func (o *Observations) foreignRoutes() []Finding {
 	}
 	return []Finding{{
 		Check: check, Level: Problem, Seen: summary(into, 5),
-		Why: "routes of others into the pools win over the agent's if they are longer or have a lesser metric, and lead packets elsewhere",
-		Do:  "find out by the protocol who makes them (see /etc/iproute2/rt_protos), stop that, and delete them with ip route delete",
+		Why: "other programs' routes into the pools win over the agent's if they are more specific or have a lower metric, and lead packets elsewhere",
+		Do:  "find the program by the routes' protocol (see /etc/iproute2/rt_protos), stop it, and delete the routes with ip route delete",
 	}}
 }
 
@@ -285,12 +285,12 @@ func (o *Observations) linkName(index int) string {
 	return ""
 }
 
-// inWords is a route with its link's name.
+// inWords prints a route with its link's name.
 func (o *Observations) inWords(r netlinkx.Route) string {
 	return strings.Replace(r.String(), fmt.Sprintf("dev #%d", r.Dev), "dev "+o.linkName(r.Dev), 1)
 }
 
-// managers looks at whether a program of the host configures links or routes that are ours.
+// managers checks whether a program of the host manages the agent's links or routes.
 func (o *Observations) managers() []Finding {
 	if o.Managers.Err != nil {
 		return []Finding{{Check: "network-manager", Level: Unknown, Seen: "could not look: " + o.Managers.Err.Error()}}
@@ -304,7 +304,7 @@ func (o *Observations) managers() []Finding {
 		findings = append(findings, Finding{
 			Check: "network-manager", About: "systemd-networkd, ManageForeignRoutes", Level: Warning,
 			Seen: "networkd manages " + o.report().Interface + " and may remove routes that it did not make",
-			Why:  "when networkd is restarted, the agent's routes by that link go, and come back a moment later",
+			Why:  "a restart of networkd removes the agent's routes on that link for a moment",
 			Do:   "write /etc/systemd/networkd.conf.d/tortie.conf with\n[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\nand restart systemd-networkd",
 		})
 	}
@@ -320,10 +320,10 @@ func (o *Observations) managed(name string, m Manager, remedy string) Finding {
 		return l != ipip.Device && !o.ownTunnel(l) && !strings.HasPrefix(l, podnet.DefaultVethPrefix)
 	})
 	if len(ours) == 0 {
-		f.Seen = "runs, and leaves our links alone"
+		f.Seen = "runs, and does not manage the agent's links"
 		return f
 	}
 	f.Level, f.Seen = Problem, "manages "+summary(ours, 5)
-	f.Why, f.Do = "it takes addresses and routes from links that it manages: pods lose their network", remedy
+	f.Why, f.Do = "it removes addresses and routes from links that it manages: pods lose their network", remedy
 	return f
 }

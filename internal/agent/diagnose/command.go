@@ -15,13 +15,13 @@ import (
 // Command is the command's name, Help its description.
 const (
 	Command = "diagnose"
-	Help    = "checks of this node and the ways to its peers, and what to do"
+	Help    = "check this node and the paths to its peers, with remedies"
 )
 
 // runTime bounds a diagnosis.
 const runTime = 25 * time.Second
 
-// Main is the command, with what follows its name. It fails if a check has found a problem, after the result is written.
+// Main runs the command with its arguments. It fails, after writing the result, if a check has found a problem.
 func Main(ctx context.Context, args []string, settings config.Diagnose, out nodestatus.Output) error {
 	flags := flag.NewFlagSet("node "+Command, flag.ContinueOnError)
 	flags.SetOutput(out.Err)

@@ -112,7 +112,7 @@ func md5() Feature {
 }
 
 // errNotTheHost: this process sees another file system than the host's.
-var errNotTheHost = errors.New("the host's file system is not to be seen from here: run the program on the host, or mount the host's / and name it by -root")
+var errNotTheHost = errors.New("the host's file system is not visible here: run the program on the host, or mount the host's / and name it by -root")
 
 // managers looks for programs that configure links, by what they say of ours.
 func (h host) managers(links []netlinkx.Link) Managers {

@@ -91,7 +91,7 @@ type Probe struct {
 	Detail  string // the error's text, or a remark on the answer
 }
 
-// Kernel is what the kernel has.
+// Kernel has the features of the kernel.
 type Kernel struct {
 	IPIP, NFTables, MD5 Feature
 }

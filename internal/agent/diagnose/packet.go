@@ -16,7 +16,7 @@ const (
 	protocolICMP             = 1
 )
 
-// echoRequest builds an ICMP echo request of so many bytes. The kernel fills in the checksum of ICMPv6.
+// echoRequest builds an ICMP echo request of size bytes. The kernel fills in the checksum of ICMPv6.
 func echoRequest(is4 bool, id, seq uint16, size int) []byte {
 	b := make([]byte, max(size, icmpHeader))
 	b[0] = echoRequest6
@@ -31,7 +31,7 @@ func echoRequest(is4 bool, id, seq uint16, size int) []byte {
 	return b
 }
 
-// echoReply returns the number of the request that a message answers, if it answers one of id's.
+// echoReply returns the sequence number of an echo reply to a request with this identifier; ok is false for other messages.
 func echoReply(b []byte, is4 bool, id uint16) (seq uint16, ok bool) {
 	want := byte(echoReply6)
 	if is4 {
@@ -43,7 +43,7 @@ func echoReply(b []byte, is4 bool, id uint16) (seq uint16, ok bool) {
 	return binary.BigEndian.Uint16(b[6:]), true
 }
 
-// ipv4Packet puts a message into an IPv4 packet.
+// ipv4Packet prepends an IPv4 header to a message.
 func ipv4Packet(src, dst netip.Addr, protocol byte, body []byte) []byte {
 	b := make([]byte, ipv4Header, ipv4Header+len(body))
 	b[0], b[8], b[9] = 0x45, 64, protocol
@@ -55,7 +55,7 @@ func ipv4Packet(src, dst netip.Addr, protocol byte, body []byte) []byte {
 	return append(b, body...)
 }
 
-// inside returns the protocol and the body of an IPv4 packet, none of what is no such packet.
+// inside returns the protocol and the payload of an IPv4 packet; both are zero if b is not one.
 func inside(b []byte) (protocol byte, body []byte) {
 	if len(b) < ipv4Header || b[0]>>4 != 4 {
 		return 0, nil
@@ -67,7 +67,7 @@ func inside(b []byte) (protocol byte, body []byte) {
 	return b[9], b[header:]
 }
 
-// checksum is that of RFC 1071.
+// checksum returns the Internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) >= 2; b = b[2:] {

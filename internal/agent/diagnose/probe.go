@@ -24,7 +24,7 @@ const (
 	workers = 192
 )
 
-// sizes are what MTUs of the networks of this world make of packets: those between which a path's is looked for.
+// sizes are common MTUs, tried to find the path MTU.
 var sizes = []int{9000, 8950, 8500, 4000, 1500, 1492, 1480, 1476, 1460, 1450, 1440, 1430, 1420, 1400, 1380, 1340, 1300, 1280, 1000, 576}
 
 // prober asks peers. Its addresses are this node's; an invalid one leaves the choice to the kernel.
@@ -194,7 +194,7 @@ func ask(ctx context.Context, conn net.Conn, question func(try int) []byte, answ
 	return last
 }
 
-// stripped is what a raw socket delivers without the IP header, which it has for IPv4 alone.
+// stripped returns a message of a raw socket without its IP header, which only IPv4 sockets deliver.
 func stripped(b []byte, is4 bool) []byte {
 	if !is4 {
 		return b

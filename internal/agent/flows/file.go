@@ -20,7 +20,7 @@ type File struct {
 	Old  int
 }
 
-// Append adds what write encodes. The file is opened each time, so that who moves or deletes it needs to tell nobody.
+// Append adds what write encodes. The file is opened each time, so that programs may move or delete it without a signal.
 func (f *File) Append(write func(encode func(any) error) error) error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o700); err != nil {
 		return fmt.Errorf("make the directory of flow records: %w", err)

@@ -12,7 +12,7 @@ import (
 type asking func(*policy.Judge) (*policy.Judgement, bool)
 
 // reports reports whether the end that has policies in the direction is a pod of this node; or the node itself behind a host endpoint, to or from
-// others than its pods. What it forwards is told of by pods.
+// others than its pods. Forwarded connections are reported for the pods.
 func (r *Recorder) reports(c *connection, d policy.Direction) bool {
 	if _, link := r.judge.Pod(c.subject(d)); link != "" {
 		return true

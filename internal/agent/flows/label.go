@@ -8,14 +8,14 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// connection is one as the packet that opened it says.
+// connection is a connection as its opening packet describes it.
 type connection struct {
 	client, server netip.Addr
 	packet         policy.Packet
 	expected       bool // a conntrack helper has let it pass
 }
 
-// subject is the end that has policies in the direction.
+// subject is the end whose policies decide in the direction: the client at egress, the server at ingress.
 func (c *connection) subject(d policy.Direction) netip.Addr {
 	if d == policy.Ingress {
 		return c.server
@@ -23,20 +23,20 @@ func (c *connection) subject(d policy.Direction) netip.Addr {
 	return c.client
 }
 
-// verdict is the kernel's.
+// verdict is the kernel's decision on a packet: allowed, or denied by a policy.
 type verdict struct {
 	allow bool
 	by    netpol.Denied
 }
 
-// question is what labels are remembered by.
+// question is the key of the cache of labels.
 type question struct {
 	connection
 	policy.Direction
 	verdict
 }
 
-// label says what a connection counts for in a direction.
+// label returns the record key under which a connection is counted in a direction.
 func (r *Recorder) label(c *connection, d policy.Direction, v verdict) *label {
 	q := question{*c, d, v}
 	if !r.sources {
@@ -70,7 +70,7 @@ func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
 	case enforced.Verdict.Allow == v.allow:
 		l.Enforced = hitOf(enforced)
 	case !v.allow:
-		l.Enforced = Hit{Policy: v.by.By, Rule: -1} // the policies are others by now
+		l.Enforced = Hit{Policy: v.by.By, Rule: -1} // the policies have changed since
 		if v.by.Reason != "" {
 			l.Enforced.Policy.Kind = v.by.Reason
 		}
@@ -78,7 +78,7 @@ func (r *Recorder) judged(c *connection, d policy.Direction, v verdict) *label {
 	return l
 }
 
-// stage says who would decide with staged policies, if that changes anything.
+// stage adds to a label the deciding policy with staged policies in force, if the decision changes.
 func (r *Recorder) stage(l *label, enforced *policy.Judgement, ask asking) {
 	if r.pending == nil {
 		return
@@ -101,7 +101,7 @@ func hitOf(j *policy.Judgement) Hit {
 	return Hit{j.Tier, cmp.Or(j.Policy, j.Verdict.By), j.Rule, j.Verdict.Allow}
 }
 
-// end names an address.
+// end names an address by its pod, node, network set or kind of network.
 func (r *Recorder) end(a netip.Addr) End {
 	if pod, _ := r.judge.Pod(a); pod != nil {
 		if pod.Prefix != "" {

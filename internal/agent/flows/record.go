@@ -36,7 +36,7 @@ func (e End) String() string {
 	return e.Namespace + "/" + e.Name
 }
 
-// Hit is who decides on a connection: no one, without a Tier.
+// Hit is the rule that decides on a connection; without a Tier none does.
 type Hit struct {
 	Tier   string
 	Policy policy.ID
@@ -60,7 +60,7 @@ func (h Hit) texts() []string {
 	return []string{fmt.Sprintf("%s|%s|%s|%d", h.Tier, h.Policy, Action(h.Allow), h.Rule)}
 }
 
-// Key is what the connections of a Record have in common.
+// Key has the common properties of the connections of a Record.
 type Key struct {
 	// Direction is Egress if the source's policies are told of, Ingress if the destination's.
 	policy.Direction
@@ -69,7 +69,7 @@ type Key struct {
 	Protocol     uint8
 	Port         uint16
 	Enforced     Hit
-	// Pending is who would decide with all staged policies in force, if that is somebody else, or another verdict: then Staged is set.
+	// Pending is the deciding rule with all staged policies in force, if that is another rule, or another verdict: then Staged is set.
 	Pending Hit
 	Staged  bool
 }
@@ -77,11 +77,11 @@ type Key struct {
 // Counts are of connections in an interval. Of denied packets each sampled one is a connection.
 type Counts struct {
 	Flows, Started, Completed uint64
-	// Out is what the source has sent, In what it was sent.
+	// Out counts packets from the source, In packets to it.
 	Out, In netlinkx.Count
 }
 
-// Record is what is told of a Key in an interval: a line of the file. Its names are those of Calico's flow logs.
+// Record has the counts of a Key in an interval: a line of the file. Its names are those of Calico's flow logs.
 type Record struct {
 	Start     int64      `json:"start_time"` // seconds
 	End       int64      `json:"end_time"`
@@ -109,10 +109,10 @@ type RecordEnd struct {
 	Name      string `json:"name_aggr"`
 }
 
-// RecordHits are who decides: each is "tier|policy|action|rule", where rule -1 is the end of the tier.
+// RecordHits are the deciding rules: each is "tier|policy|action|rule", where rule -1 is the end of the tier.
 type RecordHits struct {
 	Enforced []string `json:"enforced"`
-	// Pending is what staged policies would change: Action is the verdict then.
+	// Pending is the result of staged policies: Action is the verdict then.
 	Action  string   `json:"pending_action,omitempty"`
 	Pending []string `json:"pending,omitempty"`
 }
@@ -128,7 +128,7 @@ func protocolName(number uint8) string {
 	return fmt.Sprint(number)
 }
 
-// stored is what the ring keeps of a Record: strings are those of pods and policies.
+// stored is the ring's form of a Record: strings are those of pods and policies.
 type stored struct {
 	start, end int64
 	Key
@@ -171,7 +171,7 @@ func reporter(d policy.Direction) string {
 // String is that of an End.
 func (e RecordEnd) String() string { return End(e).String() }
 
-// decider is who has decided, for people: of "default|NetworkPolicy shop/web|allow|0" it is "NetworkPolicy shop/web[0], tier default".
+// decider names the deciding rule for people: of "default|NetworkPolicy shop/web|allow|0" it is "NetworkPolicy shop/web[0], tier default".
 func decider(hits []string) string {
 	var all []string
 	for _, hit := range hits {

@@ -41,7 +41,7 @@ const (
 	retryTime  = time.Minute
 )
 
-// Options are what a Recorder works with.
+// Options are the parts and settings of a Recorder.
 type Options struct {
 	Node     string
 	Interval time.Duration

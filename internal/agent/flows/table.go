@@ -74,7 +74,7 @@ func (r *ring) after(number uint64, most int) (found []stored, next uint64) {
 	return found, number + uint64(len(found))
 }
 
-// live are connections that have begun, as they were counted last. What it has no room for is counted when it ends.
+// live are connections that have begun, as they were counted last. Connections beyond its room are counted when they end.
 type live struct {
 	most int
 	of   map[liveKey]*liveFlow
@@ -95,14 +95,14 @@ type liveFlow struct {
 
 func keyOf(f *netlinkx.TrackedFlow) liveKey { return liveKey{f.ID, f.SourcePort, f.Port} }
 
-// label is what is known of a connection when it begins, as one of its ends sees it.
+// label describes a connection at its beginning, as one of its ends sees it.
 type label struct {
 	Key
 	// staged is the staged policy because of which another decides; without a Name there is none.
 	staged policy.ID
 }
 
-// grown is what has passed since before. A counter that begins anew has nothing before it.
+// grown returns the packets and bytes since before. A counter that begins anew has nothing before it.
 func grown(before, now netlinkx.Count) netlinkx.Count {
 	if now.Packets < before.Packets || now.Bytes < before.Bytes {
 		return now

@@ -30,7 +30,7 @@ var views = map[string]view{
 	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes, func(r *Report) any { return RoutesAnswer{r.Routes, r.Announced} }, (*Report).PickRoutes, nil},
 }
 
-// RoutesAnswer is what `node routes` gives programs.
+// RoutesAnswer is the JSON of `node routes`.
 type RoutesAnswer struct {
 	Routes
 	Announced []Announced `json:"announced"`

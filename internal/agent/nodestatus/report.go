@@ -49,7 +49,7 @@ type Report struct {
 	Journal Journal `json:"journal" help:"What the plugins have left to the agent."`
 }
 
-// Policy is what an agent does about NetworkPolicies.
+// Policy is the state of the agent's enforcement of policies.
 type Policy struct {
 	Mode    string `json:"mode" help:"TORTIE_POLICY: off, on or auto."`
 	Reason  string `json:"reason,omitempty" help:"Why policies are not enforced: off, felix, cilium, antrea, starting (what an earlier agent left is in force) or failing."`
@@ -105,7 +105,7 @@ type Announced struct {
 	Communities string `json:"communities,omitempty" help:"Communities that BGPConfiguration gives it."`
 }
 
-// Services is what is announced for services.
+// Services has the announcements for services.
 type Services struct {
 	Known    bool     `json:"known" help:"Whether services and their endpoints have been read. What was known stays while the API server is away."`
 	Excluded bool     `json:"excluded" help:"Whether the node's label keeps it out of load balancing: it announces nothing."`
@@ -219,7 +219,7 @@ type Refusal struct {
 	Reason string `json:"reason" help:"Why."`
 }
 
-// Facts is what the file of facts holds.
+// Facts summarizes the file of facts.
 type Facts struct {
 	Written        time.Time `json:"written" help:"Until when they were known to hold."`
 	Usable         bool      `json:"usable" help:"Whether that is recent enough for the plugins; if not, they ask the API server."`

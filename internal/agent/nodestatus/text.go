@@ -121,7 +121,7 @@ func (r *Report) readiness() string {
 	case !r.Ready:
 		return "not ready: no pass has succeeded yet"
 	case r.LastError != "":
-		return "ready, but not as it should be"
+		return "ready, but not in its desired state"
 	}
 	return "ready"
 }
@@ -307,7 +307,7 @@ func (r *Report) peerTable() [][]string {
 	return rows
 }
 
-// traits are what is not so of most sessions.
+// traits are the unusual properties of a session.
 func (p Peer) traits() []string {
 	var all []string
 	for _, t := range []struct {

@@ -58,8 +58,8 @@ func (w *Worker) sweep(ctx context.Context) (ended int, err error) {
 }
 
 // denied judges a connection as its first packet would be: by the egress program of the pod that began it, and by the ingress program of the
-// one that was reached. What this node itself has sent to its pods is never filtered. What a conntrack helper let pass has no policy
-// of its own.
+// one that was reached. Packets of this node itself to its pods are never filtered. Connections expected by a conntrack helper have no policy
+// of their own.
 func (w *Worker) denied(f netlinkx.Flow, own map[netip.Addr]bool) bool {
 	if w.inForce.rules == nil || f.Expected {
 		return false

@@ -18,7 +18,7 @@ const (
 	mostAsk  = 30 * time.Second
 )
 
-// APIServer is what a Worker needs to keep policies of host endpoints from locking the node out.
+// APIServer is the connection to the API server that policies of host endpoints must not close.
 type APIServer struct {
 	// Addresses are where programs of the node reach it.
 	Addresses []netip.AddrPort
@@ -99,7 +99,7 @@ func (w *Worker) tries(ctx context.Context) {
 	}
 }
 
-// ask tries out what is in force, and reports whether that is to be done again. What comes into force meanwhile has another trial.
+// ask tries out what is in force, and reports whether that is to be done again. Rules that come into force meanwhile have another trial.
 func (w *Worker) ask(ctx context.Context) (again bool) {
 	w.mu.RLock()
 	t := w.inForce.trial

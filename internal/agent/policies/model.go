@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// model is what is known of the cluster, in the form that policies are compiled from.
+// model is the known state of the cluster, in the form that policies are compiled from.
 type model struct {
 	cluster.PolicyState
 	view     cluster.PolicyView
@@ -20,7 +20,7 @@ type model struct {
 	unlisted
 }
 
-// news is what has changed: pods of other nodes, or all: more than that.
+// news is the extent of a change: pods of other nodes only, or more.
 type news struct {
 	pods []policy.PodKey
 	all  bool

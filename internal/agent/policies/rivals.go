@@ -40,7 +40,7 @@ type rival struct{ reason, text string }
 // engineLinks are links by which other engines are known.
 var engineLinks = []struct{ link, reason, name string }{{"cilium_host", reasonCilium, "Cilium"}, {"antrea-gw0", reasonAntrea, "Antrea"}}
 
-// findRival looks for another engine. That nobody is to enforce is one, too.
+// findRival looks for another engine. A setting that turns enforcement off counts as one.
 func (w *Worker) findRival(ctx context.Context) (rival, error) {
 	switch w.Mode {
 	case config.PolicyAuto:

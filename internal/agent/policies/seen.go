@@ -14,7 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Seen is what a Worker tells of itself.
+// Seen is a Worker's report on itself.
 type Seen struct {
 	Mode config.PolicyMode
 	// Keeps: established connections are left alone that a changed policy forbids.
@@ -211,7 +211,7 @@ func (w *Worker) logProblems(before, now []string) {
 	}
 }
 
-// tell says whether somebody else enforces, or nobody.
+// tell reports whether another engine enforces, or none.
 func (w *Worker) tell(stayOut bool) {
 	if w.Decided != nil {
 		w.Decided(stayOut)

@@ -6,7 +6,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// tried is what staged policies would do. It is for Flows alone.
+// tried has the effect of staged policies. It is for Flows alone.
 type tried struct {
 	pending  *policy.Selection // nil: there are none
 	stagedBy map[policy.ID]policy.ID

@@ -22,7 +22,7 @@ type unlisted struct {
 	holds  map[string]hold // by UID of the pods that such policies select
 }
 
-// hold is what a pod keeps.
+// hold has the policies that a pod keeps.
 type hold struct {
 	policies [2][]*policy.Policy
 	until    time.Time // zero: it keeps nothing, as it was new

@@ -54,7 +54,7 @@ type Engine interface {
 	Events(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Options are what a Worker works with.
+// Options are the parts and settings of a Worker.
 type Options struct {
 	Mode config.PolicyMode
 	// KeepConnections: see config.Node.
@@ -68,11 +68,11 @@ type Options struct {
 	Log       *slog.Logger
 	// Drops tells of denied packets; nil: none are logged.
 	Drops DropsOf
-	// Flows records connections; nil: nobody does.
+	// Flows records connections; nil: they are not recorded.
 	Flows Flows
 	// APIServer keeps policies of host endpoints from locking the node out; nil: nothing does.
 	APIServer *APIServer
-	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: nobody is told.
+	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: not called.
 	Decided func(stayOut bool)
 }
 
@@ -85,7 +85,7 @@ type Flows interface {
 	Denied(d netpol.Drop)
 }
 
-// Worker keeps the policies of a node in force. What it tells is safe for concurrent use.
+// Worker keeps the policies of a node in force. Its reports are safe for concurrent use.
 type Worker struct {
 	Options
 	sweepWanted chan struct{}
@@ -118,7 +118,7 @@ type Worker struct {
 	probing    wait.Backoff
 	lasted     time.Duration
 	synced     bool              // a Ruleset of this process is in the kernel
-	removed    bool              // there is nothing of ours in the kernel, as somebody else enforces
+	removed    bool              // there is nothing of ours in the kernel, as another engine enforces
 	whole      time.Time         // when the model was complete first, while nothing is synced
 	inPlace    bool              // as Placed has told
 	lacks      error             // what the kernel lacks, or why that is not known; report tells it, and logs it when it is new
@@ -143,7 +143,7 @@ type compiled struct {
 // denied reports that an address is in a set that a program denies: a pod may have sent before it was known.
 func (c *compiled) denied(a netip.Addr) bool { return c.denying.anyOf(c.rules.Members[a]) }
 
-// todo is what a pass has to do besides looking whether to enforce.
+// todo has the work of a pass besides the check whether to enforce.
 type todo struct{ feed, routes, table, host bool }
 
 var everything = todo{feed: true, routes: true, table: true, host: true}
@@ -241,7 +241,7 @@ func (w *Worker) probe(ctx context.Context, now time.Time) {
 	}
 }
 
-// stayOut leaves the node without rules of ours: nobody would keep them up to date, so that pods that come would stay closed. A plugin that has
+// stayOut leaves the node without rules of ours: without updates they would keep new pods closed. A plugin that has
 // not heard of it may make some once more.
 func (w *Worker) stayOut(ctx context.Context) error {
 	if w.removed = w.removed && !w.todo.table; w.removed {
@@ -378,7 +378,7 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	return nil
 }
 
-// takeRefusals takes in what the kernel has refused though all else is done, and returns any other error. What it cannot log Probe has told.
+// takeRefusals takes in what the kernel has refused though all else is done, and returns any other error. Probe has reported rules that it cannot log.
 func (w *Worker) takeRefusals(err error) error {
 	refused, noReject := errors.Is(err, netpol.ErrRefused), errors.Is(err, netpol.ErrNoReject)
 	if err != nil && !refused && !noReject && !errors.Is(err, netpol.ErrNoLog) {

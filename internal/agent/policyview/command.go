@@ -45,7 +45,7 @@ GlobalNetworkSets, HostEndpoints and FelixConfigurations.
 
 `
 
-// answer is what a command writes.
+// answer is a command's output.
 type answer interface{ WriteText(w io.Writer) error }
 
 // command is one run.

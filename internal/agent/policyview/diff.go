@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Difference is what changed policies would change for the connections between existing pods.
+// Difference is the effect of changed policies on the connections between existing pods.
 type Difference struct {
 	// Policies are those of the file, with "new", "changed", "deleted" or "not there".
 	Policies []string `json:"policies"`
@@ -99,7 +99,7 @@ func documents(text string) (all []string) {
 	return all
 }
 
-// manifest is what tells objects apart.
+// manifest has the fields that identify an object.
 type manifest struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`

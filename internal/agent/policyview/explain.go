@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// Explained is what `node policy explain` says.
+// Explained is the answer of `node policy explain`.
 type Explained struct {
 	From     Party  `json:"from"`
 	To       Party  `json:"to"`
@@ -70,7 +70,7 @@ type Staged struct {
 // kernelAgrees is Judgement.Kernel if nothing differs.
 const kernelAgrees = "agrees"
 
-// tables is what the kernel has, as netpol.Comparison says it.
+// tables is the state of the kernel's table, as netpol.Comparison reports it.
 type tables interface {
 	standing
 	Members(netip.Addr) bool

@@ -17,7 +17,7 @@ type Listing struct {
 	// Kernel is "" if the kernel has the table of policies, else why no policy is in force.
 	Kernel   string `json:"kernel,omitempty"`
 	Policies int    `json:"policies"` // in the cluster
-	// Problems are what is invalid in policies.
+	// Problems are the invalid parts of policies.
 	Problems []string `json:"problems,omitempty"`
 	// SameLink are pods that are closed because they have the same link; they are not among Pods.
 	SameLink []string    `json:"sameLink,omitempty"`
@@ -26,7 +26,7 @@ type Listing struct {
 	HostEndpoints []ListedHost `json:"hostEndpoints,omitempty"`
 }
 
-// ListedHost is what a host endpoint does with some packets at an interface.
+// ListedHost is the decision of a host endpoint on some packets at an interface.
 type ListedHost struct {
 	HostEndpoint string `json:"hostEndpoint"`
 	Interface    string `json:"interface"` // * for all that have no other
@@ -68,7 +68,7 @@ type Side struct {
 	Kernel string `json:"kernel,omitempty"`
 }
 
-// standing is what the kernel has for a link, as netpol.Comparison says it.
+// standing is the state of the kernel's rules for a link, as netpol.Comparison reports it.
 type standing interface {
 	Link(link string, d policy.Direction) string
 	Host(link string, stage policy.Stage, d policy.Direction) string

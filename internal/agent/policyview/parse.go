@@ -45,7 +45,7 @@ func (e end) String() string {
 	return e.pod.String()
 }
 
-// connection is what is asked about.
+// connection is the connection to explain.
 type connection struct {
 	from, to end
 	protocol uint8

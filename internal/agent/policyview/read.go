@@ -22,12 +22,12 @@ const (
 	failTime = 3 * time.Second
 )
 
-// known is what the API server says.
+// known is the part of the API server's state that the command reads.
 type known struct {
 	policy.State
 	tiers  map[string]policy.Tier // Calico's
 	staged []policy.Staged        // if these are read
-	// problems are what is invalid in policies, by policy.
+	// problems are the invalid parts of policies, by policy.
 	problems []string
 	// sameLink are pods of this node that are closed because they have the same link.
 	sameLink []string

@@ -18,7 +18,7 @@ type Session struct {
 	To       string `json:"to"`
 	Protocol string `json:"protocol"`
 	Port     uint16 `json:"port"`
-	// Use is what the port is for, if that is SSH, BGP or the API server.
+	// Use is the service of the port, if that is SSH, BGP or the API server.
 	Use string `json:"use,omitempty"`
 	// By is the policy that will deny it, and in which direction of a pod, or at which interface of this node.
 	By string `json:"by"`
@@ -139,7 +139,7 @@ func nameOf(a netip.Addr, pods map[netip.Addr]*policy.Pod) string {
 	return a.String()
 }
 
-// use is what a well-known port is for.
+// use names the service of a well-known port.
 func (o *openFlows) use(f *netlinkx.Flow) string {
 	switch {
 	case f.Protocol != tcp:

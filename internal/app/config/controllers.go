@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Controllers is the configuration of kube-controllers. What the environment does not say is nil. The names of the variables are Calico's
+// Controllers is the configuration of kube-controllers. Variables that are not set are nil. The names of the variables are Calico's
 // where it has one; what is set here wins over the object KubeControllersConfiguration default.
 type Controllers struct {
 	// Ignored are controllers that are not provided.

@@ -2,7 +2,7 @@ package config
 
 import "github.com/tortie-net/tortie/internal/api"
 
-// Diagnose is what the command `node diagnose` takes from the agent's environment.
+// Diagnose has the variables of the agent's environment that `node diagnose` reads.
 type Diagnose struct {
 	HealthAddr    string // host:port
 	RouteProtocol int
@@ -18,7 +18,7 @@ func LoadDiagnose(env Env) (Diagnose, error) {
 	return Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol}, p.err()
 }
 
-// PolicyView is what the command `node policy` takes from the agent's environment.
+// PolicyView has the variables of the agent's environment that `node policy` reads.
 type PolicyView struct {
 	Nodename, Kubeconfig string
 	// Flows: there are flow records, and so the rights to read staged policies.

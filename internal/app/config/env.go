@@ -48,7 +48,7 @@ func describe(t reflect.Type) (vars []Var) {
 	return vars
 }
 
-// load fills settings, a pointer to a struct whose fields have the tags env, default and help, and the structs in it; if only is
+// load fills settings, a pointer to a struct whose fields have the tags env, default and help, and the structs in it; if `only` is
 // given, with these variables alone. A variable that is set but empty counts as not set: manifests write `value: ""` for "the default".
 func (p *problems) load(env Env, settings any, only ...string) {
 	p.fill(env, reflect.ValueOf(settings).Elem(), only)
@@ -72,7 +72,7 @@ func (p *problems) fill(env Env, v reflect.Value, only []string) {
 	}
 }
 
-// set reads a value. What it can be follows from the type of the field and the tag is: see text, integer and duration. No value is the
+// set parses a value. Its valid forms follow from the type of the field and the tag `is`: see text, integer and duration. An empty value is the
 // zero value.
 func (p *problems) set(field any, name, value, is string) {
 	if value == "" {
@@ -112,7 +112,7 @@ func (p *problems) set(field any, name, value, is string) {
 	}
 }
 
-// problems collects what is wrong, so that one run shows every mistake.
+// problems collects invalid settings, so that one run shows every mistake.
 type problems []error
 
 func (p *problems) add(name, value, remedy string) {
@@ -121,13 +121,13 @@ func (p *problems) add(name, value, remedy string) {
 
 func (p problems) err() error { return errors.Join(p...) }
 
-// forms are the forms of texts that the tag is can name.
+// forms are the parsers that the tag `is` can name.
 var forms = map[string]func(p *problems, name, value string) string{
 	"path": (*problems).absolute, "conf": (*problems).confName, "url": (*problems).httpURL, "address": (*problems).hostPort,
 	"listen": (*problems).listenAddr, "link": (*problems).interfacePrefix, "number": (*problems).atLeastZero,
 }
 
-// text reads a text: of one of forms, or one of several values with bars between them; any if is says nothing.
+// text parses a text: by one of forms, or as one of several values, which `is` separates by bars; without `is` any text is valid.
 func (p *problems) text(name, value, is string) string {
 	switch form := forms[is]; {
 	case form != nil:
@@ -138,7 +138,7 @@ func (p *problems) text(name, value, is string) string {
 	return value
 }
 
-// integer reads a number between two, both inclusive, such as 0-65535.
+// integer parses a number in a range such as 0-65535, both ends inclusive.
 func (p *problems) integer(name, value, between string) int {
 	first, last, _ := strings.Cut(between, "-")
 	low, _ := strconv.Atoi(first)
@@ -151,7 +151,7 @@ func (p *problems) integer(name, value, between string) int {
 	return n
 }
 
-// duration reads a time that is not negative; with 1m it is at least a minute.
+// duration parses a duration that is not negative; if `is` is 1m, at least a minute.
 func (p *problems) duration(name, value, is string) time.Duration {
 	least, remedy := time.Duration(0), "must be a time such as 90s or 15m, not negative"
 	if is == "1m" {
@@ -164,7 +164,7 @@ func (p *problems) duration(name, value, is string) time.Duration {
 	return d
 }
 
-// boolean takes what Calico takes.
+// boolean accepts Calico's spellings: yes, no, y, n beside Go's.
 func (p *problems) boolean(name, value string) bool {
 	switch strings.ToLower(value) {
 	case "yes", "y":

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Plugin is the environment of the CNI plugins. The names are those of Calico. What the network configuration says wins over it.
+// Plugin is the environment of the CNI plugins. The names are those of Calico. The network configuration wins over it.
 type Plugin struct {
 	DatastoreType    string `env:"DATASTORE_TYPE" default:"" help:"As datastore_type."`
 	Kubeconfig       string `env:"KUBECONFIG" default:"" help:"As kubernetes.kubeconfig."`

@@ -37,7 +37,7 @@ const (
 )
 
 // Follow sets how soon Go collects, and Go's memory limit by that of the control group, again when that changes, until ctx ends. It leaves alone
-// what GOGC or GOMEMLIMIT sets. What it sets and what it cannot read is logged.
+// what GOGC or GOMEMLIMIT sets. It logs the limits that it sets and the files that it cannot read.
 func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 	if _, set := env(explicitPercent); !set {
 		debug.SetGCPercent(percent)

@@ -31,7 +31,7 @@ type Addr struct {
 	Passing bool
 }
 
-// Request is what an address is chosen by.
+// Request is the input of the choice of an address.
 type Request struct {
 	Family  Family
 	Setting Setting
@@ -40,7 +40,7 @@ type Request struct {
 	Node string
 	// Internal are the Node's InternalIPs of both families, in Kubernetes' order.
 	Internal []netip.Addr
-	// Stored is what the Node's annotation says; invalid if it has none. It is believed only while a link has it.
+	// Stored is the address in the Node's annotation; invalid if it has none. It is believed only while a link has it.
 	Stored netip.Prefix
 	// Links are all of the host's, in the order of preference.
 	Links []Link
@@ -67,7 +67,7 @@ type Choice struct {
 	MTU  int
 	// Source describes where the address comes from.
 	Source string
-	// Note is what an operator should know although there is an address: that it was a choice among several, that its link is down.
+	// Note is a remark for the operator on a usable address: that it was chosen among several, that its link is down.
 	Note string
 	// Candidates are all addresses of the family that the host has.
 	Candidates []Candidate

@@ -32,7 +32,7 @@ func (f Family) setting() string {
 
 func (f Family) method() string { return f.setting() + "_AUTODETECTION_METHOD" }
 
-// Mode is what the environment variable IP or IP6 asks for.
+// Mode is the request of the environment variable IP or IP6.
 type Mode int
 
 const (
@@ -114,7 +114,7 @@ func (m Method) String() string {
 	return m.text
 }
 
-// Host is what can-reach asks for, empty for other methods.
+// Host is the argument of can-reach, empty for other methods.
 func (m Method) Host() string { return m.host }
 
 // ParseMethod reads the value of IP_AUTODETECTION_METHOD or IP6_AUTODETECTION_METHOD; nothing is kubernetes-internal-ip.

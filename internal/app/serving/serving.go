@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Program is what is served of a program.
+// Program has the endpoints of a program.
 type Program struct {
 	// Alive and Ready are nil while that is so.
 	Alive, Ready func(context.Context) error

@@ -188,7 +188,7 @@ func (d *decider) excluded(s, chosen found) {
 	}
 }
 
-// remarks are what there is to say about BGPPeers that are in force. What is said of many peers is said once.
+// remarks are notes on BGPPeers that are in force. A note on many peers is made once.
 type remarks struct {
 	all   []*remark
 	known map[[2]string]*remark

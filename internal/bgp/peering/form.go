@@ -29,7 +29,7 @@ type form struct {
 	past Past // what it was made of
 }
 
-// options are what both ends of a session have in common, if both are nodes.
+// options are the options that both ends of a session share, if both are nodes.
 type options struct {
 	local       uint32 // AS number instead of the node's; 0: that one. This end's alone.
 	password    string

@@ -64,7 +64,7 @@ func (n *Node) addrs() []netip.Addr {
 	return all
 }
 
-// Mesh is what BGPConfiguration says of the sessions that all nodes have with all others.
+// Mesh has the fields of BGPConfiguration for the sessions that all nodes have with all others.
 type Mesh struct {
 	On       bool
 	Password string
@@ -74,7 +74,7 @@ type Mesh struct {
 	Unknown bool
 }
 
-// Role is what a node is to automatic reflection.
+// Role is a node's role in automatic reflection.
 type Role string
 
 // Roles.
@@ -105,7 +105,7 @@ type Secret struct {
 	Pending bool
 }
 
-// Decision is what follows from an Input.
+// Decision is the result of an Input.
 type Decision struct {
 	// Peers are ordered by address.
 	Peers []bgp.Peer
@@ -119,7 +119,7 @@ type Decision struct {
 	Tags []policy.Tag
 	// ClusterID is this node's own as a route reflector; invalid if it is none.
 	ClusterID netip.Addr
-	// Problems are what is wrong with objects, each a *Problem.
+	// Problems are faults of objects, each a *Problem.
 	Problems []error
 }
 
@@ -149,7 +149,7 @@ type Static struct {
 	Peer, Via netip.Addr
 }
 
-// Problem is what is wrong with an object. What it does not keep from being used is in force.
+// Problem is a fault of an object. Parts that it does not affect are in force.
 type Problem struct {
 	Kind api.Type
 	Name string

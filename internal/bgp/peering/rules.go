@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// rules are what BGPFilters say of paths of both families.
+// rules are the rules of BGPFilters for paths of both families.
 type rules struct {
 	import4, import6, export4, export6 *policy.Rules
 }

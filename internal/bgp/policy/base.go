@@ -178,7 +178,7 @@ func (b *Base) tags(prefix netip.Prefix) []Community {
 	return all
 }
 
-// forbidden is what RFC 1997 says of well-known communities.
+// forbidden applies RFC 1997's rules on well-known communities.
 func forbidden(s Session, c wire.Communities) bool {
 	if c.Empty() {
 		return false

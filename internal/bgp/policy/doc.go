@@ -14,7 +14,7 @@
 //
 // Well-known communities:
 //   - NO_ADVERTISE: a learned path is not passed on. NO_EXPORT and NO_EXPORT_SUBCONFED: not to another AS. No rule undoes that, as in
-//     BIRD. What rules and tags add counts for others, not for this node.
+//     BIRD. Communities that rules and tags add count for others, not for this node.
 //   - GRACEFUL_SHUTDOWN (RFC 8326): a path from another AS gets the LOCAL_PREF 0, so that any other path is preferred, unless a rule
 //     sets its priority.
 //   - BLACKHOLE (RFC 7999) and NOPEER are passed on and otherwise ignored: to drop packets is configured on the node that

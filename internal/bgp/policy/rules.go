@@ -28,7 +28,7 @@ const (
 	NormalPriority = 1024
 	// maxPriority less the priority is the LOCAL_PREF.
 	maxPriority = 1<<31 - 1
-	// defaultLocalPref is what speakers send that know nothing of priorities.
+	// defaultLocalPref is the value of speakers that set no priority.
 	defaultLocalPref = 100
 )
 
@@ -46,12 +46,12 @@ type Route struct {
 	Own bool
 	// External: the peer is in another AS.
 	External bool
-	// Interface is what the path leads through; empty: nothing, or it is not known.
+	// Interface is the path's outgoing interface; empty: none, or unknown.
 	Interface string
 	Priority  uint32
 }
 
-// Verdict is what a list of rules says of a route.
+// Verdict is the decision of a list of rules on a route.
 type Verdict int
 
 // Verdicts.
@@ -61,12 +61,12 @@ const (
 	Reject
 )
 
-// Outcome is what becomes of a route.
+// Outcome is the decision on a route, with its changes.
 type Outcome struct {
 	Verdict Verdict
 	// Reason says in a few words why it is rejected. There are not many reasons.
 	Reason string
-	// Change is what wire is to do with it.
+	// Change is the edit that wire applies to it.
 	Change wire.Change
 }
 
@@ -130,7 +130,7 @@ func (r *Rules) Len() int {
 	return len(r.rules)
 }
 
-// Rule is one rule of a BGPFilter, checked. What a rule does not ask about is its zero value.
+// Rule is one rule of a BGPFilter, checked. Absent conditions have the zero value.
 type Rule struct {
 	prefix      netip.Prefix
 	least, most int // lengths of prefixes inside of it

@@ -12,7 +12,7 @@ type Settings struct {
 // below is how few nodes take part when there is a mesh again.
 func (s Settings) below() int { return s.Above * 3 / 4 }
 
-// View is what a node knows at one moment.
+// View is a node's knowledge at one moment.
 type View struct {
 	// Self is its name.
 	Self string
@@ -38,14 +38,14 @@ type Session struct {
 	Complete bool
 }
 
-// Verdict is what the API says of a Node.
+// Verdict is the state of a Node in the API.
 type Verdict struct {
 	// Dead: it is not ready, or gone.
 	Dead bool
 	At   time.Time
 }
 
-// Role is what a node is to others.
+// Role is a node's role towards others.
 type Role string
 
 // Roles.
@@ -55,16 +55,16 @@ const (
 	AsReflects Role = "reflector"
 )
 
-// Plan is what a node is to be and to do.
+// Plan is a node's role and its next actions.
 type Plan struct {
 	Role Role
 	// Since is when it took the role.
 	Since time.Time
-	// Annotate is what its Node is to say; empty: nothing.
+	// Annotate is the value for its Node's annotation; empty: none.
 	Annotate Word
 	// On: there are enough nodes for reflectors. Else all have sessions with all.
 	On bool
-	// Roll is what it was made of.
+	// Roll is the roll that it was made from.
 	Roll *Roll
 	// Reflectors are the other nodes that say that they reflect, in their order. This node has sessions with them.
 	Reflectors []string
@@ -72,9 +72,9 @@ type Plan struct {
 	Ask []string
 	// Again is when the same view leads to another plan; zero: it does not.
 	Again time.Time
-	// Why says in words why the role is what it is, or what keeps the node from having one.
+	// Why is the reason for the role, or for having none, in words.
 	Why string
-	// Problem is what an operator should change; nil if nothing.
+	// Problem is a fault that an operator should correct; nil if none.
 	Problem error
 
 	mesh bool
@@ -99,7 +99,7 @@ func (p *Plan) KeepMesh(node string) bool {
 	return other.Families&p.self.Families&p.lone != 0
 }
 
-// Shape is what of a plan decides on sessions, in a form that can be compared.
+// Shape is the part of a plan that decides on sessions, in a form that can be compared.
 type Shape struct {
 	role Role
 	mesh bool

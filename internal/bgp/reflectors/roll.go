@@ -32,7 +32,7 @@ const (
 	IPv6
 )
 
-// Node is what is known of one node.
+// Node is the known state of one node.
 type Node struct {
 	Name string
 	// Zone is where it is; all that do not say are in one zone.

@@ -38,7 +38,7 @@ const (
 // enough is how many reflectors must stand before a session of the mesh is given up for them, if there are to be that many.
 const enough = 2
 
-// State is what a node remembers from one decision to the next. The zero State is that of an agent that has just started.
+// State is carried from one decision of a node to the next. The zero State is that of an agent that has just started.
 type State struct {
 	begun bool
 	word  Word      // the role that this node announces, or is about to
@@ -158,7 +158,7 @@ func (d *decision) on() bool {
 	return n >= d.Above || sitting
 }
 
-// rest is what a node is while all have sessions with all.
+// rest sets the node's plan while all nodes have sessions with all.
 func (d *decision) rest() {
 	d.word, d.mesh = Client, true
 	d.wait("")

@@ -44,7 +44,7 @@ type Refusal struct {
 	Example  netip.Prefix
 }
 
-// tools are what it takes to rewrite a message. They are lent, since there can be thousands of sessions, and few at work.
+// tools are the buffers for rewriting a message. They are lent, since there can be thousands of sessions, and few at work.
 type tools struct {
 	wire.Editor
 	buf []byte
@@ -52,14 +52,14 @@ type tools struct {
 
 var lent = sync.Pool{New: func() any { return new(tools) }}
 
-// borrow returns tools for messages of the session, to be put back. What they have made is not to be used then.
+// borrow returns tools for messages of the session, to be put back. Messages that they have made are not to be used then.
 func (s *session) borrow(ownAS int) *tools {
 	t := lent.Get().(*tools)
 	t.Family, t.OwnAS, t.Via = s.family, ownAS, netip.Addr{}
 	return t
 }
 
-// check judges a message and notes what becomes of its prefixes. What passes is in the verdict.
+// check judges a message and notes the decision on each prefix. The verdict has the message to pass on.
 func (s *session) check(message []byte, t *tools) wire.Verdict {
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()

@@ -93,7 +93,7 @@ func (r *Relay) guard() {
 	least := r.minTTL()
 	for _, l := range r.listeners {
 		if err := l.setTTLFilter(least); err != nil {
-			r.log.Warn("the first packets of peers with TTL security are taken from afar", "error", fmt.Errorf("%s: %w", l.Addr(), err))
+			r.log.Warn("the first packets of peers with TTL security are accepted from any distance", "error", fmt.Errorf("%s: %w", l.Addr(), err))
 		}
 	}
 }

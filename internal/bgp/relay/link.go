@@ -157,7 +157,7 @@ func (l *Link) session() *session {
 	return l.current
 }
 
-// Status is what the relay knows of a session.
+// Status is the relay's state of a session.
 type Status struct {
 	Up             bool
 	OpenSent       bool // the session is in its handshake

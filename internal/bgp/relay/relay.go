@@ -32,7 +32,7 @@ type Behind interface {
 	Failed(reason string)
 }
 
-// Config is what all sessions have in common.
+// Config is the common configuration of all sessions.
 type Config struct {
 	ASN      uint32
 	RouterID netip.Addr

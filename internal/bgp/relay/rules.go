@@ -19,7 +19,7 @@ type Rules struct {
 	NextHop  NextHop
 }
 
-// NextHop is what becomes of the next hop of a learned path.
+// NextHop is the treatment of the next hop of a learned path.
 type NextHop uint8
 
 // Next hops, by the words of package bgp.
@@ -81,7 +81,7 @@ func (r *Rules) passesInside(source wire.Source) bool {
 	return true
 }
 
-// nextHop is what the peer is told; invalid: what the speaker behind says.
+// nextHop is the next hop announced to the peer; invalid: the inner speaker's.
 func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) netip.Addr {
 	if said == Placeholder4 || said == Placeholder6 {
 		said = self

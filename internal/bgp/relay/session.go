@@ -127,7 +127,7 @@ func (s *session) answers() bool {
 	return false
 }
 
-// hear reads the OPEN of a peer that has connected into first. Whatever else comes ends the connection here.
+// hear reads the OPEN of a peer that has connected into first. Any other message ends the connection here.
 func (s *session) hear() bool {
 	s.setReadDeadline(openWait)
 	open, how := s.next()
@@ -606,7 +606,7 @@ func (s *session) report(how ending) {
 	}
 }
 
-// parting is what remains to be done towards the peer.
+// parting is the remaining work towards the peer.
 func (s *session) parting(how ending) parting {
 	if how.by == byUs {
 		return parting{word: how.reason}

@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Traffic is what has passed on a peer's connections since it was configured, and when the next one is tried.
+// Traffic counts messages on a peer's connections since it was configured, and has the time of the next attempt.
 type Traffic struct {
 	Sessions       uint64 // that were established
 	Received, Sent uint64 // messages

@@ -47,7 +47,7 @@ const (
 	flagExtended   = 0x10
 )
 
-// flags are what an attribute's Optional and Transitive bits must be.
+// flags are the required Optional and Transitive bits of an attribute.
 var flags = map[attribute]byte{
 	attrOrigin: flagTransitive, attrASPath: flagTransitive, attrNextHop: flagTransitive, attrMED: flagOptional,
 	attrLocalPref: flagTransitive, attrAtomicAggregate: flagTransitive, attrAggregator: flagOptional | flagTransitive,

@@ -2,7 +2,7 @@
 // UPDATE, NOTIFICATION, KEEPALIVE and ROUTE-REFRESH by RFC 4271, 4760, 6793 and 2918, errors by RFC 4271 section 6 and
 // RFC 7606. It is pure: bytes go in, a verdict comes out. It knows no socket, no clock and no other speaker.
 //
-// A message is not passed on as it came. What is understood of it is written again, with the capabilities and path
+// A message is not passed on as it came. Its understood parts are written again, with the capabilities and path
 // attributes that are on a list here and no others: whatever a peer invents, the speaker behind reads only what this
 // package would write. Unknown attributes are not passed on to other peers, although they may ask for it.
 //

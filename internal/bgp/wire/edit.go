@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Attributes are what an UPDATE says of the prefixes that it announces. They are slices of the message and not to be kept.
+// Attributes are the path attributes of the prefixes that an UPDATE announces. They are slices of the message and not to be kept.
 type Attributes struct {
 	NextHop netip.Addr
 	// Via is the next hop that the path came with: NextHop, unless the Editor was told another one.
@@ -21,7 +21,7 @@ type Attributes struct {
 	Origin               uint8
 }
 
-// Change is what becomes of one announced prefix. The zero value leaves it as it is.
+// Change is the edit of one announced prefix. The zero value leaves it as it is.
 type Change struct {
 	// Withdraw announces it no longer; the rest does not count then.
 	Withdraw bool

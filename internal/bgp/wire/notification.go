@@ -29,7 +29,7 @@ const (
 	HardReset          uint8 = 9
 )
 
-// Notification is what ends a session: an error code, its subcode, and data that depends on them.
+// Notification is a NOTIFICATION message: an error code, its subcode, and data that depends on them.
 type Notification struct {
 	Code, Subcode uint8
 	Data          []byte

@@ -28,7 +28,7 @@ const (
 	flagForwarding   = 0x80 // of a family
 )
 
-// Offer is what is understood of a peer's OPEN.
+// Offer has the understood fields of a peer's OPEN.
 type Offer struct {
 	ASN      uint32
 	ID       netip.Addr
@@ -232,13 +232,13 @@ func (o *Offer) KeptAfter(n *Notification) bool {
 // Helps reports whether the peer has the capability at all: it keeps our paths when we restart.
 func (o *Offer) Helps() bool { return o.graceful }
 
-// Restart is what an OPEN says of the session before, RFC 4724.
+// Restart has an OPEN's bits on the session before, RFC 4724.
 type Restart struct {
 	Restarted bool // it was lost because the speaker restarted
 	Preserved bool // the speaker has gone on forwarding: what it announced then may stay until it is announced again
 }
 
-// LocalOpen is what our OPEN says.
+// LocalOpen has the fields of our OPEN.
 type LocalOpen struct {
 	ASN      uint32
 	ID       netip.Addr

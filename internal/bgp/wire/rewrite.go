@@ -86,7 +86,7 @@ func (w *writer) fits(u *update, a *Attributes, c *Change) bool {
 	return w.room() > w.family.bytes()
 }
 
-// room is what is left in a message for prefixes.
+// room is the space left in a message for prefixes.
 func (w *writer) room() int {
 	room := MaxLen - frameLen - len(w.attributes)
 	if w.family != IPv4 {

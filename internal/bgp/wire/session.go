@@ -42,7 +42,7 @@ func (f Family) bytes() int {
 	return 16
 }
 
-// Rules are what a peer's messages are held against.
+// Rules are the checks of a peer's messages.
 type Rules struct {
 	ASN         uint32     // that the peer must be in
 	LocalASN    uint32     // our own
@@ -55,7 +55,7 @@ type Rules struct {
 	ClusterID netip.Addr
 }
 
-// Verdict is what becomes of a message.
+// Verdict is the decision on a message.
 type Verdict struct {
 	// Pass is the message for the speaker behind, of an UPDATE one or several; nil: there is none. It is valid until the next
 	// message is checked.
@@ -118,7 +118,7 @@ func NewSession(rules Rules) *Session {
 	return &Session{rules: rules, announced: make(map[netip.Prefix]Said)}
 }
 
-// Offer is what the peer's OPEN says, zero before it.
+// Offer is the peer's OPEN, zero before it.
 func (s *Session) Offer() *Offer { return &s.offer }
 
 // Established reports whether the peer has accepted our OPEN.

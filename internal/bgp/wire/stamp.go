@@ -24,7 +24,7 @@ type Stamp struct {
 	// HasMED and MED are as the peer has sent them. The speaker behind sees a rank in their place.
 	HasMED bool
 	MED    uint32
-	// NextHop is what the peer has sent: towards another AS the speaker behind puts our own address in its place.
+	// NextHop is the peer's: towards another AS the inner speaker puts our own address in its place.
 	NextHop netip.Addr
 	// Epoch tells a path from what it was before, so that the speaker behind announces it once more, to whom it announces it.
 	Epoch uint8

@@ -10,7 +10,7 @@ import (
 	"unique"
 )
 
-// parsedUpdate is what is understood of an UPDATE: the prefixes of the session's family, and attributes as they will be passed on.
+// parsedUpdate has the understood parts of an UPDATE: the prefixes of the session's family, and attributes as they will be passed on.
 type parsedUpdate struct {
 	family     Family
 	withdrawn  []netip.Prefix
@@ -85,7 +85,7 @@ func (n *parsedUpdate) stamp(source Source) {
 	}
 }
 
-// said is what n says of what it announces.
+// said returns the attributes of the prefixes that n announces.
 func (n *parsedUpdate) said() Said {
 	return Said{unique.Make(string(append(slices.Clip(n.nextHop), n.attributes...)))}
 }

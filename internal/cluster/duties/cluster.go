@@ -30,7 +30,7 @@ const (
 	typeKDD     = "kdd"     // the datastore is Kubernetes' own
 )
 
-// Cluster is what an agent wants to find in the datastore.
+// Cluster has the objects that an agent creates in the datastore if they are missing.
 type Cluster struct {
 	// Type are items of ClusterInformation's clusterType.
 	Type []string
@@ -74,7 +74,7 @@ func SetUp(ctx context.Context, store datastore.Store, want Cluster, found state
 	return incomplete
 }
 
-// defaultFelix is what Calico's own agent writes first.
+// defaultFelix is the object that Calico's own agent writes first.
 func defaultFelix() *api.FelixConfiguration {
 	return &api.FelixConfiguration{
 		Meta: api.Meta{Name: api.DefaultName},

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// TunnelKind is what differs between the tunnels whose addresses come from IPAM.
+// TunnelKind has the differences between the tunnels whose addresses come from IPAM.
 type TunnelKind struct {
 	// device is for people.
 	device string
@@ -33,7 +33,7 @@ var (
 
 const (
 	// doubtTime is for how long after its Node was replaced the address is looked at again: who collects garbage may have begun
-	// to when there was no Node, and remove the handle at any moment. What is left then is an address without a handle, which is adopted.
+	// to when there was no Node, and remove the handle at any moment. It leaves an address without a handle, which is adopted.
 	doubtTime = 5 * time.Minute
 	// doubtPause is how long a look is good for meanwhile.
 	doubtPause = 20 * time.Second
@@ -86,7 +86,7 @@ type Tunnel struct {
 	fresh bool
 }
 
-// TunnelInput is what the tunnel's address depends on. A change of any of it may mean that the address is another's now.
+// TunnelInput is the input of the choice of the tunnel's address. A change of any of it may mean that the address is another's now.
 type TunnelInput struct {
 	Ranges Ranges
 	// UID is the Node's: what belonged to one that was deleted may have been collected, or be about to.
@@ -97,7 +97,7 @@ type TunnelInput struct {
 	Noted string
 	// Blocks are this node's: a block that is gone takes its addresses with it.
 	Blocks []netip.Prefix
-	// Unsure: there are pools that cannot be read. What is held stays, as it may be one of theirs.
+	// Unsure: there are pools that cannot be read. A held address stays, as it may be one of theirs.
 	Unsure bool
 }
 

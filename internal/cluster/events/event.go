@@ -36,7 +36,7 @@ type Source struct {
 	Host      string `json:"host"`
 }
 
-// change is what a later write changes in an Event.
+// change has the fields of an Event that a later write changes.
 type change struct {
 	Count         int       `json:"count,omitempty"`
 	LastTimestamp time.Time `json:"lastTimestamp"`

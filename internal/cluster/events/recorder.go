@@ -31,7 +31,7 @@ const (
 	spare = time.Minute
 )
 
-// Store is what a Recorder needs of the API server; datastore/kubernetes has it.
+// Store has the requests that a Recorder makes to the API server; datastore/kubernetes implements it.
 type Store interface {
 	// Create makes an Event; datastore.ErrExists if there is one with its name.
 	Create(ctx context.Context, obj api.Resource) error
@@ -57,13 +57,13 @@ type Recorder struct {
 	wake chan struct{}
 }
 
-// key is what events are the same by; a new text replaces the old one.
+// key identifies an Event; a new text replaces the old one.
 type key struct {
 	about  api.ObjectReference
 	reason string
 }
 
-// entry is what is known of one key.
+// entry is the state of one key.
 type entry struct {
 	message     string
 	normal      bool // no warning

@@ -17,7 +17,7 @@ type Input struct {
 	Endpoints []Endpoints
 }
 
-// Endpoints are what an EndpointSlice says, as far as it matters to one node.
+// Endpoints is the part of an EndpointSlice that matters to one node.
 type Endpoints struct {
 	Namespace, Service string
 	// IPv6 is the family of the slice's addresses, which are else IPv4.
@@ -100,7 +100,7 @@ func collect(all []Endpoints) map[name]readiness {
 	return ready
 }
 
-// need is what it takes to announce a service's addresses by themselves.
+// need is the condition for announcing a service's addresses one by one.
 type need int
 
 const (

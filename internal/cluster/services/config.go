@@ -62,7 +62,7 @@ func (c Config) Equal(o Config) bool {
 		slices.Equal(c.LoadBalancerIPs, o.LoadBalancerIPs)
 }
 
-// Ranges are all ranges of services, in ascending order. What is learned inside of them must never be programmed into this node's
+// Ranges are all ranges of services, in ascending order. Prefixes learned inside of them must never be programmed into this node's
 // kernel: every node serves these addresses itself, and a node that announces them is no better next hop.
 func (c Config) Ranges() []netip.Prefix {
 	all := slices.Concat(c.ClusterIPs, c.ExternalIPs, c.LoadBalancerIPs)

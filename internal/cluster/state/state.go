@@ -21,7 +21,7 @@ type Cluster struct {
 	Ports map[string]uint16
 	// Felix is this node's FelixConfiguration over the cluster's default.
 	Felix api.FelixConfigurationSpec
-	// MeshPassword is what BGP's nodeMeshPassword refers to.
+	// MeshPassword is the password that BGP's nodeMeshPassword refers to.
 	MeshPassword Password
 	// Peers are the BGPPeers, Passwords what they refer to, Filters the BGPFilters.
 	Peers     []api.BGPPeer
@@ -55,7 +55,7 @@ type Password struct {
 
 // Services are the cluster's Services and where their endpoints are, in no particular order.
 type Services struct {
-	// Known: both have been listed completely since they were asked for. What was listed stays while the API server is away.
+	// Known: both have been listed completely since they were asked for. The listed objects stay while the API server is away.
 	Known     bool
 	Services  []api.Service
 	Endpoints []services.Endpoints
@@ -65,7 +65,7 @@ type Services struct {
 	Problems []Problem
 }
 
-// Assignment is what the assignment of an address on this node depends on, in no particular order, but for the blocks.
+// Assignment has the objects that an assignment on this node depends on, in no particular order, except the blocks.
 type Assignment struct {
 	// Node is this node, nil if it does not exist. It has its metadata only.
 	Node         *api.Node

@@ -84,7 +84,7 @@ func (f *lookFlags) parse(args []string) error {
 	return err
 }
 
-// looks is what was found, and by which two views: the same one twice if one was enough.
+// looks has the findings, and the two views that they rest on: the same one twice if one was enough.
 type looks struct {
 	first, last *inventory.View
 	Findings    []audit.Finding `json:"findings"`

@@ -18,18 +18,18 @@ var releaseCommand = command{
 	name: "release", help: "free addresses: by address, handle, node or report",
 	args: "[-yes] [-force] (ADDRESS... | -handle ID | -node NODE | -report FILE...)",
 	text: `
-Frees addresses that nobody uses: those that are named, those of a handle, those that were assigned on a node, or those that all
-of the given reports of ipam audit show to be of nobody. Addresses of one handle are freed together, or not at all.
+Frees unused addresses: those that are named, those of a handle, those that were assigned on a node, or those that all
+of the given reports of ipam audit show as unused. Addresses of one handle are freed together, or not at all.
 
 It says what it would free, and frees it with -yes. An address that a pod or a node still uses is refused; right before the
 write the pod is asked for once more, and an address that was assigned anew since is left alone. With -force the address is
-freed although somebody seems to use it: that pod keeps running, and another one can be given its address. Delete the pod
+freed although a pod seems to use it: that pod keeps running, and another one can be given its address. Delete the pod
 instead, if you can.`,
 }
 
 func init() { releaseCommand.run = (*tool).release }
 
-// selection is what the arguments select.
+// selection has the addresses that the arguments select.
 type selection struct {
 	addresses    []netip.Addr
 	handle, node string
@@ -41,7 +41,7 @@ func (t *tool) release(ctx context.Context, args []string) (int, error) {
 	var w selection
 	flags.StringVar(&w.handle, "handle", "", "free what this handle, an `ID` as show prints it, holds")
 	flags.StringVar(&w.node, "node", "", "free what was assigned on this `node`")
-	flags.Func("report", "free what is of nobody by this `file` of ipam audit; may be repeated", func(path string) error {
+	flags.Func("report", "free the addresses that this `file` of ipam audit shows as unused; may be repeated", func(path string) error {
 		w.reports = append(w.reports, path)
 		return nil
 	})

@@ -181,7 +181,7 @@ func (e *authError) Error() string { return fmt.Sprintf("log in as %q: %v", e.us
 func (e *authError) Unwrap() error { return e.err }
 
 // staleToken reports whether etcd wants another token: a simple one ends after five minutes, at a restart of the member, and
-// when users or roles change. What was asked for was not done.
+// when users or roles change. The request was not carried out.
 func staleToken(err error) bool {
 	var s *statusError
 	return errors.As(err, &s) &&

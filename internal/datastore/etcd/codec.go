@@ -26,7 +26,7 @@ type blockFields struct {
 // blockValue is the value of a block.
 type blockValue struct {
 	blockFields
-	// HostAffinity is what Calico 2 wrote instead of Affinity: a host's name.
+	// HostAffinity is Calico 2's form of Affinity: a host's name.
 	HostAffinity *string `json:"hostAffinity,omitempty"`
 }
 
@@ -51,7 +51,7 @@ type handleValue struct {
 	Deleted bool           `json:"deleted"`
 }
 
-// configValue is the value of the IPAM configuration. What is absent is false or 0, also autoAllocateBlocks.
+// configValue is the value of the IPAM configuration. Absent fields are false or 0, also autoAllocateBlocks.
 type configValue struct {
 	StrictAffinity               bool   `json:"strict_affinity,omitempty"`
 	AutoAllocateBlocks           bool   `json:"auto_allocate_blocks,omitempty"`
@@ -60,7 +60,7 @@ type configValue struct {
 	IPCooldownSeconds            int    `json:"ipCooldownSeconds,omitempty"`
 }
 
-// nodeValue is what is looked at of Calico's own Node.
+// nodeValue has the fields of Calico's own Node that are read.
 type nodeValue struct {
 	api.Meta `json:"metadata"`
 	Status   struct {

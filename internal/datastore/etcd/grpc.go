@@ -45,7 +45,7 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("%s (gRPC status %d)", e.message, e.code) }
 
-// prefixSize is what comes before each message: whether it is compressed, and its length.
+// prefixSize is the size of a message's prefix: a flag for compression, and the length.
 const prefixSize = 5
 
 // member is the way to one member of the cluster.

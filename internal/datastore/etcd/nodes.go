@@ -56,7 +56,7 @@ func (s *Store) CalicoNodes(ctx context.Context) ([]CalicoNode, error) {
 	return nodes, nil
 }
 
-// Relabel writes a node's labels and annotations, if it still is what was read. All else of it stays.
+// Relabel writes a node's labels and annotations, if the node is unchanged since it was read. All else of it stays.
 func (s *Store) Relabel(ctx context.Context, n CalicoNode, labels, annotations map[string]string) error {
 	var obj, meta map[string]json.RawMessage
 	if err := json.Unmarshal(n.value, &obj); err != nil {
@@ -83,7 +83,7 @@ func (s *Store) Relabel(ctx context.Context, n CalicoNode, labels, annotations m
 	return s.writeNode(ctx, "update", n, txnRequest{put: true, value: value})
 }
 
-// DeleteNode deletes a node if it still is what was read.
+// DeleteNode deletes a node if it is unchanged since it was read.
 func (s *Store) DeleteNode(ctx context.Context, n CalicoNode) error {
 	return s.writeNode(ctx, "delete", n, txnRequest{})
 }

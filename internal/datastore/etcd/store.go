@@ -79,7 +79,7 @@ func (s *Store) find(ctx context.Context, what string, req rangeRequest) (rangeR
 	return found, nil
 }
 
-// collector is what List needs of any api.List.
+// collector is the part of any api.List that List uses.
 type collector interface {
 	NewItem() api.Resource
 	Add(item api.Resource)
@@ -142,7 +142,7 @@ func collect(into collector, kv keyValue, nameOnly bool) error {
 	return nil
 }
 
-// Create implements datastore.Store. What users write gets a UID and a time of creation, as Calico's client gives them.
+// Create implements datastore.Store. Objects that users write get a UID and a time of creation, as Calico's client gives them.
 func (s *Store) Create(ctx context.Context, obj api.Resource) error {
 	created := newLike(obj)
 	assign(created, obj)

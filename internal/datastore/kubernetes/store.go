@@ -90,7 +90,7 @@ func selectHost(q url.Values, of api.Type, host string) {
 	}
 }
 
-// pager is what List needs of any api.List.
+// pager is the part of any api.List that List uses.
 type pager interface {
 	Append(page json.RawMessage) error
 }

@@ -14,7 +14,7 @@ const (
 	Owner = "tortie"
 )
 
-// Action is what is to be done with one definition.
+// Action is the operation on one definition.
 type Action string
 
 // The actions.

@@ -13,7 +13,7 @@ import (
 // Port is where the echo listens, by UDP and TCP.
 const Port = 7007
 
-// largest is what a UDP datagram holds at most.
+// largest is the largest payload of a UDP datagram.
 const largest = 65507
 
 // Serve answers every datagram and every connection on the port with what comes by it, until ctx ends.

@@ -31,7 +31,7 @@ const (
 	transferTime = 20 * time.Second
 )
 
-// Result is what was measured towards one address.
+// Result is the measurement towards one address.
 type Result struct {
 	To netip.Addr `json:"to"`
 	// Sent and Answered are small packets; the times are of their way there and back.
@@ -43,7 +43,7 @@ type Result struct {
 	// Bytes came back whole within Took.
 	Bytes int           `json:"bytes"`
 	Took  time.Duration `json:"took"`
-	// Problem is what is wrong, in words; empty if nothing is.
+	// Problem is the fault, in words; empty if there is none.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -179,7 +179,7 @@ func (r *Result) large(ctx context.Context, address string) error {
 		return fmt.Errorf("small packets pass, and of %d bytes in large ones %d came back (is the MTU too large for the path?): %w", volume, n, err)
 	}
 	if !bytes.Equal(text, back) {
-		return errors.New("what came back is not what was sent")
+		return errors.New("the answer differs from the data sent")
 	}
 	r.Took = time.Since(start)
 	return nil

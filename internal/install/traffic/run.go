@@ -24,7 +24,7 @@ import (
 type Settings struct {
 	// Namespace gets the pods.
 	Namespace string
-	// Pod is what each is made of. Its container is told by further arguments what to do: -listen, or -to ADDRESSES.
+	// Pod is the template of each. Its container is told by further arguments what to do: -listen, or -to ADDRESSES.
 	Pod *corev1.Pod
 	// Owner is the pod that they go with if the test is killed; nil: none.
 	Owner *metav1.OwnerReference
@@ -163,7 +163,7 @@ func ended(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 
 func parse(message string) (results []Result, err error) {
 	if err := json.Unmarshal([]byte(message), &results); err != nil {
-		return nil, fmt.Errorf("the pod said no result but %q", message)
+		return nil, fmt.Errorf("the pod printed no result but %q", message)
 	}
 	return results, nil
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Node is what matters of a node.
+// Node is the part of a node's state that matters.
 type Node struct {
 	Name string
 	// Ready: its kubelet answers. On others nothing can be run.
@@ -40,7 +40,7 @@ type Order struct {
 	HandOver bool
 }
 
-// Round is what follows from a view.
+// Round is the decision from a view.
 type Round struct {
 	Create []Order
 	// Done are the nodes that are clean.

@@ -24,7 +24,7 @@ type Settings struct {
 	Namespace string
 	// DaemonSet is the agents', Agents the selector of its pods.
 	DaemonSet, Agents string
-	// Pod is what runs on each node. It is given the node, a name and labels.
+	// Pod is the template of the pod on each node. It is given the node, a name and labels.
 	Pod *corev1.Pod
 	// Timeout is for all nodes together.
 	Timeout time.Duration

@@ -15,7 +15,7 @@ func handleFinding(h *inventory.Handle, k Kind, fix Fix, format string, args ...
 	return Finding{Kind: k, Object: "IPAMHandle/" + h.Name, Handle: h.ID, Detail: fmt.Sprintf(format, args...), Fix: fix, Revision: h.ResourceVersion}
 }
 
-// checkHandles compares what handles say with what blocks say. What a handle holds in a damaged block is unknown.
+// checkHandles compares handles with blocks. The addresses of a handle in a damaged block are unknown.
 func (c *cluster) checkHandles() {
 	holds := c.heldByHandle()
 	exists := map[string]bool{}

@@ -38,7 +38,7 @@ type sighting struct {
 	times int // in how many views
 }
 
-// Decision is what to free now, and how much waits.
+// Decision has the objects to free now, and the number that waits.
 type Decision struct {
 	// Due are the candidates whose grace period is over, in the order in which they are freed.
 	Due []audit.Candidate
@@ -114,7 +114,7 @@ func (p *pass) see(what thing, form uint64, grace time.Duration) (due bool) {
 	return false
 }
 
-// due records a candidate, and reports whether its grace period is over. What belongs to a node that is gone has that node's.
+// due records a candidate, and reports whether its grace period is over. Objects of a node that is gone have that node's.
 func (p *pass) due(c *audit.Candidate) bool {
 	what, form, node := identity(c)
 	if long, gone := p.gone[node]; gone {

@@ -35,7 +35,7 @@ type Sweeper struct {
 	Log           *slog.Logger
 }
 
-// Report is what a sweep has done.
+// Report is the result of a sweep.
 type Report struct {
 	// Freed are addresses by the node that they were assigned on.
 	Freed map[string]int
@@ -64,7 +64,7 @@ type sweep struct {
 	report Report
 }
 
-// Sweep carries out a decision. What fails or has changed is left to the next pass; an unavailable datastore or API server ends the
+// Sweep carries out a decision. Failed and changed objects are left to the next pass; an unavailable datastore or API server ends the
 // sweep.
 func (s *Sweeper) Sweep(ctx context.Context, view *inventory.View, d *Decision) (Report, error) {
 	w := &sweep{Sweeper: s, view: view, report: Report{Freed: map[string]int{}}, handles: map[string]*inventory.Handle{}}

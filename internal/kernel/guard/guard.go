@@ -212,7 +212,7 @@ func (c Config) podsGo(chain string) nft.Rule {
 	return nft.NewRule("", c.fromPod(), nft.Do(nft.Jump(chain)))
 }
 
-// family is what differs between IPv4 and IPv6.
+// family has the differences between IPv4 and IPv6.
 type family struct {
 	nft.Family
 	is4                  bool

@@ -47,7 +47,7 @@ func Is(l netlinkx.Link) bool {
 	return l.Name == Device && l.Kind == kind && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid()
 }
 
-// Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. What is right is not
+// Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. Correct properties are not
 // written, and the right address stays throughout. The error wraps ErrNoIPIP if the kernel has no IPIP.
 func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {
 	if err := t.validate(); err != nil {

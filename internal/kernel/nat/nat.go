@@ -41,7 +41,7 @@ type Syncer struct{ table *nft.Table }
 // New returns the syncer of a table. It touches nothing yet.
 func New(table *nft.Table) *Syncer { return &Syncer{table} }
 
-// Sync makes the chain and its sets as desired, in one transaction: no packet sees half of it. What is right is not written;
+// Sync makes the chain and its sets as desired, in one transaction: no packet sees half of it. Correct rules are not written;
 // pools that come or go change elements alone. Without a pool that has natOutgoing everything of ours is removed.
 //
 // Connections keep the translation that they began with.
@@ -56,7 +56,7 @@ func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	return nil
 }
 
-// family is what differs between IPv4 and IPv6.
+// family has the differences between IPv4 and IPv6.
 type family struct {
 	nft.Family
 	is4      bool

@@ -46,7 +46,7 @@ func refuseObjects(verb string, routes []Route) []error {
 	return errs
 }
 
-// entry is what the kernel keeps many of.
+// entry is a kernel object that exists in large numbers, such as a route or neighbour.
 type entry interface {
 	fmt.Stringer
 	// appendRequest encodes a request to make, replace or delete the entry.

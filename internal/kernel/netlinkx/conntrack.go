@@ -234,7 +234,7 @@ func parseFlow(body []byte) (f flow) {
 	return f
 }
 
-// public is what others are told of an entry with these attributes.
+// public returns the exported form of an entry with these attributes.
 func (f flow) public(attrs []byte) Flow {
 	proto := nlmsg.Find(nlmsg.Find(attrs, ctaTupleReply), ctaTupleProto)
 	out := Flow{Client: f.sources[0], Server: f.sources[1], Expected: nlmsg.Number(nlmsg.Find(attrs, ctaStatus))&statusExpected != 0}
@@ -270,7 +270,7 @@ func typeAndCode(proto []byte, kind uint16) uint16 {
 // withPorts are the protocols of which what conntrack keeps in the place of ports are ports.
 var withPorts = []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_UDPLITE, unix.IPPROTO_SCTP, unix.IPPROTO_DCCP}
 
-// identity is what names an entry in a request to delete it: its tuple, and its ID and zone if it has them.
+// identity returns the attributes that name an entry in a request to delete it: its tuple, and its ID and zone if it has them.
 func identity(attrs []byte) (name nlmsg.Attributes) {
 	tuple := nlmsg.Find(attrs, ctaTupleOrig)
 	if tuple == nil {

@@ -23,7 +23,7 @@ const (
 	chainNameSize = 30
 )
 
-// legacyFamily is what differs between the families.
+// legacyFamily has the differences between the families.
 type legacyFamily struct {
 	names  string // the tables that are in use
 	domain int

@@ -196,7 +196,7 @@ func othersFilter(own uint32, protocols []Protocol) []unix.SockFilter {
 	})
 }
 
-// onWire16 is what a filter, which takes all for network order, sees of a number in the host's order.
+// onWire16 converts a number in host order to the value that a filter, which loads in network order, compares.
 func onWire16(v uint16) uint32 {
 	return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 }

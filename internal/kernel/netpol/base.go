@@ -46,7 +46,7 @@ var neighbours = nft.Set{Name: neighboursSet, Key: []nft.Type{nft.ICMPv6Type}, E
 	{First: "\x82"}, {First: "\x83"}, {First: "\x84"}, {First: "\x85"}, {First: "\x87"}, {First: "\x88"},
 }}
 
-// endedTime is longer than who sends to somebody silent by UDP waits for an answer, 30 s by QUIC.
+// endedTime is longer than a UDP sender waits for an answer of a silent peer: QUIC waits 30 s.
 const endedTime = time.Minute
 
 // ended have, by family, the answers to connections of UDP that End was told of: source, destination and their ports. As packets of UDP do not tell

@@ -81,7 +81,7 @@ func (e *Engine) heard(rs *policy.Ruleset, content *nft.Content) *image {
 	return want
 }
 
-// ofHosts says what Host says. What comes before the programs is not compared: the agent alone knows it.
+// ofHosts is Host for host endpoints. Rules before the programs are not compared: the agent alone knows them.
 func (c *Comparison) ofHosts(rs *policy.Ruleset, t *translator) map[string][policy.Stages][2]string {
 	found := map[string][policy.Stages][2]string{}
 	for link, host := range rs.Hosts {

@@ -157,7 +157,7 @@ func (d *Drop) readPacket(b []byte) (ok bool) {
 	return true
 }
 
-// Denied is what Why says of a packet that is not Logged. It is false of a text of somebody else.
+// Denied parses Why of a packet that is not Logged. It is false for another program's text.
 func (d *Drop) Denied() (by Denied, ok bool) {
 	if d.Logged {
 		return by, false
@@ -165,7 +165,7 @@ func (d *Drop) Denied() (by Denied, ok bool) {
 	return parseDenied(d.Why)
 }
 
-// Policy is whose Log rule a packet has matched; of a name that was too long, as much as is there.
+// Policy is the policy whose Log rule a packet has matched; a name that was too long is cut.
 func (d *Drop) Policy() policy.ID {
 	text, _, _ := strings.Cut(d.Why, " rule ")
 	by, _ := parseDenied(text)

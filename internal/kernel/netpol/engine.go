@@ -65,7 +65,7 @@ func (e *Engine) shutAll() {
 	_ = t.Commit(context.Background(), c)
 }
 
-// Close closes the engine's sockets. What it has programmed stays in force.
+// Close closes the engine's sockets. Its programmed rules stay in force.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -73,9 +73,9 @@ func (e *Engine) Close() {
 	e.have = nil
 }
 
-// Stats is what a Sync did.
+// Stats counts the work of a Sync.
 type Stats struct {
-	// Read: the table was read, as it was not known or somebody else had changed it.
+	// Read: the table was read, as it was not known or another program had changed it.
 	Read bool
 	// Transactions and Elements are how many were written; Elements are those of sets, added or deleted.
 	Transactions, Elements int
@@ -93,7 +93,7 @@ var ErrNoLog = errors.New("packets that policies deny are not logged")
 const tries = 64
 
 // Sync makes the table as the Ruleset says, and leaves alone what is right: with nothing to change it neither reads nor writes, unless
-// somebody else has changed the table. touched nil: everything is compared; else the caller says that since the last Sync only the
+// another program has changed the table. touched nil: everything is compared; else the caller says that since the last Sync only the
 // Members of these addresses have changed. Only what differs is written; packets meet the old or the new content. After an error the
 // table is as before, or, for a large load, lets through less; the next Sync goes on. ErrRefused says that all but some programs is done.
 //
@@ -353,7 +353,7 @@ func stateOf(w *image) *state {
 	return s
 }
 
-// image is what the Ruleset makes of the table, with the programs that it uses.
+// image is the table that the Ruleset asks for, with the programs that it uses.
 func (e *Engine) image(rs *policy.Ruleset, refused map[programKey]error) (*image, map[programKey]bool) {
 	w := &image{chains: map[string]nft.Chain{}, sets: map[string]nft.Set{}, links: [2]map[string]nft.Element{{}, {}},
 		closed: rs.Closed, members: rs.Members, family: e.t.members, ids: map[policy.SetID]bool{}}
@@ -552,7 +552,7 @@ func (e *Engine) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Events returns a channel that becomes readable after somebody else has changed the table: then call Sync. It is closed when ctx ends,
+// Events returns a channel that becomes readable after another program has changed the table: then call Sync. It is closed when ctx ends,
 // or when the socket breaks: then ask again.
 func (e *Engine) Events(ctx context.Context) (<-chan struct{}, error) {
 	e.mu.Lock()

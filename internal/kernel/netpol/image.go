@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// image is what the table has to have.
+// image is the desired content of the table.
 type image struct {
 	chains  map[string]nft.Chain
 	sets    map[string]nft.Set // with the elements of those that do not change
@@ -20,7 +20,7 @@ type image struct {
 	ids     map[policy.SetID]bool // that rules look for
 }
 
-// state is what the table has.
+// state is the present content of the table.
 type state struct {
 	table  bool // awake
 	remake bool // something is in the wrong place: the table has to be made anew

@@ -25,7 +25,7 @@ type programKey struct {
 	silent bool
 }
 
-// program is what the kernel has of a program.
+// program is the kernel's form of a program.
 type program struct {
 	verdict nft.Verdict // of the elements of links
 	uses                // of all its chains

@@ -11,7 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// eventBuffer takes the notes of a transaction of some thousand changes. What does not fit is a reason to look as well.
+// eventBuffer takes the notes of a transaction of some thousand changes. An overflow wakes the reader as well.
 const eventBuffer = 1 << 20
 
 // eventSize is more than the kernel puts into one datagram of events.

@@ -30,7 +30,7 @@ type Foreign struct {
 	Mark string
 }
 
-// Remains are what a Foreign has been found to tell.
+// Remains are the traces of a Foreign.
 type Remains struct {
 	Tables []Place // of its own
 	Chains []Place // of its own in tables of others

@@ -435,7 +435,7 @@ func expressionAt(body []byte, at int) string {
 	return nlmsg.Text(nlmsg.Find(e, unix.NFTA_EXPR_NAME))
 }
 
-// Content is what the kernel has of a table.
+// Content is the kernel's content of a table.
 type Content struct{ content }
 
 // Read reads the whole table. Chains without rules are found only if they are among names.

@@ -41,7 +41,7 @@ type Hook struct {
 	Priority int32 // lesser ones come first
 }
 
-// ChainType is what a chain is for.
+// ChainType is the type of a chain: filter, nat or route.
 type ChainType string
 
 // The types of chains.
@@ -117,7 +117,7 @@ type Element struct {
 	Comment string
 }
 
-// Verdict is what happens to a packet, in nft's words.
+// Verdict is the decision on a packet, in nft's terms.
 type Verdict string
 
 // The verdicts without a chain.

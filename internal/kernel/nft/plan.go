@@ -96,7 +96,7 @@ func (s Set) kind() setKind {
 	return k
 }
 
-// not is what is there and not wanted.
+// not returns the objects that exist and are not wanted.
 func (have *content) not(p Part) *content {
 	rest := &content{chains: map[string]*chainContent{}, sets: map[string]*setContent{}}
 	for name, c := range have.chains {
@@ -124,7 +124,7 @@ func sameRules(a, b Part) bool {
 	})
 }
 
-// contentOf is what the kernel has of a part that was written, but for the handles of rules and the uses of the table.
+// contentOf returns the kernel's content after a part was written, except the handles of rules and the uses of the table.
 func contentOf(p Part) *content {
 	have := &content{exists: true, chains: map[string]*chainContent{}, sets: map[string]*setContent{}}
 	for _, c := range p.Chains {

@@ -13,7 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 )
 
-// content is what the kernel has of one owner.
+// content is the kernel's content of one owner.
 type content struct {
 	exists  bool   // the table
 	dormant bool   // its chains are disabled
@@ -34,7 +34,7 @@ type ruleContent struct {
 	handle uint64
 }
 
-// setContent is a set and its elements. Kind is what cannot be changed of one that exists.
+// setContent is a set and its elements. Kind has the properties that cannot be changed in an existing set.
 type setContent struct {
 	kind     setKind
 	elements []Element

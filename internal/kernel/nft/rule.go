@@ -104,7 +104,7 @@ var (
 	tcpFlags     = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
 )
 
-// DialledPort is the port that a connection was opened to, before it was translated. What is not tracked has none.
+// DialledPort is the port that a connection was opened to, before it was translated. Untracked packets have none.
 var DialledPort = original(unix.NFT_CT_PROTO_DST, 2)
 
 // original is a field of the packet that opened a connection.
@@ -133,7 +133,7 @@ var (
 	SrcNet64 = payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 8)  // of IPv6, the first eight
 )
 
-// Family is what differs between IPv4 and IPv6.
+// Family has the differences between IPv4 and IPv6.
 type Family struct {
 	// Addr is the type of its addresses.
 	Addr Type

@@ -29,7 +29,7 @@ type socket struct {
 	table string
 }
 
-// conn is what *nlmsg.Socket does.
+// conn is the interface of *nlmsg.Socket.
 type conn interface {
 	Execute(request nlmsg.Message, take func(nlmsg.Message) error) error
 	Batch(requests []nlmsg.Message) error

@@ -62,7 +62,7 @@ func (e *Events) Filter(filter []unix.SockFilter) error {
 	return errors.Join(raw.Control(func(fd uintptr) { attached = attach(int(fd), filter) }), attached)
 }
 
-// Ask sends a request with NLM_F_ACK and returns the kernel's answer to it. What has come before the answer is lost.
+// Ask sends a request with NLM_F_ACK and returns the kernel's answer to it. Messages before the answer are lost.
 func (e *Events) Ask(m Message) error {
 	raw, err := e.file.SyscallConn()
 	if err != nil {

@@ -79,7 +79,7 @@ type Result struct {
 	MTU      int
 }
 
-// minIPv6MTU is what RFC 8200 asks of every link; the kernel takes IPv6 off a link with less.
+// minIPv6MTU is the least MTU of RFC 8200; the kernel takes IPv6 off a link with less.
 const minIPv6MTU = 1280
 
 var everything = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}

@@ -89,7 +89,7 @@ func (w *wiring) conflicting(want netlinkx.Route) (netlinkx.Route, bool, error) 
 	return netlinkx.Route{}, false, nil
 }
 
-// defaultMetric is what the kernel makes of a route without a metric.
+// defaultMetric is the kernel's metric for a route without one.
 func defaultMetric(a netip.Addr) uint32 {
 	if a.Is4() {
 		return 0

@@ -13,7 +13,7 @@ import (
 // Link is the node's end of a container's link.
 type Link struct {
 	Name string
-	// Handle and IfName are what the alias says, empty for a link that a real Calico made.
+	// Handle and IfName come from the alias; they are empty for a link that a real Calico made.
 	Handle, IfName string
 	// Addresses are those that the node reaches through the link.
 	Addresses []netip.Addr

@@ -31,7 +31,7 @@ var (
 	// node's end is made anew.
 	hostMAC = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 
-	// hostLinkLocal is what SLAAC derives from hostMAC (RFC 4291, appendix A): the pod's IPv6 next hop.
+	// hostLinkLocal is the address that SLAAC derives from hostMAC (RFC 4291, appendix A): the pod's IPv6 next hop.
 	hostLinkLocal = netip.MustParseAddr("fe80::ecee:eeff:feee:eeee")
 
 	// gateway is the pod's IPv4 next hop. No interface has the address.

@@ -56,7 +56,7 @@ func (a *application) count(what *int, err error) {
 	*what++
 }
 
-// add adds routes. What is in the place of some is looked at, and replaced if it is a predecessor's.
+// add adds routes. A route in the place of one is read, and replaced if it is a predecessor's.
 func (a *application) add(routes []netlinkx.Route) {
 	var taken []netlinkx.Route
 	var exists []error

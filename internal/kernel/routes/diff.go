@@ -125,7 +125,7 @@ func (w *wanted) kernel(i int) netlinkx.Route {
 	return k
 }
 
-// plan is what remains to be done, each list in the order of its routes' destinations.
+// plan has the remaining changes, each list in the order of its routes' destinations.
 type plan struct {
 	add, replace, remove []netlinkx.Route
 	kept                 int

@@ -138,13 +138,13 @@ func (r Route) validateHop(h Hop) error {
 	return nil
 }
 
-// key is what the kernel lets exist once.
+// key has the fields that identify a route in the kernel.
 type key struct {
 	dst    netip.Prefix
 	metric uint32
 }
 
-// ipv6DefaultMetric is what the kernel makes of an IPv6 route without a metric.
+// ipv6DefaultMetric is the kernel's metric for an IPv6 route without one.
 const ipv6DefaultMetric = 1024
 
 func (r Route) key() key { return keyOf(r.Dst, r.Metric) }

@@ -32,7 +32,7 @@ type Options struct {
 	Devices []string
 }
 
-// Predecessors is what is known of the programs that wrote routes before the agent.
+// Predecessors is the known state of the programs that wrote routes before the agent.
 type Predecessors struct {
 	// Ranges are those in which all routes by a next hop, and all that drop, were made for the cluster.
 	Ranges []netip.Prefix
@@ -51,7 +51,7 @@ type Stats struct {
 	Left     int // desired, and left to a predecessor that still runs
 }
 
-// Table keeps our routes in one network namespace. What is there is read from the kernel each time. It is for one goroutine.
+// Table keeps our routes in one network namespace. Present routes are read from the kernel each time. It is for one goroutine.
 type Table struct {
 	conn         *netlinkx.Conn
 	opts         Options
@@ -121,7 +121,7 @@ func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, e
 	return stats, netlinkx.Summary(append(errs, w.errs...))
 }
 
-// link is what a Sync has to know of one.
+// link has the properties of a link that a Sync needs.
 type link struct {
 	index int
 	down  bool

@@ -13,13 +13,13 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
-// Handover is what is to become of what the agent has left on a node where it does not run any more.
+// Handover is the treatment of the routes and tables that an ended agent has left on its node.
 type Handover struct {
 	Kernel *netlinkx.Conn
 	Table  *nft.Table
 	// Protocol is the mark of the agent's routes.
 	Protocol netlinkx.Protocol
-	// All: nothing takes the agent's place. What it left is removed; else the routes are given to Calico's programs.
+	// All: nothing takes the agent's place. Its routes and tables are removed; else the routes are given to Calico's programs.
 	All bool
 	// DryRun: nothing is done.
 	DryRun bool

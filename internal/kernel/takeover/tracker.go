@@ -21,7 +21,7 @@ type Tracker struct {
 	rules  taken[struct{}]
 }
 
-// route is what the kernel lets exist once.
+// route has the fields that identify a route in the kernel.
 type route struct {
 	dst    netip.Prefix
 	metric uint32
@@ -34,7 +34,7 @@ type taken[K comparable] struct {
 	until time.Time // it is left alone
 }
 
-// take notes what has been taken away; again is what had been already.
+// take notes removed objects. If one was removed before, its owner has restored it: then it pauses, twice as long each time.
 func (t *taken[K]) take(now time.Time, keys ...K) {
 	if t.away == nil {
 		t.away = map[K]bool{}

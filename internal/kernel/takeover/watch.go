@@ -163,7 +163,7 @@ func (w *Watch) findOthers() (found []string, err error) {
 	return found, err
 }
 
-// Problems says what is not as it should be, as of the last looks.
+// Problems returns the faults found by the last looks.
 func (w *Watch) Problems(now time.Time) []error {
 	var problems []error
 	note := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }

@@ -75,7 +75,7 @@ func (s *Syncer) rival(v netlinkx.VXLAN, exists error) error {
 	return exists
 }
 
-// settings are what can be changed at any time.
+// settings are the properties that can be changed at any time.
 func (s *Syncer) settings(link netlinkx.Link, t Tunnel) error {
 	var errs []error
 	if link.MTU != t.MTU {

@@ -49,7 +49,7 @@ func (m Merged) Prune() error {
 	return netlinkx.Summary(errs)
 }
 
-// plan is what has to be done to the entries.
+// plan has the changes of the entries.
 type plan struct{ add, replace, remove []netlinkx.Neighbour }
 
 func (p plan) and(q plan) plan {

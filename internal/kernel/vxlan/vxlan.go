@@ -86,7 +86,7 @@ type Syncer struct {
 // New returns the syncer of the connection's namespace. It touches nothing yet.
 func New(conn *netlinkx.Conn) *Syncer { return &Syncer{conn: conn} }
 
-// Merged is what Merge has found and left.
+// Merged is the result of a Merge.
 type Merged struct {
 	// Link is the device's index.
 	Link int
@@ -99,7 +99,7 @@ type Merged struct {
 	stale []netlinkx.Neighbour
 }
 
-// Merge makes the device as desired, with these peers. What is right is not written, and the right address stays throughout. A device
+// Merge makes the device as desired, with these peers. Correct properties are not written, and the right address stays throughout. A device
 // that is right was perhaps made by Felix; it is used as it is. One with another VNI or port is made anew. Entries that are not desired
 // stay until Prune is called, so that routes which still lead to them can be changed before. The error wraps ErrNoVXLAN if the kernel
 // has no VXLAN.

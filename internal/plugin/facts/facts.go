@@ -1,7 +1,7 @@
 // Package facts is the file by which the agent tells the plugins of its node what changes seldom, so that an ADD need not ask
 // the API server for it.
 //
-// The file is a hint. Whatever a plugin writes because of it is guarded by the revision of the object that it writes, so that
+// The file is a hint. Every write that rests on it is guarded by the revision of the written object, so that
 // facts which are out of date cost a second try and never an address. A plugin that finds no file, or an old one, asks the
 // API server.
 package facts
@@ -45,7 +45,7 @@ const format = 1
 // ErrUnusable: there is no file that says anything about now.
 var ErrUnusable = errors.New("no usable facts of the agent")
 
-// Facts are what the agent has seen of the cluster.
+// Facts are the agent's view of the cluster.
 type Facts struct {
 	Format int `json:"format"`
 	// Written is when the agent last knew that all of this holds.
@@ -93,7 +93,7 @@ type Affinity struct {
 	Free *int `json:"free,omitempty"`
 }
 
-// Namespace is what matters of a namespace: the annotations of Calico, and the labels that a pool's namespaceSelector names.
+// Namespace has the relevant metadata of a namespace: the annotations of Calico, and the labels that a pool's namespaceSelector names.
 type Namespace struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`

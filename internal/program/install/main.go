@@ -29,7 +29,7 @@ const (
 	lastWordsPause = 10 * time.Millisecond
 )
 
-// commands are what the program does to a host besides installing.
+// commands are the program's other operations on a host, besides installing.
 var commands = map[string]func(context.Context, config.InstallHost, *slog.Logger) error{
 	"uninstall": install.Uninstall,
 	"rollback":  install.Rollback,

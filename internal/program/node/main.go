@@ -187,7 +187,7 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	}, nil
 }
 
-// policyParts are what keeps policies in force.
+// policyParts are the parts that keep policies in force.
 type policyParts struct {
 	worker *policies.Worker
 	engine *netpol.Engine

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// fullRate is the packets per second of a stream. emulatedRate is what an emulated processor can carry; loss is counted at either rate.
+	// fullRate is the packets per second of a stream. emulatedRate is the rate that an emulated processor sustains; loss is counted at either rate.
 	fullRate     = 1000
 	emulatedRate = 50
 	// perFlow is the number of packets from one source port before the sender uses another. A new port is a new connection for conntrack, so

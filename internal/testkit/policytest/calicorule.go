@@ -9,7 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// answer is what one field of a rule says to a packet.
+// answer is the result of one field of a rule for a packet.
 type answer int
 
 const (
@@ -240,7 +240,7 @@ func readPort(text string) (first, last int, name string, ok bool) {
 }
 
 // serviceAnswers: as the destination of egress a Service means its endpoints with their ports, as the source of ingress just their addresses.
-// Anywhere else, without a name, and beside other ways to say who is meant, or ports of a destination, nobody can tell what it means.
+// Anywhere else, without a name, and beside other ways to say who is meant, or ports of a destination, its meaning is undefined.
 func (c *Cluster) serviceAnswers(r *api.CalicoRule, namespace string, s side) (all []answer) {
 	for _, e := range []*api.CalicoEntityRule{&r.Source, &r.Destination} {
 		if e.Services == nil {

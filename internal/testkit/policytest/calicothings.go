@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// thing is what selectors select: a pod, a network set, a host endpoint.
+// thing is an object that selectors select: a pod, a network set, a host endpoint.
 type thing struct {
 	namespace, serviceAccount                 string // empty: it has none
 	labels, ofNamespace, ofAccount, inherited map[string]string
@@ -54,7 +54,7 @@ func hostThing(h *api.CalicoHostEndpoint) thing {
 	return t
 }
 
-// inNamespace is what everything in a namespace inherits.
+// inNamespace has the labels that all objects of a namespace inherit.
 func (c *Cluster) inNamespace(namespace string) thing {
 	t := thing{namespace: namespace, ofNamespace: maps.Clone(c.namespaceLabels(namespace)), inherited: map[string]string{}}
 	if t.ofNamespace == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Cluster is what an API server has. An address is that of at most one pod that has not finished.
+// Cluster has the objects of an API server. At most one unfinished pod has an address.
 type Cluster struct {
 	Namespaces             []api.Namespace
 	Nodes                  []api.Node
@@ -33,7 +33,7 @@ type ServiceAccount struct {
 	api.Meta `json:"metadata"`
 }
 
-// Service is what the EndpointSlices of a Service say.
+// Service has the endpoints of a Service, from its EndpointSlices.
 type Service struct {
 	api.Meta  `json:"metadata"`
 	Endpoints []ServiceEndpoint
@@ -60,7 +60,7 @@ func (c *Cluster) String() string {
 	return string(text)
 }
 
-// Packet is the first one of a connection.
+// Packet is the first packet of a connection.
 type Packet struct {
 	From, To netip.Addr
 	Protocol uint8
@@ -82,16 +82,16 @@ func (p Packet) String() string {
 	return text
 }
 
-// The numbers of IP's protocols.
+// Protocol numbers of IP.
 const (
 	ICMP   = 1
 	TCP    = 6
 	UDP    = 17
 	ICMPv6 = 58
 	SCTP   = 132
-	// udpLite is on no wire here.
+	// udpLite is used by no generated packet.
 	udpLite = 136
-	// Other and the next are those that RFC 3692 leaves to experiments.
+	// Other and the next number are for experiments (RFC 3692).
 	Other = 253
 )
 
@@ -104,7 +104,7 @@ func protocolName(number uint8) string {
 	return fmt.Sprint(number)
 }
 
-// protocolNumber is that of a protocol which has ports, 0 for other names.
+// protocolNumber returns the number of a protocol that has ports, 0 for other names.
 func protocolNumber(name string) uint8 {
 	return map[string]uint8{"TCP": TCP, "UDP": UDP, "SCTP": SCTP}[name]
 }
@@ -115,7 +115,7 @@ func Finished(pod *api.Pod) bool {
 	return pod.Status.Phase == "Succeeded" || pod.Status.Phase == "Failed" || pod.DeletionTimestamp != "" && annotated && podIP == ""
 }
 
-// Addresses are those of a pod: what the CNI plugin wrote down, else what the kubelet reported.
+// Addresses returns a pod's addresses: those of the CNI plugin's annotation, else those that the kubelet reported.
 func Addresses(pod *api.Pod) (addresses []netip.Addr) {
 	if text := pod.Annotations[api.AnnotationPodIPs]; text != "" {
 		for cidr := range strings.SplitSeq(text, ",") {

@@ -39,7 +39,7 @@ func (c *Cluster) firstHost(is func(*api.CalicoHostEndpointSpec) bool) (first *a
 }
 
 // JudgeHost says what becomes of a packet at an interface of a host endpoint: "if no policy applies to a host endpoint, its profiles decide; without
-// any, traffic is dropped". That holds for what ends or begins at the node. What it forwards is subject to policies with applyOnForward alone, and
+// any, traffic is dropped". That holds for what ends or begins at the node. Forwarded packets are subject to policies with applyOnForward alone, and
 // allowed if there is none; what comes in before DNAT to those with preDNAT alone, where no tier denies by itself; so it
 // is with doNotTrack before connections are tracked, and what a rule allows there is not tracked.
 func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingress bool, p Packet) Decision {

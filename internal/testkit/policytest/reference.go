@@ -8,7 +8,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Decision is what policy says of a packet on one of its ends.
+// Decision is the result of policy for a packet at one of its ends.
 type Decision struct {
 	Allow bool
 	// Tier is that of the policy that decided. Kind, Namespace and Name are the policy's. All are empty if none did.
@@ -59,7 +59,7 @@ type applying struct {
 	order                 float64
 	kind, namespace, name string
 	shown                 string // the name by which it has its place among others, if not the same
-	// does is what each rule does with the packet: Allow, Deny, Pass, Log, or nothing.
+	// does has each rule's action on the packet: Allow, Deny, Pass, Log, or nothing.
 	does []string
 }
 

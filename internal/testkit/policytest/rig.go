@@ -24,7 +24,7 @@ const Uplink = "uplink"
 func Link(i int) string { return fmt.Sprintf("cali%d", i) }
 
 // Rig is a node: a namespace that forwards between the links of MaxPods pods and an uplink, each of which ends in a namespace of its own.
-// Nobody at these ends answers: what comes is only noted. Packets may be sent while another goroutine receives.
+// These ends answer nothing: received packets are only noted. Packets may be sent while another goroutine receives.
 type Rig struct {
 	Host *netnstest.NS
 	ends map[string]*end

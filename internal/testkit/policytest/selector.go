@@ -16,7 +16,7 @@ func EvalSelector(text string, labels map[string]string) (matches, ok bool) {
 	return evalSelector(text, view{labels: labels, all: true, global: true})
 }
 
-// view is what a selector looks at: labels, and what its functions all() and global() say.
+// view is the input of a selector: labels, and the results of its functions all() and global().
 type view struct {
 	labels      map[string]string
 	all, global bool
@@ -114,7 +114,7 @@ func (e *evaluation) label() string {
 	return name
 }
 
-// compare reads an operator and its operand. What is absent equals nothing and is in no set.
+// compare reads an operator and its operand. An absent label equals nothing and is in no set.
 func (e *evaluation) compare(value string, has bool) bool {
 	switch {
 	case e.take("=="):

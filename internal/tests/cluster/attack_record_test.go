@@ -41,7 +41,7 @@ its agent's, plugins' and kubelet's tokens, and has two pods on node2, one with 
 without any. Meanwhile pods on master and node2 talk. After each attack routes, tunnel neighbours and sessions of master and node2 are compared
 with those before the first one. A refusal (403) is in the API server's audit log; one by a policy also in
 apiserver_validating_admission_policy_check_total. Other signs are on nodes that are not the attacker's. Addresses and blocks are replaced by
-their owners' names. [The tests of each attack](security.md#attacks-and-the-tests-that-show-them-failing); [what the attacker can still
+their owners' names. [The tests of each attack](defences.csv); [what the attacker can still
 do](security.md#a-stolen-node).
 
 ## Effect on others

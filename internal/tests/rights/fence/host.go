@@ -1,10 +1,5 @@
 package fence
 
-import (
-	"fmt"
-	"strings"
-)
-
 // Container is a container of the chart with its access to the host: all that is available to an attacker who controls it.
 type Container struct {
 	Name string
@@ -30,44 +25,44 @@ var Containers = []Container{
 	{
 		Name: "node", Root: true, HostNetwork: true,
 		Capabilities: []Capability{
-			{"NET_ADMIN", "links, addresses, routes, rules, nftables, the TCP MD5 key of a BGP session: the host's whole network is his"},
-			{"NET_RAW", "raw sockets: probes of `node diagnose`, rules of the old iptables. He reads and forges the host's packets"},
+			{"NET_ADMIN", "links, addresses, routes, rules, nftables, the TCP MD5 key of a BGP session: the attacker controls the host's whole network"},
+			{"NET_RAW", "raw sockets: probes of node diagnose, rules of the old iptables; the attacker reads and forges the host's packets"},
 			{"NET_BIND_SERVICE", "BGP's port 179"},
 		},
 		Paths: []Path{
-			{"/proc/sys/net", true, "the network's parameters; a container's own `/proc/sys` cannot be written"},
-			{"/var/lib/calico", true, "`nodename`, `mtu`, and in `tortie/journal` what plugins could not release. He stops pods of this node and has their addresses released; the fence " +
+			{"/proc/sys/net", true, "network parameters; a container's own /proc/sys cannot be written"},
+			{"/var/lib/calico", true, "nodename, mtu, and in tortie/journal addresses that plugins could not release. The attacker stops pods of this node and has their addresses released; the fence " +
 				"refuses another node's name for the plugins, and others' addresses"},
-			{"/var/log/calico/flowlogs", true, "flow records, with the value `policy.flows.file`"},
+			{"/var/log/calico/flowlogs", true, "flow records, with the value policy.flows.file"},
 			{"/var/run/calico/tortie", true, "the plugins' facts: this node's pods get no address, or one that no other node knows; notes on refused tokens: the installer asks for another, after a pause"},
-			{"/etc/cni/net.d", false, "for `node diagnose`. He reads the plugins' token, which the fence keeps to this node"},
+			{"/etc/cni/net.d", false, "for node diagnose. The attacker reads the plugins' token, which the fence keeps to this node"},
 		},
 	},
 	{
 		Name: "install", Root: true, HostNetwork: true,
-		Capabilities: []Capability{{"DAC_OVERRIDE", "`/opt/cni/bin` may belong to another user"}},
+		Capabilities: []Capability{{"DAC_OVERRIDE", "/opt/cni/bin may belong to another user"}},
 		Paths: []Path{
-			{"/opt/cni/bin", true, "the plugins, which the host's root executes: **he is root on the host**"},
-			{"/etc/cni/net.d", true, "the conflist, the kubeconfig, and the ledger of what was replaced: likewise"},
-			{"/var/lib/calico", true, "copies of what was replaced"},
+			{"/opt/cni/bin", true, "the plugins, which the host's root executes: the attacker is root on the host"},
+			{"/etc/cni/net.d", true, "the conflist, the kubeconfig, and the ledger of replaced files: likewise"},
+			{"/var/lib/calico", true, "copies of replaced files"},
 			{"/var/run/calico/tortie", true, "plugins' notes on refused tokens"},
 		},
 	},
 	{
 		Name: "migrate", Root: true, HostNetwork: true,
-		Capabilities: []Capability{{"DAC_OVERRIDE", "as `install`"}},
+		Capabilities: []Capability{{"DAC_OVERRIDE", "as install"}},
 		Paths: []Path{
-			{"/opt/cni/bin", true, "removes the plugins while addresses are taken over: as `install`"},
-			{"/var/lib/cni/networks", true, "what host-local has assigned"},
+			{"/opt/cni/bin", true, "removes the plugins while addresses are taken over: as install"},
+			{"/var/lib/cni/networks", true, "addresses that host-local has assigned"},
 		},
 	},
 	{
 		Name: "files", Root: true, HostNetwork: true,
-		Capabilities: []Capability{{"DAC_OVERRIDE", "as `install`"}},
+		Capabilities: []Capability{{"DAC_OVERRIDE", "as install"}},
 		Paths: []Path{
-			{"/opt/cni/bin", true, "as `install`, while `helm uninstall` runs"},
+			{"/opt/cni/bin", true, "as install, while helm uninstall runs"},
 			{"/etc/cni/net.d", true, "likewise"},
-			{"/var/lib/calico", true, "what agent and plugins have left"},
+			{"/var/lib/calico", true, "files of agent and plugins"},
 			{"/var/run/calico", true, "likewise, with the plugins' lock"},
 			{"/var/log/calico", true, "the plugins' log"},
 		},
@@ -105,30 +100,30 @@ func (p Path) String() string {
 	return p.Path + ", to read"
 }
 
-// HostList returns Containers as a Markdown list. Those that have only the host's network are one item.
-func HostList() string {
-	var b strings.Builder
-	what := "writes its files as root; connects as the host does, also to what serves on `127.0.0.1` or on abstract Unix sockets"
-	var unprivileged, none []string
+// HostRows returns Containers as rows of a table.
+func HostRows() [][]string {
+	rows := [][]string{{"Container", "User", "Right on the host", "Reason; use to an attacker"}}
+	root := "writes its files as root; connects as the host does, also to services on 127.0.0.1 or on abstract Unix sockets"
 	for _, c := range Containers {
-		switch name := "`" + c.Name + "`"; {
+		user := "65532"
+		if c.Root {
+			user = "0"
+		}
+		switch {
 		case c.Root && c.HostNetwork:
-			fmt.Fprintf(&b, "- %s, user 0 in the host's network: %s\n", name, what)
-			what = "as `" + Containers[0].Name + "`"
+			rows = append(rows, []string{c.Name, user, "network namespace", root})
+			root = "as " + Containers[0].Name
 		case c.HostNetwork:
-			unprivileged = append(unprivileged, name)
+			rows = append(rows, []string{c.Name, user, "network namespace", "runs before there is a pod network; connects as the host does"})
 		default:
-			none = append(none, name)
+			rows = append(rows, []string{c.Name, user, "none", ""})
 		}
 		for _, capability := range c.Capabilities {
-			fmt.Fprintf(&b, "  - `%s`: %s\n", capability.Name, capability.Why)
+			rows = append(rows, []string{c.Name, user, "capability " + capability.Name, capability.Why})
 		}
 		for _, p := range c.Paths {
-			path, access, _ := strings.Cut(p.String(), ",")
-			fmt.Fprintf(&b, "  - `%s`,%s: %s\n", path, access, p.What)
+			rows = append(rows, []string{c.Name, user, p.String(), p.What})
 		}
 	}
-	fmt.Fprintf(&b, "- %s, user 65532 in the host's network: run before there is a pod network; connect as the host does\n", strings.Join(unprivileged, ", "))
-	fmt.Fprintf(&b, "- %s: nothing\n", strings.Join(none, ", "))
-	return b.String()
+	return rows
 }

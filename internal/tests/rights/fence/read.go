@@ -1,9 +1,6 @@
 package fence
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // Read allows an account to read a resource. Reads without an entry are denied.
 type Read struct {
@@ -14,7 +11,7 @@ type Read struct {
 	Namespace, Name string
 	// Value is the chart's value that grants the permission; empty: always granted.
 	Value string
-	// What describes the information; it is prose for docs/security.md.
+	// What describes the information; it is prose for docs/reads.csv.
 	What string
 }
 
@@ -23,24 +20,24 @@ var Reads = []Read{
 	{Account: Agent, Verbs: verbs("get", "list", "watch"), Resources: of("", "nodes"), What: "all Nodes, whole"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of("", "namespaces"), What: "their labels and annotations choose pools"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of(calico, "ippools", "ipreservations", "bgpconfigurations", "bgppeers", "bgpfilters", "felixconfigurations"), What: "settings"},
-	{Account: Agent, Verbs: verbs("get", "list", "watch"), Resources: of(calico, "blockaffinities", "ipamconfigs", "clusterinformations", "caliconodestatuses"), What: "who owns which block; settings"},
-	{Account: Agent, Verbs: verbs("get", "list"), Resources: of(calico, "ipamblocks"), What: "who holds addresses: all pods' names and nodes"},
-	{Account: Agent, Verbs: verbs("get"), Resources: of(calico, "ipamhandles"), What: "who holds addresses"},
+	{Account: Agent, Verbs: verbs("get", "list", "watch"), Resources: of(calico, "blockaffinities", "ipamconfigs", "clusterinformations", "caliconodestatuses"), What: "owners of blocks; settings"},
+	{Account: Agent, Verbs: verbs("get", "list"), Resources: of(calico, "ipamblocks"), What: "holders of addresses: all pods' names and nodes"},
+	{Account: Agent, Verbs: verbs("get"), Resources: of(calico, "ipamhandles"), What: "holders of addresses"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: []string{"services", "endpointslices.discovery.k8s.io"}, Value: "bgp.advertiseServices",
 		What: "while BGPConfiguration announces their addresses"},
 	{Account: Agent, Verbs: verbs("get"), Resources: of("", "configmaps"), Namespace: "kube-system", Name: "kubeadm-config", What: "whether kubeadm has made the cluster"},
-	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of("", "secrets"), Namespace: release, Name: "those of the value", Value: "bgp.passwordSecrets", What: "passwords of BGP"},
+	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of("", "secrets"), Namespace: release, Name: "Secrets of the value", Value: "bgp.passwordSecrets", What: "passwords of BGP"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of("", "pods"), Value: "policy.enabled",
-		What: "by which policies select: all pods, whole"},
+		What: "labels and addresses for policies: all pods, whole"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: []string{"networkpolicies.networking.k8s.io", "clusternetworkpolicies.policy.networking.k8s.io"}, Value: "policy.enabled",
-		What: "what is enforced: who may talk to whom"},
+		What: "the policies to enforce: which connections are open"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of(calico, "networkpolicies", "globalnetworkpolicies", "tiers", "networksets", "globalnetworksets", "hostendpoints"),
 		Value: "policy.enabled", What: "the same in Calico's kinds"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: []string{"serviceaccounts", "endpointslices.discovery.k8s.io"}, Value: "policy.enabled",
 		What: "read while one of Calico's policies names any"},
 	{Account: Agent, Verbs: verbs("list", "watch"), Resources: of(calico, "stagednetworkpolicies", "stagedglobalnetworkpolicies", "stagedkubernetesnetworkpolicies"),
-		Value: "policy.flows.enabled", What: "what is tried out, for flow records"},
-	{Account: Agent, Verbs: verbs("list"), Resources: of("", "pods"), Value: "migrateFromHostLocal", What: "owners of addresses that are taken over: all pods, whole"},
+		Value: "policy.flows.enabled", What: "staged policies, for flow records"},
+	{Account: Agent, Verbs: verbs("list"), Resources: of("", "pods"), Value: "migrateFromHostLocal", What: "owners of addresses of host-local: all pods, whole"},
 	{Account: Plugins, Verbs: verbs("get"), Resources: of("", "pods", "namespaces", "nodes"), What: "any pod by its name, whole; annotations of pod and namespace choose its address"},
 	{Account: Plugins, Verbs: verbs("get", "list"), Resources: of(calico, "blockaffinities", "ipamblocks", "ipamhandles"), What: "as the agent"},
 	{Account: Plugins, Verbs: verbs("list"), Resources: of(calico, "ippools", "ipreservations"), What: "settings"},
@@ -74,28 +71,15 @@ func Readable(namespace string, on func(value string) bool) map[string]bool {
 	return all
 }
 
-// ReadList returns Reads as a Markdown list.
-func ReadList() string {
-	var b strings.Builder
+// ReadRows returns Reads as rows of a table.
+func ReadRows() [][]string {
+	rows := [][]string{{"Account", "Verbs", "Resources", "Only", "With the value", "Use"}}
 	for _, r := range Reads {
-		fmt.Fprintf(&b, "- %s, %s %s: %s\n", by([]string{r.Account}), strings.Join(r.Verbs, ", "), r.objects(), r.What)
+		names := make([]string, len(r.Resources))
+		for i, name := range r.Resources {
+			names[i], _, _ = strings.Cut(name, ".")
+		}
+		rows = append(rows, []string{by([]string{r.Account}), strings.Join(r.Verbs, ", "), strings.Join(names, ", "), r.Name, r.Value, r.What})
 	}
-	return b.String()
-}
-
-// objects returns the resources with their limits.
-func (r *Read) objects() string {
-	names := make([]string, len(r.Resources))
-	for i, name := range r.Resources {
-		short, _, _ := strings.Cut(name, ".")
-		names[i] = "`" + short + "`"
-	}
-	text := strings.Join(names, ", ")
-	if r.Name != "" {
-		text += ", " + r.Name
-	}
-	if r.Value != "" {
-		text += ", with the value `" + r.Value + "`"
-	}
-	return text
+	return rows
 }
