@@ -63,9 +63,6 @@ func (*IPAMBlock) ResourceType() Type { return custom("IPAMBlock", "ipamblocks")
 // MarkedDeleted implements Deletable.
 func (b *IPAMBlock) MarkedDeleted() bool { return b.Spec.Deleted }
 
-// MarkDeleted implements Deletable.
-func (b *IPAMBlock) MarkDeleted() { b.Spec.Deleted = true }
-
 // IPAMBlockList is a list of IPAMBlocks.
 type IPAMBlockList = List[IPAMBlock, *IPAMBlock]
 
@@ -119,9 +116,6 @@ func (*BlockAffinity) ResourceType() Type { return custom("BlockAffinity", "bloc
 // MarkedDeleted implements Deletable.
 func (a *BlockAffinity) MarkedDeleted() bool { return a.Spec.Deleted == "true" }
 
-// MarkDeleted implements Deletable.
-func (a *BlockAffinity) MarkDeleted() { a.Spec.Deleted = "true" }
-
 // Confirmed reports whether the claim counts as ownership.
 func (a *BlockAffinity) Confirmed() bool {
 	return !a.MarkedDeleted() && (a.Spec.State == AffinityConfirmed || a.Spec.State == "")
@@ -156,9 +150,6 @@ func (*IPAMHandle) ResourceType() Type { return custom("IPAMHandle", "ipamhandle
 
 // MarkedDeleted implements Deletable.
 func (h *IPAMHandle) MarkedDeleted() bool { return h.Spec.Deleted }
-
-// MarkDeleted implements Deletable.
-func (h *IPAMHandle) MarkDeleted() { h.Spec.Deleted = true }
 
 // IPAMHandleList is a list of IPAMHandles.
 type IPAMHandleList = List[IPAMHandle, *IPAMHandle]

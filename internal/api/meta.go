@@ -1,6 +1,6 @@
 package api
 
-import "encoding/json"
+import "reflect"
 
 // Type is the location of a kind in the Kubernetes API.
 type Type struct {
@@ -60,13 +60,32 @@ type Resource interface {
 type Deletable interface {
 	Resource
 	MarkedDeleted() bool
-	MarkDeleted()
+}
+
+// Marked reports that a resource is marked deleted, if its kind can be.
+func Marked(obj Resource) bool {
+	d, ok := obj.(Deletable)
+	return ok && d.MarkedDeleted()
+}
+
+// NewLike returns a new, empty object of obj's type.
+func NewLike(obj Resource) Resource {
+	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(Resource)
+}
+
+// Assign replaces what to points to by what from points to.
+func Assign(to, from Resource) {
+	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
 }
 
 // ResourceList is a list of resources of one type.
 type ResourceList interface {
 	// ItemType may be called on an empty list.
 	ItemType() Type
+	// NewItem returns a new, empty item.
+	NewItem() Resource
+	// Add appends an item that NewItem returned. One that is marked deleted counts as absent and is left out.
+	Add(item Resource)
 }
 
 // List is a list of resources of type T.
@@ -78,7 +97,7 @@ type List[T any, P interface {
 	Items []T      `json:"items"`
 }
 
-// ItemType returns the type of the items.
+// ItemType implements ResourceList.
 func (l *List[T, P]) ItemType() Type { return P(nil).ResourceType() }
 
 // ListMeta is the metadata of a list.
@@ -87,27 +106,12 @@ type ListMeta struct {
 	Continue        string `json:"continue,omitempty"`
 }
 
-// Append decodes one item and appends it. An item that is marked deleted counts as absent and is left out.
-func (l *List[T, P]) Append(item json.RawMessage) error {
-	var v T
-	if err := json.Unmarshal(item, &v); err != nil {
-		return err
-	}
-	if d, ok := any(P(&v)).(Deletable); ok && d.MarkedDeleted() {
-		return nil
-	}
-	l.Items = append(l.Items, v)
-	return nil
-}
-
-// NewItem returns a new, empty item.
+// NewItem implements ResourceList.
 func (l *List[T, P]) NewItem() Resource { return P(new(T)) }
 
-// Add appends an item that NewItem returned. One that is marked deleted counts as absent and is left out.
+// Add implements ResourceList.
 func (l *List[T, P]) Add(item Resource) {
-	p, ok := item.(P)
-	if d, deletable := item.(Deletable); !ok || deletable && d.MarkedDeleted() {
-		return
+	if p, ok := item.(P); ok && !Marked(item) {
+		l.Items = append(l.Items, *p)
 	}
-	l.Items = append(l.Items, *p)
 }

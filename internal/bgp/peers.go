@@ -388,13 +388,10 @@ func (s *Server) status(p Peer) PeerStatus {
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, ErrorSince: past.errSince, LastErrorAt: past.errAt,
 		Received: now.Received, Sent: now.Sent, Restarting: now.Restarting, HeldUntil: known.heldUntil(),
-		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded,
+		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded, Refused: now.Refused,
 	}
 	if !known.mute() {
 		status.State = stateOf(now, past.up)
-	}
-	for _, r := range now.Refused {
-		status.Refused = append(status.Refused, Refusal(r))
 	}
 	return status
 }

@@ -115,19 +115,12 @@ func (s *Server) SetPolicy(ctx context.Context, p Policy) error {
 
 // rulesOf are the rules for a peer.
 func (s *Server) rulesOf(p Peer) *relay.Rules {
-	rules := &relay.Rules{
+	return &relay.Rules{
 		Base:    s.base,
 		Session: policy.Session{LocalASN: s.localASN(p), PeerASN: p.ASN, AllowOwnASN: p.AllowOwnASN},
 		Import:  s.policy.Import[p.Addr], Export: s.policy.Export[p.Addr],
-		Client: p.Client && s.cluster(p).IsValid(), Reflects: s.local.ClusterID.IsValid(),
+		Client: p.Client && s.cluster(p).IsValid(), Reflects: s.local.ClusterID.IsValid(), NextHop: p.NextHop,
 	}
-	switch p.NextHop {
-	case NextHopSelf:
-		rules.NextHop = relay.Self
-	case NextHopKeep:
-		rules.NextHop = relay.Keep
-	}
-	return rules
 }
 
 // setRules has the rules for a peer in force. Announcements under rules of its own have to be made again.

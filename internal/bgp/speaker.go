@@ -171,29 +171,14 @@ type Peer struct {
 const MaxOwnASN = 10
 
 // NextHopMode is how the next hop of a learned path is set when it is announced. Originated paths always lead to this node.
-type NextHopMode uint8
+type NextHopMode = relay.NextHop
 
+// Next hop modes.
 const (
-	// NextHopAuto is BGP's own rule: our address towards another AS, unchanged inside of our own.
-	NextHopAuto NextHopMode = iota
-	// NextHopSelf is our end of the session.
-	NextHopSelf
-	// NextHopKeep leaves it as it was learned.
-	NextHopKeep
+	NextHopAuto = relay.Auto
+	NextHopSelf = relay.Self
+	NextHopKeep = relay.Keep
 )
-
-// String implements fmt.Stringer, in the words of Calico's nextHopMode.
-func (m NextHopMode) String() string {
-	switch m {
-	case NextHopAuto:
-		return "Auto"
-	case NextHopSelf:
-		return "Self"
-	case NextHopKeep:
-		return "Keep"
-	}
-	return fmt.Sprintf("NextHopMode(%d)", uint8(m))
-}
 
 // String is for errors and logs: it leaves the password out.
 func (p Peer) String() string { return fmt.Sprintf("peer %s in AS %d", p.Addr, p.ASN) }
@@ -304,18 +289,13 @@ type PeerStatus struct {
 // EndOfTable reports that the peer has sent the whole of its table in the present session, and said so.
 func (p PeerStatus) EndOfTable() bool { return !p.TableEnded.IsZero() }
 
-// Traffic and Totals are the relay's counters: it has the connections.
+// Traffic and Totals are the relay's: it has the connections.
 type (
 	Traffic = relay.Traffic
 	Totals  = relay.Totals
+	// Refusal is a reason for which prefixes that a peer announces are not taken.
+	Refusal = relay.Refusal
 )
-
-// Refusal is a reason for which prefixes that a peer announces are not taken.
-type Refusal struct {
-	Reason   string
-	Prefixes int
-	Example  netip.Prefix // one of them
-}
 
 func (l Local) validate() error {
 	if l.ASN == 0 {

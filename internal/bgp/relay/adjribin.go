@@ -41,7 +41,7 @@ type Path struct {
 type Refusal struct {
 	Reason   string
 	Prefixes int
-	Example  netip.Prefix
+	Example  netip.Prefix // one of them
 }
 
 // tools are the buffers for rewriting a message. They are lent, since there can be thousands of sessions, and few at work.

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/tortie-net/tortie/internal/bgp/policy"
@@ -22,12 +23,20 @@ type Rules struct {
 // NextHop is the treatment of the next hop of a learned path.
 type NextHop uint8
 
-// Next hops, by the words of package bgp.
+// Next hops.
 const (
-	Auto NextHop = iota
-	Self
-	Keep
+	Auto NextHop = iota // BGP's own rule: our address towards another AS, unchanged inside of our own
+	Self                // our end of the session
+	Keep                // as it was learned
 )
+
+// String implements fmt.Stringer, in the words of Calico's nextHopMode.
+func (n NextHop) String() string {
+	if n > Keep {
+		return fmt.Sprintf("NextHopMode(%d)", uint8(n))
+	}
+	return []string{"Auto", "Self", "Keep"}[n]
+}
 
 // Placeholders stand for our end of the session where the speaker behind does not know it.
 var (

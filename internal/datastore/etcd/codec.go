@@ -3,7 +3,6 @@ package etcd
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"strconv"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -87,8 +86,8 @@ func encode(obj api.Resource) ([]byte, error) {
 
 // encodeResource returns an object as Calico's v3 API has it. The revision is etcd's and not part of the value.
 func encodeResource(obj api.Resource) ([]byte, error) {
-	stored := newLike(obj)
-	assign(stored, obj)
+	stored := api.NewLike(obj)
+	api.Assign(stored, obj)
 	stored.GetMeta().ResourceVersion = ""
 	body, err := json.Marshal(stored)
 	if err != nil {
@@ -100,12 +99,12 @@ func encodeResource(obj api.Resource) ([]byte, error) {
 
 // decode replaces obj by what a key and its value say. The key must be one of obj's kind.
 func decode(obj api.Resource, kv keyValue) error {
-	fresh := newLike(obj)
+	fresh := api.NewLike(obj)
 	if err := decodeValue(fresh, kv); err != nil {
 		return fmt.Errorf("%s: value of %s: %w", obj.ResourceType().Kind, kv.key, err)
 	}
 	fresh.GetMeta().ResourceVersion = strconv.FormatInt(kv.revision, 10)
-	assign(obj, fresh)
+	api.Assign(obj, fresh)
 	return nil
 }
 
@@ -160,14 +159,4 @@ func carry(raw, known, next json.RawMessage) (json.RawMessage, error) {
 		}
 	}
 	return json.Marshal(n)
-}
-
-// newLike returns a new, empty object of obj's type.
-func newLike(obj api.Resource) api.Resource {
-	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(api.Resource)
-}
-
-// assign replaces what to points to by what from points to.
-func assign(to, from api.Resource) {
-	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
 }

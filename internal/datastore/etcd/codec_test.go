@@ -122,7 +122,7 @@ func TestCalicosForm(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := newLike(c.want)
+			got := api.NewLike(c.want)
 			errtest.Must(t, decode(got, keyValue{key: c.key, value: []byte(c.value), revision: 12}))
 			c.want.GetMeta().ResourceVersion = "12"
 			difftest.Want(t, "object", c.want, got)
@@ -201,7 +201,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("/calico/resources/v3/projectcalico.org/workloadendpoints/ns/w", `{"metadata":{"name":"other"}}`)
 	f.Fuzz(func(t *testing.T, key, value string) {
 		for _, obj := range []api.Resource{&api.IPAMBlock{}, &api.BlockAffinity{}, &api.IPAMHandle{}, &api.IPAMConfig{}, &api.IPPool{}, &api.WorkloadEndpoint{}, &api.Node{}} {
-			if !strings.HasPrefix(key, prefixFor(t, obj)) || !identify(newLike(obj), key) {
+			if !strings.HasPrefix(key, prefixFor(t, obj)) || !identify(api.NewLike(obj), key) {
 				continue
 			}
 			if err := decode(obj, keyValue{key: key, value: []byte(value), revision: 1}); err != nil {

@@ -41,17 +41,17 @@ func (s *Store) Get(ctx context.Context, obj api.Resource) error {
 	if err != nil {
 		return err
 	}
-	found := newLike(obj)
+	found := api.NewLike(obj)
 	if err := decode(found, kv); err != nil {
 		return err
 	}
-	if d, ok := found.(api.Deletable); ok && d.MarkedDeleted() {
+	if api.Marked(found) {
 		if err := s.Delete(ctx, found); err != nil {
 			return fmt.Errorf("finish the deletion of %s: %w", key, err)
 		}
 		return fmt.Errorf("get %s: %w: it was marked deleted", key, datastore.ErrNotFound)
 	}
-	assign(obj, found)
+	api.Assign(obj, found)
 	return nil
 }
 
@@ -79,39 +79,25 @@ func (s *Store) find(ctx context.Context, what string, req rangeRequest) (rangeR
 	return found, nil
 }
 
-// collector is the part of any api.List that List uses.
-type collector interface {
-	NewItem() api.Resource
-	Add(item api.Resource)
-}
-
 // List implements datastore.Store. A stale list is answered by the member that is asked, without the others.
 func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.ListOptions) error {
-	into, ok := list.(collector)
-	if !ok {
-		return fmt.Errorf("list: %T is no api.List", list)
-	}
 	prefix, err := listPrefix(list.ItemType(), opts.Host)
 	if err != nil {
 		return err
 	}
-	return s.listPrefix(ctx, into, prefix, opts)
+	return s.listPrefix(ctx, list, prefix, opts)
 }
 
 // ListNamed appends to list the objects of a namespace whose names start with a prefix. The kind must be a namespaced one.
 func (s *Store) ListNamed(ctx context.Context, list api.ResourceList, namespace, prefix string) error {
-	into, ok := list.(collector)
-	if !ok {
-		return fmt.Errorf("list: %T is no api.List", list)
-	}
 	kind, err := resourcePrefix(list.ItemType())
 	if err != nil {
 		return err
 	}
-	return s.listPrefix(ctx, into, kind+namespace+"/"+prefix, datastore.ListOptions{})
+	return s.listPrefix(ctx, list, kind+namespace+"/"+prefix, datastore.ListOptions{})
 }
 
-func (s *Store) listPrefix(ctx context.Context, into collector, prefix string, opts datastore.ListOptions) error {
+func (s *Store) listPrefix(ctx context.Context, into api.ResourceList, prefix string, opts datastore.ListOptions) error {
 	req := rangeRequest{key: prefix, end: prefixEnd(prefix), serializable: opts.Stale, keysOnly: opts.NamesOnly}
 	found, err := s.find(ctx, "list "+prefix, req)
 	if err != nil {
@@ -126,7 +112,7 @@ func (s *Store) listPrefix(ctx context.Context, into collector, prefix string, o
 }
 
 // collect adds the object of a key; one that is of another kind, as what it starts with does not tell, is passed over.
-func collect(into collector, kv keyValue, nameOnly bool) error {
+func collect(into api.ResourceList, kv keyValue, nameOnly bool) error {
 	item := into.NewItem()
 	if !identify(item, kv.key) {
 		return nil
@@ -144,8 +130,8 @@ func collect(into collector, kv keyValue, nameOnly bool) error {
 
 // Create implements datastore.Store. Objects that users write get a UID and a time of creation, as Calico's client gives them.
 func (s *Store) Create(ctx context.Context, obj api.Resource) error {
-	created := newLike(obj)
-	assign(created, obj)
+	created := api.NewLike(obj)
+	api.Assign(created, obj)
 	if m := created.GetMeta(); keepsMeta(obj) && m.UID == "" {
 		m.UID, m.CreationTimestamp = newUID(), s.now().UTC().Format(time.RFC3339)
 	}
@@ -221,7 +207,7 @@ func (s *Store) nextValue(ctx context.Context, obj api.Resource, rev int64) ([]b
 	if err != nil {
 		return nil, err
 	}
-	decoded := newLike(obj)
+	decoded := api.NewLike(obj)
 	if err := decode(decoded, have); err != nil {
 		return nil, err
 	}

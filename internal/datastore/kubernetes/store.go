@@ -52,8 +52,7 @@ func (s *Store) Get(ctx context.Context, obj api.Resource) error {
 	if err := s.client.do(ctx, request{method: http.MethodGet, path: objectPath(obj)}, obj); err != nil {
 		return err
 	}
-	d, ok := obj.(api.Deletable)
-	if !ok || !d.MarkedDeleted() {
+	if !api.Marked(obj) {
 		return nil
 	}
 	if err := s.Delete(ctx, obj); err != nil {
@@ -90,16 +89,7 @@ func selectHost(q url.Values, of api.Type, host string) {
 	}
 }
 
-// pager is the part of any api.List that List uses.
-type pager interface {
-	Append(page json.RawMessage) error
-}
-
 func (s *Store) listPages(ctx context.Context, r request, list api.ResourceList) error {
-	into, ok := list.(pager)
-	if !ok {
-		return fmt.Errorf("list %s: %T is no api.List", r.path, list)
-	}
 	for {
 		var page struct {
 			Metadata api.ListMeta      `json:"metadata"`
@@ -108,10 +98,12 @@ func (s *Store) listPages(ctx context.Context, r request, list api.ResourceList)
 		if err := s.client.do(ctx, r, &page); err != nil {
 			return err
 		}
-		for _, item := range page.Items {
-			if err := into.Append(item); err != nil {
+		for _, data := range page.Items {
+			item := list.NewItem()
+			if err := json.Unmarshal(data, item); err != nil {
 				return fmt.Errorf("list %s: %w", r.path, err)
 			}
+			list.Add(item)
 		}
 		if page.Metadata.Continue == "" {
 			return nil

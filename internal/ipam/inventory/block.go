@@ -132,20 +132,10 @@ type blockList struct{ items []Block }
 // ItemType implements api.ResourceList.
 func (*blockList) ItemType() api.Type { return (*api.IPAMBlock)(nil).ResourceType() }
 
-// Append takes a block from the Kubernetes API.
-func (l *blockList) Append(item json.RawMessage) error {
-	var obj api.IPAMBlock
-	if err := json.Unmarshal(item, &obj); err != nil {
-		return err
-	}
-	l.Add(&obj)
-	return nil
-}
-
-// NewItem returns what etcd's value is decoded into.
+// NewItem implements api.ResourceList.
 func (*blockList) NewItem() api.Resource { return new(api.IPAMBlock) }
 
-// Add takes a block from etcd. One that is marked deleted counts as absent.
+// Add implements api.ResourceList.
 func (l *blockList) Add(item api.Resource) {
 	if obj, ok := item.(*api.IPAMBlock); ok && !obj.MarkedDeleted() {
 		l.items = append(l.items, NewBlock(obj))

@@ -121,7 +121,7 @@ func keyed(obj api.Resource) api.Resource {
 	case *api.BlockAffinity:
 		return &api.BlockAffinity{Meta: meta, Spec: api.BlockAffinitySpec{Node: o.Spec.Node, CIDR: o.Spec.CIDR}}
 	}
-	fresh := newLike(obj)
+	fresh := api.NewLike(obj)
 	*fresh.GetMeta() = meta
 	return fresh
 }
@@ -135,9 +135,14 @@ func (e *env) read(t *testing.T, obj api.Resource) api.Resource {
 }
 
 // mark does the first of the two steps of a deletion.
-func (e *env) mark(t *testing.T, obj api.Deletable) {
+func (e *env) mark(t *testing.T, obj api.Resource) {
 	t.Helper()
-	obj.MarkDeleted()
+	switch o := obj.(type) {
+	case *api.IPAMHandle:
+		o.Spec.Deleted = true
+	case *api.BlockAffinity:
+		o.Spec.Deleted = "true"
+	}
 	errtest.Must(t, e.store.Update(t.Context(), obj))
 }
 
@@ -171,8 +176,8 @@ func testRoundTrip(t *testing.T, e *env) {
 		},
 	}
 	for _, obj := range []api.Resource{e.handle(""), e.affinity("node-a"), block, e.pool()} {
-		sent := newLike(obj)
-		assign(sent, obj)
+		sent := api.NewLike(obj)
+		api.Assign(sent, obj)
 		e.create(t, obj)
 		if m := obj.GetMeta(); m.ResourceVersion == "" {
 			t.Errorf("%s: no revision after create", m.Name)
@@ -294,14 +299,14 @@ func testDeleteFinished(t *testing.T, e *env) {
 
 // A refused deletion leaves no mark, neither on the stored object nor on the caller's.
 func testDeleteUnmarked(t *testing.T, e *env) {
-	for _, obj := range []api.Deletable{e.handle(""), e.affinity("node-a")} {
+	for _, obj := range []api.Resource{e.handle(""), e.affinity("node-a")} {
 		e.create(t, obj)
-		old := newLike(obj)
-		assign(old, obj)
+		old := api.NewLike(obj)
+		api.Assign(old, obj)
 		change(obj)
 		errtest.Must(t, e.store.Update(t.Context(), obj))
 		wantError(t, "delete", e.store.Delete(t.Context(), old), datastore.ErrConflict)
-		if markedDeleted(old) || markedDeleted(e.read(t, obj)) {
+		if api.Marked(old) || api.Marked(e.read(t, obj)) {
 			t.Errorf("%s is marked deleted", obj.GetMeta().Name)
 		}
 	}
@@ -328,7 +333,7 @@ func testDeletePlain(t *testing.T, e *env) {
 }
 
 func testMarked(t *testing.T, e *env) {
-	for _, obj := range []api.Deletable{e.handle(""), e.affinity("node-a")} {
+	for _, obj := range []api.Resource{e.handle(""), e.affinity("node-a")} {
 		e.create(t, obj)
 		e.mark(t, obj)
 		wantError(t, "get", e.store.Get(t.Context(), keyed(obj)), datastore.ErrNotFound)

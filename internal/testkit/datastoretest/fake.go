@@ -1,7 +1,6 @@
 package datastoretest
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,8 +16,10 @@ import (
 )
 
 // Fake is a datastore in memory that keeps objects as JSON, under the Kubernetes API's rules: revisions, UIDs, Calico's deletion marks, lists
-// that may be stale. It implements datastore.Store; Session returns a client in which requests can fail.
+// that may be stale. Session returns a client in which requests can fail.
 type Fake struct {
+	datastore.Store // a session whose requests are all served
+
 	mu      sync.Mutex // guards all below
 	objects map[string]record
 	writes  uint64              // number of writes so far, and the newest revision
@@ -34,10 +35,12 @@ type record struct {
 	data   []byte
 }
 
-var _ datastore.Store = (*Fake)(nil)
-
 // NewFake returns an empty Fake.
-func NewFake() *Fake { return &Fake{objects: map[string]record{}} }
+func NewFake() *Fake {
+	f := &Fake{objects: map[string]record{}}
+	f.Store = f.Session(nil)
+	return f
+}
 
 // keepStates is the maximum age of a stale list, in writes.
 const keepStates = 20
@@ -60,31 +63,6 @@ func (f *Fake) LandLate() {
 	for _, write := range late {
 		_ = write()
 	}
-}
-
-// Get implements datastore.Store.
-func (f *Fake) Get(ctx context.Context, obj api.Resource) error {
-	return f.Session(nil).Get(ctx, obj)
-}
-
-// List implements datastore.Store.
-func (f *Fake) List(ctx context.Context, list api.ResourceList, opts datastore.ListOptions) error {
-	return f.Session(nil).List(ctx, list, opts)
-}
-
-// Create implements datastore.Store.
-func (f *Fake) Create(ctx context.Context, obj api.Resource) error {
-	return f.Session(nil).Create(ctx, obj)
-}
-
-// Update implements datastore.Store.
-func (f *Fake) Update(ctx context.Context, obj api.Resource) error {
-	return f.Session(nil).Update(ctx, obj)
-}
-
-// Delete implements datastore.Store.
-func (f *Fake) Delete(ctx context.Context, obj api.Resource) error {
-	return f.Session(nil).Delete(ctx, obj)
 }
 
 func (f *Fake) get(key string) (record, error) {
@@ -176,7 +154,7 @@ func (f *Fake) store(key string, obj api.Resource, uid string) (record, error) {
 	if err != nil {
 		return record{}, fmt.Errorf("encode %s: %w", key, err)
 	}
-	copied := newLike(obj)
+	copied := api.NewLike(obj)
 	if err := json.Unmarshal(data, copied); err != nil {
 		return record{}, fmt.Errorf("decode %s: %w", key, err)
 	}
@@ -185,7 +163,7 @@ func (f *Fake) store(key string, obj api.Resource, uid string) (record, error) {
 	if data, err = json.Marshal(copied); err != nil {
 		return record{}, fmt.Errorf("encode %s: %w", key, err)
 	}
-	r := record{meta: *m, marked: markedDeleted(copied), data: data}
+	r := record{meta: *m, marked: api.Marked(copied), data: data}
 	f.objects[key] = r
 	f.wrote()
 	return r, nil
@@ -201,18 +179,13 @@ func (f *Fake) wrote() {
 	f.past = f.past[max(0, len(f.past)-keepStates):]
 }
 
-func markedDeleted(obj api.Resource) bool {
-	d, ok := obj.(api.Deletable)
-	return ok && d.MarkedDeleted()
-}
-
 // into decodes a record and replaces what obj points to by it.
 func (r record) into(obj api.Resource) error {
-	fresh := newLike(obj)
+	fresh := api.NewLike(obj)
 	if err := json.Unmarshal(r.data, fresh); err != nil {
 		return errors.Join(errors.New("decode a stored object"), err)
 	}
-	assign(obj, fresh)
+	api.Assign(obj, fresh)
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"sync"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -91,7 +90,7 @@ func (s *Session) Get(ctx context.Context, obj api.Resource) error {
 		}
 		return r.into(obj)
 	})
-	if err != nil || !markedDeleted(obj) {
+	if err != nil || !api.Marked(obj) {
 		return err
 	}
 	if err := s.Delete(ctx, obj); err != nil {
@@ -102,20 +101,17 @@ func (s *Session) Get(ctx context.Context, obj api.Resource) error {
 
 // List implements datastore.Store.
 func (s *Session) List(ctx context.Context, list api.ResourceList, opts datastore.ListOptions) error {
-	into, ok := list.(interface{ Append(json.RawMessage) error })
-	if !ok {
-		return fmt.Errorf("list: %T is no api.List", list)
-	}
 	r := s.count(Request{Verb: verbList, Kind: list.ItemType().Kind})
 	return s.do(ctx, r, func() error {
 		for _, found := range s.fake.list(list.ItemType(), opts) {
-			item := found.data
+			data, item := found.data, list.NewItem()
 			if opts.NamesOnly {
-				item = found.name()
+				data = found.name()
 			}
-			if err := into.Append(item); err != nil {
+			if err := json.Unmarshal(data, item); err != nil {
 				return err
 			}
+			list.Add(item)
 		}
 		return nil
 	})
@@ -143,7 +139,7 @@ func (s *Session) Delete(ctx context.Context, obj api.Resource) error {
 
 // write sends a copy of obj: the caller may have changed obj when a late write is applied.
 func (s *Session) write(ctx context.Context, verb string, obj api.Resource, apply func(string, api.Resource) (record, error)) error {
-	sent := newLike(obj)
+	sent := api.NewLike(obj)
 	data, err := json.Marshal(obj)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", keyOf(obj), err)
@@ -248,18 +244,4 @@ func (f *Fake) hold(write func() error) {
 func keyOf(obj api.Resource) string {
 	m := obj.GetMeta()
 	return obj.ResourceType().Plural + "/" + m.Namespace + "/" + m.Name
-}
-
-// newLike returns a new, empty object of obj's type.
-func newLike(obj api.Resource) api.Resource {
-	fresh, ok := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(api.Resource)
-	if !ok {
-		panic(fmt.Sprintf("%T is a resource but a new one is not", obj))
-	}
-	return fresh
-}
-
-// assign replaces what to points to by what from points to.
-func assign(to, from api.Resource) {
-	reflect.ValueOf(to).Elem().Set(reflect.ValueOf(from).Elem())
 }

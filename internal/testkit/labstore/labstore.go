@@ -3,7 +3,6 @@ package labstore
 
 import (
 	"context"
-	"reflect"
 	"testing"
 	"time"
 
@@ -32,7 +31,7 @@ func At(t testing.TB, kubeconfig string) *kubernetes.Store {
 // Make creates an object that goes with the test, in the place of one of that name that an earlier test has left.
 func Make(t testing.TB, store *kubernetes.Store, obj api.Resource) {
 	t.Helper()
-	old := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(api.Resource)
+	old := api.NewLike(obj)
 	*old.GetMeta() = api.Meta{Name: obj.GetMeta().Name, Namespace: obj.GetMeta().Namespace}
 	Forget(t, store, old)
 	errtest.Must(t, store.Create(t.Context(), obj))
