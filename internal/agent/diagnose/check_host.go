@@ -290,25 +290,16 @@ func (o *Observations) inWords(r netlinkx.Route) string {
 	return strings.Replace(r.String(), fmt.Sprintf("dev #%d", r.Dev), "dev "+o.linkName(r.Dev), 1)
 }
 
-// managers looks at whether a program of the host configures links or routes that are ours.
+// managers looks at whether a program of the host configures links that are ours.
 func (o *Observations) managers() []Finding {
 	if o.Managers.Err != nil {
 		return []Finding{{Check: "network-manager", Level: Unknown, Seen: "could not look: " + o.Managers.Err.Error()}}
 	}
 	nm, nd := o.Managers.NetworkManager, o.Managers.Networkd
-	findings := []Finding{
+	return []Finding{
 		o.managed("NetworkManager", nm, "write /etc/NetworkManager/conf.d/tortie.conf with\n[keyfile]\nunmanaged-devices=interface-name:cali*;interface-name:tunl*\nand run systemctl reload NetworkManager"),
 		o.managed("systemd-networkd", nd, "write /etc/systemd/network/10-tortie.network with\n[Match]\nName=cali* tunl*\n[Link]\nUnmanaged=yes\nand run networkctl reload"),
 	}
-	if nd.Running && !o.Managers.KeepsForeignRoutes && slices.Contains(nd.Manages, o.report().Interface) {
-		findings = append(findings, Finding{
-			Check: "network-manager", About: "systemd-networkd, ManageForeignRoutes", Level: Warning,
-			Seen: "networkd manages " + o.report().Interface + " and may remove routes that it did not make",
-			Why:  "when networkd is restarted, the agent's routes by that link go, and come back a moment later",
-			Do:   "write /etc/systemd/networkd.conf.d/tortie.conf with\n[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\nand restart systemd-networkd",
-		})
-	}
-	return findings
 }
 
 func (o *Observations) managed(name string, m Manager, remedy string) Finding {
