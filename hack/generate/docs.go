@@ -66,10 +66,6 @@ func checkNames(page, text string, parts map[string]string, used map[string]bool
 
 // sections returns the generated parts by name.
 func sections(o options) (map[string]string, error) {
-	plugins, err := readPluginInputs(o.root)
-	if err != nil {
-		return nil, err
-	}
 	policies, err := policyFields()
 	if err != nil {
 		return nil, err
@@ -80,12 +76,12 @@ func sections(o options) (map[string]string, error) {
 		"install-placeholders": placeholders(),
 		"controllers-env":      variables(config.Describe(config.ControllersVariables{})),
 		"node-env":             variables(config.Describe(config.NodeVariables{})),
-		"cni-options":          plugins.optionList(ofCNI),
-		"ipam-options":         plugins.optionList(ofIPAM),
+		"cni-options":          optionList(ofCNI),
+		"ipam-options":         optionList(ofIPAM),
 		"cni-env":              variables(config.Describe(config.PluginVariables{})),
 		"upgrade-env":          variables(config.Describe(config.UpgradeVariables{})),
-		"cni-args":             plugins.argumentList(),
-		"cni-annotations":      plugins.annotationList(),
+		"cni-args":             argumentList(),
+		"cni-annotations":      annotationList(),
 		"reads":                fence.ReadList(),
 		"host":                 fence.HostList(),
 	}

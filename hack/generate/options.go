@@ -1,217 +1,25 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
-	"reflect"
-	"strconv"
 	"strings"
+
+	"github.com/tortie-net/tortie/internal/plugin"
 )
 
-// input is a user input of the plugins: a configuration key, an argument or an annotation.
-type input struct {
-	name    string
-	kind    string // its type, or where it is set
-	deflt   string
-	help    string
-	instead string // replacement of a deprecated input
-}
-
-// pluginInputs are the declared inputs of the plugins. The source is parsed, as this module does not have the dependencies of the packages.
-type pluginInputs struct {
-	options, arguments, annotations []input
-}
-
-func readPluginInputs(root string) (*pluginInputs, error) {
-	src, err := parseDir(filepath.Join(root, "internal/plugin"))
-	if err != nil {
-		return nil, err
-	}
-	constants, err := parseDir(filepath.Join(root, "internal/api"))
-	if err != nil {
-		return nil, err
-	}
-	in := &pluginInputs{options: src.literals("ofSpecification", nil)}
-	in.options = append(in.options, src.keys("netConf", "")...)
-	in.arguments = src.fields("podArgs")
-	in.annotations = src.literals("annotations", constants)
-	if len(in.options) < 50 || len(in.arguments) < 3 || len(in.annotations) < 5 {
-		return nil, fmt.Errorf("found only %d keys, %d arguments and %d annotations in internal/plugin: were the declarations renamed?",
-			len(in.options), len(in.arguments), len(in.annotations))
-	}
-	return in, errors.Join(described(in.options), described(in.arguments), described(in.annotations))
-}
-
-func described(inputs []input) error {
-	for _, i := range inputs {
-		if i.name == "" || i.help == "" {
-			return fmt.Errorf("%q of the plugins has no name or no help: %+v", i.name, i)
-		}
-	}
-	return nil
-}
-
-// source is the declarations of a package by name.
-type source struct {
-	structs map[string]*ast.StructType
-	values  map[string]ast.Expr
-}
-
-func parseDir(dir string) (*source, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		return nil, fmt.Errorf("reading declarations: %w", err)
-	}
-	s := &source{structs: map[string]*ast.StructType{}, values: map[string]ast.Expr{}}
-	for _, path := range paths {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return nil, fmt.Errorf("reading declarations: %w", err)
-		}
-		ast.Inspect(file, s.note)
-	}
-	return s, nil
-}
-
-func (s *source) note(n ast.Node) bool {
-	switch n := n.(type) {
-	case *ast.FuncDecl:
-		return false
-	case *ast.TypeSpec:
-		if t, ok := n.Type.(*ast.StructType); ok {
-			s.structs[n.Name.Name] = t
-		}
-	case *ast.ValueSpec:
-		for i, name := range n.Names {
-			if i < len(n.Values) {
-				s.values[name.Name] = n.Values[i]
-			}
-		}
-	}
-	return true
-}
-
-// keys returns the JSON keys of a struct, those of nested structs with dots.
-func (s *source) keys(name, prefix string) []input {
-	var keys []input
-	for _, field := range s.structs[name].Fields.List {
-		tag := tagOf(field)
-		key := tag.Get("json")
-		if key == "" {
-			continue
-		}
-		if of, ok := field.Type.(*ast.Ident); ok && s.structs[of.Name] != nil {
-			keys = append(keys, s.keys(of.Name, prefix+key+".")...)
-			continue
-		}
-		kind := tag.Get("type")
-		if kind == "" {
-			kind = kindOf(field.Type)
-		}
-		deflt := tag.Get("default")
-		if deflt == "" && kind == "boolean" {
-			deflt = "false"
-		}
-		keys = append(keys, input{prefix + key, kind, deflt, tag.Get("help"), tag.Get("instead")})
-	}
-	return keys
-}
-
-// fields returns the fields of a struct by their Go names.
-func (s *source) fields(name string) []input {
-	var all []input
-	for _, field := range s.structs[name].Fields.List {
-		for _, n := range field.Names {
-			all = append(all, input{name: n.Name, help: tagOf(field).Get("help")})
-		}
-	}
-	return all
-}
-
-func tagOf(field *ast.Field) reflect.StructTag {
-	if field.Tag == nil {
-		return ""
-	}
-	text, err := strconv.Unquote(field.Tag.Value)
-	if err != nil {
-		return ""
-	}
-	return reflect.StructTag(text)
-}
-
-func kindOf(t ast.Expr) string {
-	switch t := t.(type) {
-	case *ast.ArrayType:
-		return "list"
-	case *ast.Ident:
-		switch t.Name {
-		case "bool":
-			return "boolean"
-		case "int", "float64":
-			return "number"
-		}
-	}
-	return "string"
-}
-
-// literals returns the items of a list of composite literals. A name may be a constant of another package.
-func (s *source) literals(name string, constants *source) []input {
-	list, ok := s.values[name].(*ast.CompositeLit)
-	if !ok {
-		return nil
-	}
-	var all []input
-	for _, element := range list.Elts {
-		item, ok := element.(*ast.CompositeLit)
-		if !ok {
-			continue
-		}
-		fields := map[string]string{}
-		for _, e := range item.Elts {
-			if kv, ok := e.(*ast.KeyValueExpr); ok {
-				fields[fmt.Sprint(kv.Key)] = constants.text(kv.Value)
-			}
-		}
-		of := fields["Type"]
-		if of == "" {
-			of = "pod"
-			if fields["OfNamespace"] == "true" {
-				of = "pod, else namespace"
-			}
-		}
-		all = append(all, input{fields["Key"], of, fields["Default"] + fields["Form"], fields["Help"], ""})
-	}
-	return all
-}
-
-// text returns the value of a literal or of a constant of the package.
-func (s *source) text(e ast.Expr) string {
-	switch e := e.(type) {
-	case *ast.Ident: // true and false
-		return e.Name
-	case *ast.SelectorExpr:
-		if s == nil {
-			return ""
-		}
-		return literal(s.values[e.Sel.Name])
-	}
-	return literal(e)
-}
-
 // optionList lists the wanted keys of the plugins' configuration, deprecated ones last. What has no type is a string.
-func (in *pluginInputs) optionList(wanted func(key string) bool) string {
+func optionList(wanted func(key string) bool) string {
 	var list, old string
-	for _, o := range in.options {
-		switch kind := strings.TrimPrefix(o.kind, "string"); {
-		case !wanted(o.name):
-		case o.instead != "":
-			old += item(code(o.name), o.help+" Deprecated: use "+code(o.instead)+".", kind, code(o.deflt))
+	for _, o := range plugin.Options() {
+		kind, otherwise := strings.TrimPrefix(o.Type, "string"), o.Default
+		if otherwise == "" && kind == "boolean" {
+			otherwise = "false"
+		}
+		switch {
+		case !wanted(o.Key):
+		case o.Instead != "":
+			old += item(code(o.Key), o.Help+" Deprecated: use "+code(o.Instead)+".", kind, code(otherwise))
 		default:
-			list += item(code(o.name), o.help, kind, code(o.deflt))
+			list += item(code(o.Key), o.Help, kind, code(otherwise))
 		}
 	}
 	return list + old
@@ -222,16 +30,20 @@ func ofIPAM(key string) bool { return strings.HasPrefix(key, "ipam") }
 
 func ofCNI(key string) bool { return !ofIPAM(key) }
 
-func (in *pluginInputs) argumentList() (list string) {
-	for _, a := range in.arguments {
-		list += item(code(a.name), a.help)
+func argumentList() (list string) {
+	for _, a := range plugin.Arguments() {
+		list += item(code(a.Key), a.Help)
 	}
 	return list
 }
 
-func (in *pluginInputs) annotationList() (list string) {
-	for _, a := range in.annotations {
-		list += item(code(a.name), a.help+" Value: "+a.deflt+".", a.kind)
+func annotationList() (list string) {
+	for _, a := range plugin.Annotations() {
+		of := "pod"
+		if a.OfNamespace {
+			of = "pod, else namespace"
+		}
+		list += item(code(a.Key), a.Help+" Value: "+a.Form+".", of)
 	}
 	return list
 }

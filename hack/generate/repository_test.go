@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/plugin"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -141,11 +142,15 @@ func TestEveryPageIsReachedFromTheReadme(t *testing.T) {
 func TestPluginInputsAreDocumented(t *testing.T) {
 	all := pages(t)
 	documented := all[filepath.Join(repository, "docs/cni.md")] + all[filepath.Join(repository, "docs/ipam.md")]
-	in, err := readPluginInputs(repository)
-	errtest.Must(t, err)
 	var names []string
-	for _, i := range slices.Concat(in.options, in.arguments, in.annotations) {
-		names = append(names, i.name)
+	for _, o := range plugin.Options() {
+		names = append(names, o.Key)
+	}
+	for _, a := range plugin.Arguments() {
+		names = append(names, a.Key)
+	}
+	for _, a := range plugin.Annotations() {
+		names = append(names, a.Key)
 	}
 	for _, v := range config.Describe(config.PluginVariables{}) {
 		names = append(names, v.Name)
