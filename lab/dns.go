@@ -15,6 +15,6 @@ var dnsManifest string
 // startDNS creates the objects of CoreDNS. Its pods wait for the pod network.
 func (l *Lab) startDNS(ctx context.Context) error {
 	manifest := strings.NewReplacer("IMAGE", cluster.CoreDNSImage, "ADDRESS", node.ClusterDNS).Replace(dnsManifest)
-	_, err := l.toolWith(ctx, strings.NewReader(manifest), "kubectl", []string{"create", "-f", "-"})
+	_, err := l.tool(ctx, strings.NewReader(manifest), "kubectl", "create", "-f", "-")
 	return err
 }

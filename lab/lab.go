@@ -322,21 +322,8 @@ func (l *Lab) Kubeconfig() string { return l.state.Kubeconfig }
 // NetNS returns the name of the network namespace with the control plane and the bridge between the nodes.
 func (l *Lab) NetNS() string { return cluster.ControlPlane(l.state.Name) }
 
-// Kubectl runs kubectl as the administrator and returns its standard output.
-func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
-	return l.tool(ctx, "kubectl", args)
-}
-
-// Helm runs helm as the administrator and returns its standard output.
-func (l *Lab) Helm(ctx context.Context, args ...string) (string, error) {
-	return l.tool(ctx, "helm", args)
-}
-
-func (l *Lab) tool(ctx context.Context, name string, args []string) (string, error) {
-	return l.toolWith(ctx, nil, name, args)
-}
-
-func (l *Lab) toolWith(ctx context.Context, input io.Reader, name string, args []string) (string, error) {
+// tool runs kubectl or helm as the administrator and returns its standard output; input may be nil.
+func (l *Lab) tool(ctx context.Context, input io.Reader, name string, args ...string) (string, error) {
 	cmd, err := l.Command(ctx, name, args...)
 	if err != nil {
 		return "", err

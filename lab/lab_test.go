@@ -185,7 +185,7 @@ func TestTwoLabsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantNoTrace(t, names[0])
-	if out, err := labs[1].Kubectl(ctx, "get", "--raw", "/readyz"); err != nil || out != "ok" {
+	if out, err := labs[1].tool(ctx, nil, "kubectl", "get", "--raw", "/readyz"); err != nil || out != "ok" {
 		t.Errorf("the other lab after the first was stopped: %q, %v", out, err)
 	}
 	if err := labs[1].Stop(ctx); err != nil {
@@ -201,7 +201,7 @@ func TestTwoLabsAtOnce(t *testing.T) {
 }
 
 func checkNode(ctx context.Context, t *testing.T, l *Lab) {
-	out, err := l.Kubectl(ctx, "get", "node", "node1", "-o",
+	out, err := l.tool(ctx, nil, "kubectl", "get", "node", "node1", "-o",
 		`jsonpath={range .status.conditions[*]}{.type}={.status} {end}{.status.addresses[?(@.type=="InternalIP")].address} {.status.conditions[?(@.type=="Ready")].message} {.status.capacity}`)
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +241,7 @@ func checkOptions(ctx context.Context, t *testing.T, l *Lab) {
 func checkApart(ctx context.Context, t *testing.T, labs []*Lab) {
 	uids := map[string]bool{}
 	for _, l := range labs {
-		uid, err := l.Kubectl(ctx, "get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}")
+		uid, err := l.tool(ctx, nil, "kubectl", "get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -332,7 +332,7 @@ func TestRestart(t *testing.T) {
 
 func kubectl(ctx context.Context, t *testing.T, l *Lab, args ...string) string {
 	t.Helper()
-	out, err := l.Kubectl(ctx, args...)
+	out, err := l.tool(ctx, nil, "kubectl", args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +444,7 @@ func TestContainerd2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtime, err := l.Kubectl(ctx, "get", "node", "node1", "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}")
+	runtime, err := l.tool(ctx, nil, "kubectl", "get", "node", "node1", "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}")
 	if err != nil || !strings.HasPrefix(runtime, "containerd://2.") {
 		t.Errorf("the node's runtime is %q, %v", runtime, err)
 	}

@@ -51,10 +51,10 @@ func TestProgramsInsideAVM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Kubectl(ctx, "get", "nodes"); err != nil {
+	if _, err := l.tool(ctx, nil, "kubectl", "get", "nodes"); err != nil {
 		t.Error(err)
 	}
-	if _, err := l.Helm(ctx, "list"); err != nil {
+	if _, err := l.tool(ctx, nil, "helm", "list"); err != nil {
 		t.Error(err)
 	}
 	if err := l.Stop(ctx); err != nil {

@@ -282,10 +282,6 @@ func anonymous(pid int) (int64, bool) {
 	if self, err := os.Executable(); err != nil || exe == self {
 		return 0, false
 	}
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, false
-	}
-	kB, err := statusField(text, "RssAnon:")
-	return kB, err == nil
+	m, err := memoryOf(pid)
+	return m.anonymous, err == nil
 }

@@ -43,9 +43,6 @@ type agentSize struct {
 	took           time.Duration // until it was ready
 }
 
-// memory is the kernel's accounting of a process, in kB.
-type memory struct{ rss, anonymous, peak int64 }
-
 // runMemory starts the real agent in a big cluster, with nodes of realistic size, and measures its memory.
 func runMemory(ctx context.Context, c *cluster, bin string, size sizes) (all []agentSize, err error) {
 	if err := c.fill(size.largeCluster); err != nil {
@@ -121,7 +118,7 @@ func (f *agentSize) measure(ctx context.Context, n *node, agent string) (err err
 		return err
 	}
 	f.took = time.Since(start)
-	if f.ready, err = memoryOf(cmd.Process.Pid); err != nil {
+	if f.ready, err = agentMemory(cmd.Process.Pid); err != nil {
 		return err
 	}
 	select {
@@ -129,7 +126,7 @@ func (f *agentSize) measure(ctx context.Context, n *node, agent string) (err err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	f.settled, err = memoryOf(cmd.Process.Pid)
+	f.settled, err = agentMemory(cmd.Process.Pid)
 	return err
 }
 
@@ -168,19 +165,13 @@ func (n *node) agentSays(path string) (string, error) {
 	return string(text), err
 }
 
-func memoryOf(pid int) (m memory, err error) {
-	found := 0
-	for line := range linesOf(fmt.Sprintf("/proc/%d/status", pid)) {
-		for name, into := range map[string]*int64{"VmRSS": &m.rss, "RssAnon": &m.anonymous, "VmHWM": &m.peak} {
-			if n, _ := fmt.Sscanf(line, name+": %d kB", into); n == 1 {
-				found++
-			}
-		}
+// agentMemory is memoryOf an agent, which must run.
+func agentMemory(pid int) (memory, error) {
+	m, err := memoryOf(pid)
+	if err == nil && m.rss == 0 {
+		err = errors.New("the agent has exited")
 	}
-	if found != 3 {
-		return m, errors.New("the agent has exited")
-	}
-	return m, nil
+	return m, err
 }
 
 func tail(text string) string { return text[max(0, len(text)-2000):] }

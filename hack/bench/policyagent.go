@@ -185,7 +185,7 @@ func (a *policyAgent) run(ctx context.Context, b *bench, more string, policies i
 	if a.writes, err = p.changeNothing(b, more); err != nil {
 		return err
 	}
-	a.size, err = memoryOf(p.cmd.Process.Pid)
+	a.size, err = agentMemory(p.cmd.Process.Pid)
 	return err
 }
 

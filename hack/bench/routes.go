@@ -252,7 +252,8 @@ func (l *learner) round(routes int) error {
 		return fmt.Errorf("announced: %w", err)
 	}
 	l.start, l.update = append(l.start, last.Sub(start)), append(l.update, last.Sub(update))
-	l.rss = max(l.rss, residentSet(l.pid))
+	m, _ := memoryOf(l.pid)
+	l.rss = max(l.rss, m.rss)
 	time.Sleep(settleRoutes)
 	l.observer.begin()
 	start = time.Now()
@@ -296,26 +297,6 @@ func blocksOf(pool netip.Prefix, bits, count int) func(func(netip.Prefix) bool) 
 			}
 		}
 	}
-}
-
-// processorTime returns the CPU time of a process.
-func processorTime(pid int) (time.Duration, error) {
-	fields, err := stat(pid)
-	if err != nil {
-		return 0, fmt.Errorf("a program has ended: %w", err)
-	}
-	return time.Duration(fields[10]+fields[11]) * clockTick, nil
-}
-
-// residentSet returns a process's memory in kB, 0 if it has exited.
-func residentSet(pid int) int64 {
-	var kB int64
-	for line := range linesOf(fmt.Sprintf("/proc/%d/status", pid)) {
-		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kB); n == 1 {
-			return kB
-		}
-	}
-	return 0
 }
 
 // learnerNamed returns the learner with a name.

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -88,9 +86,9 @@ func follow(leader int) (footprint, error) {
 		case status.TrapCause() == unix.PTRACE_EVENT_EXEC:
 			f.processes++ // forks without exec do not count: Go's runtime makes one as a probe
 		case status.TrapCause() == unix.PTRACE_EVENT_EXIT:
-			var peak int64
-			peak, err = largest(pid)
-			f.peak = max(f.peak, peak)
+			var m memory
+			m, err = memoryOf(pid)
+			f.peak = max(f.peak, m.peak)
 		}
 		if err != nil {
 			return f, err
@@ -112,23 +110,4 @@ func resume(pid int, status unix.WaitStatus) {
 		signal = 0
 	}
 	_ = unix.PtraceCont(pid, int(signal)) // it may have been killed, which the next wait reports
-}
-
-// largest returns the peak memory of a thread's process, in kB.
-func largest(pid int) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	return statusField(text, "VmHWM:")
-}
-
-// statusField reads a number of /proc/PID/status, 0 if an exiting process has lost it.
-func statusField(status []byte, name string) (int64, error) {
-	_, rest, _ := bytes.Cut(status, []byte("\n"+name))
-	fields := bytes.Fields(rest)
-	if len(fields) == 0 {
-		return 0, nil
-	}
-	return strconv.ParseInt(string(fields[0]), 10, 64)
 }

@@ -68,7 +68,7 @@ func run(o options) error {
 		findingsPath:     findings,
 		metricsPath:      func() ([]byte, error) { return metrics(o.root) },
 		fieldsPath:       fields,
-		settingsPath:     func() ([]byte, error) { return table(settings(o.root)) },
+		settingsPath:     func() ([]byte, error) { return commaSeparated(settings()) },
 		policyFieldsPath: func() ([]byte, error) { return table(policyFields()) },
 		manifestPath:     func() ([]byte, error) { return manifest(o) },
 		uninstallPath:    func() ([]byte, error) { return uninstall(o) },

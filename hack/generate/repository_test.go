@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/plugin"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -139,18 +140,22 @@ func TestEveryPageIsReachedFromTheReadme(t *testing.T) {
 
 // The list of settings is up to date, and has every key, argument, annotation and variable of the plugins.
 func TestSettingsAreDocumented(t *testing.T) {
-	want, err := table(settings(repository))
+	want, err := commaSeparated(settings())
 	errtest.Must(t, err)
 	have, err := os.ReadFile(filepath.Join(repository, settingsPath))
 	errtest.Must(t, err)
 	if string(have) != string(want) {
 		t.Errorf("%s is not up to date: make generate writes it", settingsPath)
 	}
-	in, err := readPluginInputs(repository)
-	errtest.Must(t, err)
 	var names []string
-	for _, i := range slices.Concat(in.options, in.arguments, in.annotations) {
-		names = append(names, i.name)
+	for _, o := range plugin.Options() {
+		names = append(names, o.Key)
+	}
+	for _, a := range plugin.Arguments() {
+		names = append(names, a.Key)
+	}
+	for _, a := range plugin.Annotations() {
+		names = append(names, a.Key)
 	}
 	for _, v := range config.Describe(config.PluginVariables{}) {
 		names = append(names, v.Name)

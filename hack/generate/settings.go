@@ -11,7 +11,7 @@ import (
 // placeholders of the installer's template, and configuration keys, arguments and annotations of the plugins.
 const settingsPath = "docs/settings.csv"
 
-func settings(root string) ([][]string, error) {
+func settings() [][]string {
 	rows := [][]string{{"Program", "Kind", "Name", "Type or form", "Default", "Meaning"}}
 	for _, p := range []struct {
 		program   string
@@ -34,9 +34,5 @@ func settings(root string) ([][]string, error) {
 		}
 		rows = append(rows, []string{"install", "placeholder of CNI_NETWORK_CONFIG", p.Name, "", "", meaning})
 	}
-	plugins, err := readPluginInputs(root)
-	if err != nil {
-		return nil, err
-	}
-	return append(rows, plugins.rows()...), nil
+	return append(rows, pluginInputs()...)
 }
