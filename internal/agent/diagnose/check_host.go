@@ -296,10 +296,19 @@ func (o *Observations) managers() []Finding {
 		return []Finding{{Check: "network-manager", Level: Unknown, Seen: "could not look: " + o.Managers.Err.Error()}}
 	}
 	nm, nd := o.Managers.NetworkManager, o.Managers.Networkd
-	return []Finding{
+	findings := []Finding{
 		o.managed("NetworkManager", nm, "write /etc/NetworkManager/conf.d/tortie.conf with\n[keyfile]\nunmanaged-devices=interface-name:cali*;interface-name:tunl*\nand run systemctl reload NetworkManager"),
 		o.managed("systemd-networkd", nd, "write /etc/systemd/network/10-tortie.network with\n[Match]\nName=cali* tunl*\n[Link]\nUnmanaged=yes\nand run networkctl reload"),
 	}
+	if nd.Running && !o.Managers.KeepsForeignRoutes && slices.Contains(nd.Manages, o.report().Interface) {
+		findings = append(findings, Finding{
+			Check: "network-manager", About: "systemd-networkd, ManageForeignRoutes", Level: Warning,
+			Seen: "networkd manages " + o.report().Interface + " and may remove routes that it did not make",
+			Why:  "when networkd is restarted, the agent's routes by that link go, and come back a moment later",
+			Do:   "write /etc/systemd/networkd.conf.d/tortie.conf with\n[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\nand restart systemd-networkd",
+		})
+	}
+	return findings
 }
 
 func (o *Observations) managed(name string, m Manager, remedy string) Finding {

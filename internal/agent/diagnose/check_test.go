@@ -46,7 +46,7 @@ func sound() *Observations {
 		},
 		Kernel:   Kernel{IPIP: Feature{Has: true}, NFTables: Feature{Has: true}, MD5: Feature{Has: true}},
 		Configs:  CNIConfigs{Dir: "/etc/cni/net.d", Files: []cniconf.File{{Name: "10-calico.conflist", Types: []string{"calico", "portmap"}}}},
-		Managers: Managers{NetworkManager: Manager{Running: true}, Networkd: Manager{Running: true, Manages: []string{"eth0"}}},
+		Managers: Managers{NetworkManager: Manager{Running: true}, Networkd: Manager{Running: true, Manages: []string{"eth0"}}, KeepsForeignRoutes: true},
 	}
 }
 
@@ -185,9 +185,10 @@ func TestChecks(t *testing.T) {
 		"a foreign route": {func(o *Observations) {
 			o.Routes = append(o.Routes, netlinkx.Route{Dst: netip.MustParsePrefix("192.168.2.0/28"), Via: netip.MustParseAddr("10.0.0.1"), Protocol: netlinkx.ProtocolBoot, Dev: 2})
 		}, Problem, "foreign-routes", []string{"192.168.2.0/28 via 10.0.0.1 dev eth0"}},
-		"NetworkManager": {func(o *Observations) { o.Managers.NetworkManager.Manages = []string{"eth0", "cali1"} }, Problem, "network-manager", []string{"manages cali1", "unmanaged-devices"}},
-		"networkd":       {func(o *Observations) { o.Managers.Networkd.Manages = []string{"tunl0"} }, Problem, "network-manager", []string{"manages tunl0", "Unmanaged=yes"}},
-		"not the host":   {func(o *Observations) { o.Managers = Managers{Err: errNotTheHost} }, Unknown, "network-manager", []string{"could not look"}},
+		"NetworkManager":   {func(o *Observations) { o.Managers.NetworkManager.Manages = []string{"eth0", "cali1"} }, Problem, "network-manager", []string{"manages cali1", "unmanaged-devices"}},
+		"networkd":         {func(o *Observations) { o.Managers.Networkd.Manages = []string{"tunl0"} }, Problem, "network-manager", []string{"manages tunl0", "Unmanaged=yes"}},
+		"networkd's broom": {func(o *Observations) { o.Managers.KeepsForeignRoutes = false }, Warning, "network-manager", []string{"ManageForeignRoutes=no"}},
+		"not the host":     {func(o *Observations) { o.Managers = Managers{Err: errNotTheHost} }, Unknown, "network-manager", []string{"could not look"}},
 
 		"no time":     {func(o *Observations) { one(o).Probed = false }, Unknown, "peer", []string{"node diagnose 10.0.0.7"}},
 		"refused":     {func(o *Observations) { one(o).TCP = Probe{Outcome: Refused} }, Problem, "peer-bgp", []string{"10.0.0.7 (n2)", "TCP port 179 from 10.0.0.5: refused"}},
@@ -288,16 +289,18 @@ func TestManagersFiles(t *testing.T) {
 		t.Errorf("an empty directory is taken for the host: %+v", m)
 	}
 	for path, text := range map[string]string{
-		"etc/os-release":               "ID=debian\n",
-		"run/NetworkManager/devices/3": "[device]\nmanaged=false\n",
-		"run/NetworkManager/devices/4": "[device]\nmanaged=true\n",
-		"run/systemd/netif/links/3":    "# This is private data.\nADMIN_STATE=configured\n",
-		"run/systemd/netif/links/4":    "ADMIN_STATE=unmanaged\n",
+		"etc/os-release":                        "ID=debian\n",
+		"run/NetworkManager/devices/3":          "[device]\nmanaged=false\n",
+		"run/NetworkManager/devices/4":          "[device]\nmanaged=true\n",
+		"run/systemd/netif/links/3":             "# This is private data.\nADMIN_STATE=configured\n",
+		"run/systemd/netif/links/4":             "ADMIN_STATE=unmanaged\n",
+		"etc/systemd/networkd.conf":             "[Network]\nManageForeignRoutes=yes\n",
+		"etc/systemd/networkd.conf.d/50-x.conf": "[Network]\nManageForeignRoutes = no\n",
 	} {
 		write(t, filepath.Join(root, path), text)
 	}
 	m := h.managers(links)
-	if m.Err != nil || strings.Join(m.NetworkManager.Manages, " ") != "cali1" || strings.Join(m.Networkd.Manages, " ") != "tunl0" {
+	if m.Err != nil || strings.Join(m.NetworkManager.Manages, " ") != "cali1" || strings.Join(m.Networkd.Manages, " ") != "tunl0" || !m.KeepsForeignRoutes {
 		t.Errorf("%+v", m)
 	}
 }

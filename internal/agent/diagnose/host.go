@@ -121,10 +121,12 @@ func (h host) managers(links []netlinkx.Link) Managers {
 			return Managers{Err: errNotTheHost}
 		}
 	}
-	return Managers{
+	m := Managers{
 		NetworkManager: h.manager(links, "/run/NetworkManager/devices", "managed=true"),
 		Networkd:       h.manager(links, "/run/systemd/netif/links", "ADMIN_STATE=configur"), // configuring, configured
 	}
+	m.KeepsForeignRoutes = h.keepsForeignRoutes()
+	return m
 }
 
 // manager reads a directory that has a file for each link, by its number.
@@ -141,4 +143,28 @@ func (h host) manager(links []netlinkx.Link, dir, managed string) Manager {
 		}
 	}
 	return m
+}
+
+// keepsForeignRoutes reads networkd's setting; the last file that has it counts.
+func (h host) keepsForeignRoutes() (keeps bool) {
+	files := []string{"/usr/lib/systemd/networkd.conf", "/etc/systemd/networkd.conf"}
+	for _, dir := range []string{"/usr/lib/systemd/networkd.conf.d", "/run/systemd/networkd.conf.d", "/etc/systemd/networkd.conf.d"} {
+		more, _ := filepath.Glob(h.path(dir + "/*.conf"))
+		for _, m := range more {
+			files = append(files, strings.TrimPrefix(m, strings.TrimSuffix(h.root, "/")))
+		}
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(h.path(f))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			if strings.TrimSpace(key) == "ManageForeignRoutes" {
+				keeps = slices.Contains([]string{"no", "false", "0", "off"}, strings.ToLower(strings.TrimSpace(value)))
+			}
+		}
+	}
+	return keeps
 }

@@ -116,6 +116,8 @@ type Managers struct {
 	Err error // if this is not the host's file system
 	// NetworkManager and Networkd list our links that they manage; Running says that they were seen at all.
 	NetworkManager, Networkd Manager
+	// KeepsForeignRoutes: networkd was told not to remove others' routes.
+	KeepsForeignRoutes bool
 }
 
 // Manager is one of them.
