@@ -29,7 +29,10 @@ var (
 // clusterNetworkPolicy runs the tests of ClusterNetworkPolicy, all of which one process runs one after the other.
 func clusterNetworkPolicy(t *testing.T, lab *labtest.Lab, r *results) {
 	args := []string{"clusternetworkpolicy", "-supported-features=" + features, "-test.v"}
-	if !*everything {
+	switch {
+	case *onlySCTP:
+		args = append(args, "-only-sctp")
+	case !*everything:
 		args = append(args, "-test.run=TestConformance/"+fewTests)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), suitePatience*meshtest.TimeScale)

@@ -61,7 +61,10 @@ func networkPolicy(t *testing.T, lab *labtest.Lab, r *results) {
 
 // asked says whether a spec is one that this run is for.
 func asked(spec string) bool {
-	if *only != "" {
+	switch {
+	case *onlySCTP:
+		return strings.Contains(spec, ofSCTP)
+	case *only != "":
 		return strings.Contains(spec, *only)
 	}
 	return *everything || slices.ContainsFunc(few, func(part string) bool { return strings.Contains(spec, part) })

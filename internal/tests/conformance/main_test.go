@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 var (
 	everything = flag.Bool("all", false, "run every spec; by default some of each kind, for want of time")
 	only       = flag.String("spec", "", "run the specs of Kubernetes whose name has this text, and of ClusterNetworkPolicy none")
+	onlySCTP   = flag.Bool("only-sctp", false, "run what sends SCTP, and nothing else, on a kernel that has it")
+	sctp       = flag.String("sctp-results", "", "comma-separated values that a run with -only-sctp has written, for what this kernel cannot run")
 	report     = flag.String("conformance-report", "", "file into which TestConformance writes what each spec has shown")
 )
 
@@ -41,14 +44,20 @@ func TestConformance(t *testing.T) {
 	lab := labtest.NewLab(t, 3, "-agnhost", "-image", labtest.Image())
 	lab.Kubectl(t, "apply", "--server-side", "-f", labtest.ClusterNetworkPolicyDefinition(t))
 	lab.Release(t, "install", labtest.ImageTag, "--set", "ipPool.vxlanMode=Always")
-	lab.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout=2m")
+	lab.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", fmt.Sprintf("--timeout=%v", 2*time.Minute*labtest.TimeScale))
 	defer lab.LogDiagnostics(t)
-	r := &results{}
+	if *onlySCTP && !kernelHasSCTP() {
+		t.Fatal("-only-sctp: this kernel has no SCTP")
+	}
+	r := newResults(t)
 	t.Run("suites", func(t *testing.T) { // whose pods are in namespaces of their own
 		t.Run("NetworkPolicy", func(t *testing.T) { t.Parallel(); networkPolicy(t, lab, r) })
 		if *only == "" {
 			t.Run("ClusterNetworkPolicy", func(t *testing.T) { t.Parallel(); clusterNetworkPolicy(t, lab, r) })
 		}
 	})
+	if *sctp != "" {
+		r.take(t, *sctp)
+	}
 	r.write(t)
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,19 +31,66 @@ type result struct {
 	suite, spec, why string
 	passed           bool
 	took             time.Duration
+	kernel           string // that it ran on
 }
 
 // results may be added to by several tests at once.
 type results struct {
-	lock sync.Mutex
-	all  []result
+	kernel string // of this machine
+	lock   sync.Mutex
+	all    []result
+}
+
+func newResults(t *testing.T) *results {
+	t.Helper()
+	var name unix.Utsname
+	errtest.Must(t, unix.Uname(&name))
+	return &results{kernel: unix.ByteSliceToString(name.Release[:])}
 }
 
 func (r *results) add(one result) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
+	if one.why == "" {
+		one.kernel = r.kernel
+	}
 	r.all = append(r.all, one)
 }
+
+// columns are those of the values.
+var columns = []string{"Suite", "Test", "Result", "Seconds", "Kernel"}
+
+// take takes what another kernel has shown of specs that this one could not run.
+func (r *results) take(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.Open(file)
+	errtest.Must(t, err)
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	errtest.Must(t, err)
+	if len(rows) == 0 || !slices.Equal(rows[0], columns) {
+		t.Fatalf("%s: its first row is not %q", file, columns)
+	}
+	for _, row := range rows[1:] {
+		for i := range r.all {
+			one := &r.all[i]
+			if one.why == "" || one.suite != row[0] || one.spec != row[1] {
+				continue
+			}
+			seconds, err := strconv.Atoi(row[3])
+			if err != nil {
+				t.Errorf("%s: %q has not run: %v", file, row, err)
+				continue
+			}
+			one.why, one.passed, one.took, one.kernel = "", row[2] == passed, time.Duration(seconds)*time.Second, row[4]
+			if !one.passed {
+				t.Errorf("%s has failed on kernel %s", one.spec, one.kernel)
+			}
+		}
+	}
+}
+
+const passed = "passed"
 
 // outcome is what has become of a spec, and why it was not run.
 func (one result) outcome() string {
@@ -49,7 +98,7 @@ func (one result) outcome() string {
 	case one.why != "":
 		return "not run: " + one.why
 	case one.passed:
-		return "passed"
+		return passed
 	}
 	return "failed"
 }
@@ -71,9 +120,7 @@ func (r *results) write(t *testing.T) {
 	})
 	var b bytes.Buffer
 	b.WriteString(intro)
-	var kernel unix.Utsname
-	errtest.Must(t, unix.Uname(&kernel))
-	fmt.Fprintf(&b, "Kernel %s.\n", unix.ByteSliceToString(kernel.Release[:]))
+	b.WriteString(r.kernels())
 	for _, suite := range []string{kubernetesSuite, apiSuite} {
 		t.Logf("%s:\n%s", suite, r.summary(suite))
 		fmt.Fprintf(&b, "\n## %s\n\n%s", suite, r.summary(suite))
@@ -86,16 +133,35 @@ func (r *results) write(t *testing.T) {
 	}
 }
 
+// kernels says what ran where.
+func (r *results) kernels() string {
+	count := map[string]int{}
+	for _, one := range r.all {
+		if one.kernel != "" {
+			count[one.kernel]++
+		}
+	}
+	text := ""
+	for _, kernel := range slices.Sorted(maps.Keys(count)) {
+		what := ""
+		if kernel != r.kernel {
+			what = ", in a virtual machine, as they send SCTP"
+		}
+		text += fmt.Sprintf("- Kernel %s: %d tests%s\n", kernel, count[kernel], what)
+	}
+	return text
+}
+
 // values returns all specs as comma-separated values.
 func (r *results) values(t *testing.T) []byte {
 	t.Helper()
-	rows := [][]string{{"Suite", "Test", "Result", "Seconds"}}
+	rows := [][]string{columns}
 	for _, one := range r.all {
 		seconds := ""
 		if one.why == "" {
 			seconds = fmt.Sprintf("%.0f", one.took.Seconds())
 		}
-		rows = append(rows, []string{one.suite, one.spec, one.outcome(), seconds})
+		rows = append(rows, []string{one.suite, one.spec, one.outcome(), seconds, one.kernel})
 	}
 	var b bytes.Buffer
 	errtest.Must(t, csv.NewWriter(&b).WriteAll(rows))
@@ -104,7 +170,7 @@ func (r *results) values(t *testing.T) []byte {
 
 // summary returns how many specs of a suite have passed, have failed and were not run, by the reason, and the names of those that failed.
 func (r *results) summary(suite string) string {
-	count, failed := map[string]int{"passed": 0, "failed": 0}, ""
+	count, failed := map[string]int{passed: 0, "failed": 0}, ""
 	for _, one := range r.all {
 		if one.suite != suite {
 			continue
@@ -121,18 +187,30 @@ func (r *results) summary(suite string) string {
 	return text + failed
 }
 
-// Counts and failed specs are on the page, all specs among the values.
+// Counts and failed specs are on the page, all specs among the values, and what one kernel cannot run is taken from another's.
 func TestReport(t *testing.T) {
-	r := &results{all: []result{
-		{suite: apiSuite, spec: "good", passed: true, took: 1600 * time.Millisecond}, {suite: apiSuite, spec: "bad", took: time.Second},
-		{suite: apiSuite, spec: "idle", why: "no SCTP"}, {suite: kubernetesSuite, spec: "another"},
+	r := &results{kernel: "6.2", all: []result{
+		{suite: apiSuite, spec: "good", passed: true, took: 1600 * time.Millisecond, kernel: "6.2"}, {suite: apiSuite, spec: "bad", took: time.Second, kernel: "6.2"},
+		{suite: apiSuite, spec: "idle", why: "no SCTP"}, {suite: kubernetesSuite, spec: "another", kernel: "6.2"},
 	}}
 	if got := r.summary(apiSuite); got != "- 1 failed\n- 1 not run: no SCTP\n- 1 passed\n- **failed**: bad\n" {
 		t.Error(got)
 	}
-	want := "Suite,Test,Result,Seconds\n" + apiSuite + ",good,passed,2\n" + apiSuite + ",bad,failed,1\n" + apiSuite + ",idle,not run: no SCTP,\n" +
-		kubernetesSuite + ",another,failed,0\n"
-	if got := string(r.values(t)); got != want {
+	header := strings.Join(columns, ",") + "\n"
+	values := func(idle string) string {
+		return header + apiSuite + ",good,passed,2,6.2\n" + apiSuite + ",bad,failed,1,6.2\n" + idle + kubernetesSuite + ",another,failed,0,6.2\n"
+	}
+	if got, want := string(r.values(t)), values(apiSuite+",idle,not run: no SCTP,,\n"); got != want {
 		t.Errorf("values\n%s\nwant\n%s", got, want)
+	}
+	file := filepath.Join(t.TempDir(), "sctp.csv")
+	ran := apiSuite + ",idle,passed,70,6.1\n"
+	errtest.Must(t, os.WriteFile(file, []byte(header+ran+apiSuite+",bad,passed,3,6.1\n"), 0o600)) // which this kernel has run itself
+	r.take(t, file)
+	if got, want := string(r.values(t)), values(ran); got != want {
+		t.Errorf("values with another kernel's\n%s\nwant\n%s", got, want)
+	}
+	if got, want := r.kernels(), "- Kernel 6.1: 1 tests, in a virtual machine, as they send SCTP\n- Kernel 6.2: 3 tests\n"; got != want {
+		t.Errorf("kernels %q, want %q", got, want)
 	}
 }

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"flag"
 	"regexp"
 	"slices"
 	"testing"
@@ -19,6 +20,8 @@ import (
 	"sigs.k8s.io/network-policy-api/conformance/utils/flags"
 	"sigs.k8s.io/network-policy-api/conformance/utils/suite"
 )
+
+var onlySCTP = flag.Bool("only-sctp", false, "run the tests that send SCTP, and no others")
 
 func main() {
 	testing.Main(regexp.MatchString, []testing.InternalTest{{Name: "TestConformance", F: testConformance}}, nil, nil)
@@ -53,6 +56,9 @@ func testConformance(t *testing.T) {
 	s := suite.New(options)
 	s.Setup(t)
 	for _, test := range tests.ConformanceTests {
+		if *onlySCTP && !slices.Contains(ofSCTP, test.ShortName) {
+			continue
+		}
 		t.Run(test.ShortName, func(t *testing.T) {
 			if !sctp && slices.Contains(ofSCTP, test.ShortName) {
 				t.Skip("not run: it sends SCTP, and this kernel has none")
