@@ -18,13 +18,22 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// labPatience is the limit for operations of many containers on a busy machine.
-const labPatience = 6 * time.Minute
+// TimeScale multiplies timeouts on slow machines.
+var TimeScale = func() time.Duration {
+	if scale, _ := config.OS()("TORTIE_LAB_TIMESCALE"); scale != "" {
+		return 10
+	}
+	return 1
+}()
+
+// labPatience is the limit for operations of many containers on a busy machine, releasePatience that of Helm until a release is ready.
+var labPatience, releasePatience = 6 * time.Minute * TimeScale, 4 * time.Minute * TimeScale
 
 // DebugImage has a shell and a few programs.
 const DebugImage = "docker.io/tortie-net/debug:dev"

@@ -26,7 +26,7 @@ func ChartDir() string { return filepath.Join(Root(), "charts", "tortie") }
 // is not required of the kernel.
 func (l *Lab) Release(t testing.TB, verb, tag string, flags ...string) {
 	t.Helper()
-	args := []string{verb, "tortie", ChartDir(), "--namespace", chartNamespace, "--wait", "--timeout", "4m",
+	args := []string{verb, "tortie", ChartDir(), "--namespace", chartNamespace, "--wait", "--timeout", releasePatience.String(),
 		"--set", SetImage(tag) + ",ipPool.ipipMode=Never"}
 	l.Run(t, "helm", append(args, flags...)...)
 }

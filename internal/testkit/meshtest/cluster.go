@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
@@ -155,9 +154,4 @@ func Within(t testing.TB, limit time.Duration, check func() error) {
 }
 
 // TimeScale multiplies timeouts on slow machines.
-var TimeScale = func() time.Duration {
-	if scale, _ := config.OS()("TORTIE_LAB_TIMESCALE"); scale != "" {
-		return 10
-	}
-	return 1
-}()
+var TimeScale = labtest.TimeScale

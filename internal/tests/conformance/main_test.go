@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func TestConformance(t *testing.T) {
 	lab := labtest.NewLab(t, 3, "-agnhost", "-image", labtest.Image())
 	lab.Kubectl(t, "apply", "--server-side", "-f", labtest.ClusterNetworkPolicyDefinition(t))
 	lab.Release(t, "install", labtest.ImageTag, "--set", "ipPool.vxlanMode=Always")
-	lab.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout=2m")
+	lab.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", fmt.Sprintf("--timeout=%v", 2*time.Minute*labtest.TimeScale))
 	defer lab.LogDiagnostics(t)
 	if *onlySCTP && !kernelHasSCTP() {
 		t.Fatal("-only-sctp: this kernel has no SCTP")
