@@ -48,6 +48,17 @@ func (g *guarded) add(peers ...bgp.Peer) {
 	g.node.SetPeers(g.all...)
 }
 
+// hostile adds peers that take turns in what they do: a peer that loses one session after another has to wait longer and longer.
+func (g *guarded) hostile() (hosts []*bgptest.Host) {
+	g.t.Helper()
+	for n := range 6 {
+		host := g.lan.Host(77 + n)
+		g.add(peers(g.node.Host, host, func(p *bgp.Peer) { p.Passive, p.ConnectRetry = true, time.Second })[0])
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
 // check fails the test unless the node is well, its honest peer's sessions are untouched, and it has not grown by more than 64 MB.
 func (g *guarded) check(after string) {
 	g.t.Helper()
@@ -167,11 +178,10 @@ func attacks() []attack {
 func TestHostilePeer(t *testing.T) {
 	t.Parallel()
 	g := guardedNode(t)
-	hostile := g.lan.Host(77)
-	g.add(peers(g.node.Host, hostile, func(p *bgp.Peer) { p.Passive, p.ConnectRetry = true, time.Second })[0])
-	for _, a := range attacks() {
+	hosts := g.hostile()
+	for i, a := range attacks() {
 		var session *bgptest.Raw
-		if a.established {
+		if hostile := hosts[i%len(hosts)]; a.established {
 			session, _ = hostile.Establish(g.node.V4, ourASN, 0)
 		} else {
 			session = hostile.Dial(g.node.V4)
@@ -184,16 +194,18 @@ func TestHostilePeer(t *testing.T) {
 			return
 		}
 	}
-	// It can behave, and is learned from.
-	session, _ := hostile.Establish(g.node.V4, ourASN, 0)
-	prefix := netip.MustParsePrefix("10.67.0.0/26")
-	session.Send(bgptest.UpdateMessage(hostile.V4, 100, prefix))
-	bgptest.Eventually(t, func() error {
-		if paths := g.node.LearnedFrom(hostile.V4); len(paths) != 1 || paths[0].Prefix != prefix {
-			return fmt.Errorf("learned %v from a peer that behaves again", paths)
-		}
-		return nil
-	})
+	// They can behave, and are learned from.
+	for _, hostile := range hosts {
+		session, _ := hostile.Establish(g.node.V4, ourASN, 0)
+		prefix := netip.MustParsePrefix("10.67.0.0/26")
+		session.Send(bgptest.UpdateMessage(hostile.V4, 100, prefix))
+		bgptest.Eventually(t, func() error {
+			if paths := g.node.LearnedFrom(hostile.V4); len(paths) != 1 || paths[0].Prefix != prefix {
+				return fmt.Errorf("learned %v from a peer that behaves again", paths)
+			}
+			return nil
+		})
+	}
 }
 
 // answers reads what comes within a moment. An attack that is ignored gets none.
@@ -210,14 +222,13 @@ func answers(session *bgptest.Raw) {
 func TestMutatedUpdates(t *testing.T) {
 	t.Parallel()
 	g := guardedNode(t)
-	hostile := g.lan.Host(77)
-	g.add(peers(g.node.Host, hostile, func(p *bgp.Peer) { p.Passive, p.ConnectRetry = true, time.Second })[0])
+	hosts := g.hostile()
 	random := rand.New(rand.NewPCG(4, uint64(time.Now().UnixNano())))
 	seed := random.Uint64()
 	t.Logf("seed %d", seed)
 	random = rand.New(rand.NewPCG(4, seed))
 	for round := range 20 {
-		session, _ := hostile.Establish(g.node.V4, ourASN, 0)
+		session, _ := hosts[round%len(hosts)].Establish(g.node.V4, ourASN, 0)
 		for range 200 {
 			session.Send(mutated(random))
 		}

@@ -2,7 +2,6 @@ package podnet
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -74,28 +73,16 @@ func (l Link) Process() (pid int, err error) {
 // Remove removes the link, and the kernel forgets the connections of its addresses. A link that is gone, or not what it was
 // when it was listed, is left alone.
 func (l Link) Remove(ctx context.Context, log *slog.Logger) error {
-	ctx, cancel := context.WithTimeout(ctx, TeardownTimeout)
-	defer cancel()
-	node, err := netlinkx.CurrentNamespace()
-	if err != nil {
-		return err
-	}
-	done := make(chan error, 1)
-	go func() { // see Teardown
-		defer node.Close()
-		done <- node.Do(func() error {
+	_, err := bounded(ctx, "link "+l.Name, func(node *netlinkx.Namespace) (addrs []netip.Addr, err error) {
+		err = node.Do(func() error {
 			return l.onNode(func(host *netlinkx.Conn, now netlinkx.Link) error {
-				_, err := removeHostEnd(host, now, (&Config{Log: log}).warn)
+				addrs, err = removeHostEnd(host, now, (&Config{Log: log}).warn)
 				return err
 			})
 		})
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("remove link %s: the kernel is busy: %w", l.Name, ctx.Err())
-	}
+		return addrs, err
+	})
+	return err
 }
 
 // onNode calls f with the link as it is now.

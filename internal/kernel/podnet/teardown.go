@@ -31,6 +31,12 @@ func Teardown(ctx context.Context, c Config) ([]netip.Addr, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	return bounded(ctx, fmt.Sprintf("interface %s of %s", c.IfName, c.Netns), func(node *netlinkx.Namespace) ([]netip.Addr, error) { return teardown(node, c) })
+}
+
+// bounded calls remove with the node's namespace. A thread that waits for the kernel's lock can't be called back; what it does stays right
+// after the deadline.
+func bounded(ctx context.Context, what string, remove func(node *netlinkx.Namespace) ([]netip.Addr, error)) ([]netip.Addr, error) {
 	node, err := netlinkx.CurrentNamespace()
 	if err != nil {
 		return nil, err
@@ -42,17 +48,16 @@ func Teardown(ctx context.Context, c Config) ([]netip.Addr, error) {
 		err   error
 	}
 	done := make(chan outcome, 1)
-	// A thread that waits for the kernel's lock can't be called back; what it does stays right after the deadline.
 	go func() {
 		defer node.Close()
-		addrs, err := teardown(node, c)
+		addrs, err := remove(node)
 		done <- outcome{addrs, err}
 	}()
 	select {
 	case o := <-done:
 		return o.addrs, o.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("remove interface %s of %s: the kernel is busy: %w", c.IfName, c.Netns, ctx.Err())
+		return nil, fmt.Errorf("remove %s: the kernel is busy: %w", what, ctx.Err())
 	}
 }
 

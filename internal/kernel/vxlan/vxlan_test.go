@@ -174,7 +174,9 @@ func watched(t *testing.T, ns *netnstest.NS, v6 bool) (quiet func()) {
 }
 
 func TestSteadyWritesNothing(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
 		ns, tun := host(t), tunnel(v6, 20)
 		sync(t, ns, tun)
 		time.Sleep(2 * time.Second) // the kernel's own multicast on a new link of IPv6
@@ -358,7 +360,9 @@ func felixDevice(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
 
 // A device that Felix has left is used as it is: not one thing is written.
 func TestFelixDeviceIsAdopted(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, v6 bool) {
+		t.Parallel()
 		ns, tun := host(t), tunnel(v6, 5)
 		felixDevice(t, ns, tun)
 		time.Sleep(2 * time.Second)
