@@ -72,8 +72,16 @@ type Options struct {
 	Flows Flows
 	// APIServer keeps policies of host endpoints from locking the node out; nil: nothing does.
 	APIServer *APIServer
+	// Flowtable may have connections in it, of which the kernel forgets none; nil: there is no flowtable.
+	Flowtable Flowtable
 	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: nobody is told.
 	Decided func(stayOut bool)
+}
+
+// Flowtable is flowtable.Syncer.
+type Flowtable interface {
+	// Without calls a function while no connection is in the flowtable.
+	Without(ctx context.Context, do func() error) error
 }
 
 // Flows is told what is in force, and which packets are denied; flows.Recorder has the real one.

@@ -30,6 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/events"
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
@@ -170,7 +171,9 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	if err != nil {
 		return agent.Deps{}, err
 	}
+	fast := flowtable.New(nil)
 	policy := newPolicies(cfg, feed, kernel, table, recorded, log)
+	policy.worker.Flowtable = fast
 	if cfg.LockoutGuard {
 		policy.worker.APIServer = guarded(cluster.Endpoints(rest), cluster.Answers(rest))
 	}
@@ -180,7 +183,7 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 			FIB: routes.New(kernel, routes.Options{
 				Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{ipip.Device, vxlan.Device4, vxlan.Device6},
 			}),
-			Encap: ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets,
+			Encap: ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets, Flowtable: fast,
 		},
 		Config: cfg, Log: log, Store: store, Watch: watch, Speaker: speaker, Status: newStatus(cfg, speaker, recorder, packets, policy),
 		APIServer: cluster.Addresses(rest), Events: recorder, Policies: policy.worker,

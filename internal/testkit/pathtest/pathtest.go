@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
@@ -178,6 +179,24 @@ func (p *Pair) AddRules(ctx context.Context) error {
 			table := nft.New(nil)
 			return errors.Join(nat.New(table).Sync(ctx, nat.Config{Pools: []nat.Pool{pool}}), guard.New(table).Sync(ctx, config))
 		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddFlowtable has established connections pass from device to device, as the agent does where the kernel gains by it.
+func (p *Pair) AddFlowtable(ctx context.Context) error {
+	fabric := flowtable.Fabric{IPIP: p.Encap.Guard.IPIP, VXLAN: p.Encap.Guard.VXLAN, Kernel: flowtable.Running()}
+	if !fabric.IPIP && !fabric.VXLAN {
+		fabric.Uplinks = []string{"eth0"}
+	}
+	for _, n := range p.Nodes {
+		links, err := n.Conn.Links()
+		if err == nil {
+			err = flowtable.New(n.NS).Sync(ctx, flowtable.Choose(fabric, "cali", links))
+		}
 		if err != nil {
 			return err
 		}
