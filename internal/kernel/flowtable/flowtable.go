@@ -91,7 +91,7 @@ func (s *Syncer) probe(ctx context.Context, c Config) error {
 	Config{PodLinks: c.PodLinks}.make(change)
 	err := s.table.Check(ctx, change)
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, unix.EEXIST): // of an earlier agent
 		s.supported = true
 		return nil
 	case netlinkx.IsNotExist(err), netlinkx.IsUnsupported(err), errors.Is(err, unix.EINVAL):
@@ -188,14 +188,11 @@ func without(a, b []string) (rest []string) {
 	return rest
 }
 
-// oneIn packets that are forwarded, one is let in with its connection: to put a connection into the flowtable and take it out again costs as much as 20
-// packets gain by it, and most connections are shorter. To count packets would cost each of them more.
-const oneIn = 16
-
-// chains let a connection into the flowtable when it has proven to last, between a pod's link and another device that takes part. Of UDP only those are taken that go where the client has sent them: kube-proxy deletes connections of UDP to endpoints
+// chains let a connection into the flowtable when it has proven to last, between a pod's link and another device that takes part: of TCP after the
+// handshake, so that even short ones gain by it on routes. To wait for more packets, or to let in one connection of several, cost more than it saved. Of UDP only those are taken that go where the client has sent them: kube-proxy deletes connections of UDP to endpoints
 // of a Service that have gone, which the kernel refuses for what is in a flowtable.
 func (c Config) chains() []nft.Chain {
-	chosen, established := nft.OneIn(oneIn), nft.Established.In()
+	established := nft.Established.In()
 	add := nft.Offload(flowtable)
 	return []nft.Chain{
 		{Name: offloadChain, Rules: []nft.Rule{
@@ -203,8 +200,8 @@ func (c Config) chains() []nft.Chain {
 			nft.NewRule("", nft.OutLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.InLink), add),
 		}},
 		{Name: forwardChain, Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward, Priority: priority}, Rules: []nft.Rule{
-			nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), chosen, nft.Assured(), established, nft.Do(nft.Goto(offloadChain))),
-			nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), chosen, nft.AssuredAsSent(), established, nft.Do(nft.Goto(offloadChain))),
+			nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.Assured(), established, nft.Do(nft.Goto(offloadChain))),
+			nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.AssuredAsSent(), established, nft.Do(nft.Goto(offloadChain))),
 		}},
 	}
 }

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,7 +24,7 @@ const (
 	flowtableCounter  = 2   // NFT_FLOWTABLE_COUNTER
 	flowTableName     = 1   // NFTA_FLOW_TABLE_NAME, of the expression
 	netdevIngress     = 0   // NF_NETDEV_INGRESS
-	devicesAtOnce     = 200 // of one request: the kernel takes 256 (NFT_NETDEVICE_MAX)
+	devicesAtOnce     = 100 // of one request: the kernel takes 256 (NFT_NETDEVICE_MAX), and tells listeners of those that fit into a page
 )
 
 // Offload adds the packet's connection to a flowtable of the same table: from then on its packets pass from device to device before all hooks. The
@@ -59,12 +58,6 @@ func Assured() Term { return offloadable(statusAssured, 0) }
 
 // AssuredAsSent matches those of which the destination is not translated either.
 func AssuredAsSent() Term { return offloadable(statusAssured, statusTranslated) }
-
-// OneIn matches one packet of so many, by chance.
-func OneIn(n uint32) Term {
-	const largest = 1<<32 - 1
-	return meta(unix.NFT_META_PRANDOM, 4).compare(unix.NFT_CMP_LTE, string(binary.BigEndian.AppendUint32(nil, largest/n)))
-}
 
 // MakeFlowtable makes a flowtable without devices, which counts for connection tracking; one that is there stays as it is.
 func (c *Change) MakeFlowtable(name string) {
@@ -109,7 +102,10 @@ func (o *Owned) Devices(ctx context.Context, flowtable string) (devices []string
 		return nil, false, err
 	}
 	b := batch{table: o.name}
-	err = s.ask(message(unix.NFT_MSG_GETFLOWTABLE, 0, b.in(flowtableName, flowtable)), func(_ uint8, part []byte) {
+	take := func(_ uint8, part []byte) {
+		if nlmsg.Text(nlmsg.Find(part, flowtableName)) != flowtable {
+			return
+		}
 		exists = true
 		// What is cut off is not found, and added again.
 		_ = nlmsg.Each(nlmsg.Find(nlmsg.Find(part, flowtableHook), flowtableDevices), func(kind uint16, name []byte) {
@@ -117,7 +113,14 @@ func (o *Owned) Devices(ctx context.Context, flowtable string) (devices []string
 				devices = append(devices, nlmsg.Text(name))
 			}
 		})
-	})
+	}
+	err = s.ask(message(unix.NFT_MSG_GETFLOWTABLE, 0, b.in(flowtableName, flowtable)), take)
+	if errors.Is(err, unix.EPERM) { // the kernel's word for an answer that has no room in a page; a list has more
+		err = s.ask(message(unix.NFT_MSG_GETFLOWTABLE, unix.NLM_F_DUMP, b.in(flowtableName, flowtable)), take)
+		if err == nil && !exists {
+			err = errors.New("too many devices")
+		}
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}

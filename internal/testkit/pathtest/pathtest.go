@@ -20,11 +20,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-const (
-	nodeMTU = 1500
-	// PodLink is the pod's link on its node.
-	PodLink = "cali0"
-)
+const nodeMTU = 1500
+
+// PodLink is the pod's link on its node, by the name that pod default/pod gives it.
+var PodLink = podnet.HostVethName(podnet.DefaultVethPrefix, "default", "pod")
 
 // Encap is how packets pass between two nodes.
 type Encap struct {
@@ -188,18 +187,24 @@ func (p *Pair) AddRules(ctx context.Context) error {
 
 // AddFlowtable has established connections pass from device to device, as the agent does where the kernel gains by it.
 func (p *Pair) AddFlowtable(ctx context.Context) error {
-	fabric := flowtable.Fabric{IPIP: p.Encap.Guard.IPIP, VXLAN: p.Encap.Guard.VXLAN, Kernel: flowtable.Running()}
-	if !fabric.IPIP && !fabric.VXLAN {
-		fabric.Uplinks = []string{"eth0"}
-	}
 	for _, n := range p.Nodes {
-		links, err := n.Conn.Links()
+		c, err := p.Flowtable(n)
 		if err == nil {
-			err = flowtable.New(n.NS).Sync(ctx, flowtable.Choose(fabric, "cali", links))
+			err = flowtable.New(n.NS).Sync(ctx, c)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Flowtable is what the agent would have of a node's links in its flowtable.
+func (p *Pair) Flowtable(n *Node) (flowtable.Config, error) {
+	fabric := flowtable.Fabric{IPIP: p.Encap.Guard.IPIP, VXLAN: p.Encap.Guard.VXLAN, Kernel: flowtable.Running()}
+	if !fabric.IPIP && !fabric.VXLAN {
+		fabric.Uplinks = []string{"eth0"}
+	}
+	links, err := n.Conn.Links()
+	return flowtable.Choose(fabric, podnet.DefaultVethPrefix, links), err
 }
