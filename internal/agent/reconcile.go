@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -95,12 +96,23 @@ func (a *Agent) syncFlowtable(ctx context.Context, s *desired.Snapshot) {
 	var c flowtable.Config
 	if a.Config.Flowtable == config.FlowtableAuto {
 		c = flowtable.Choose(s.Fabric(), podnet.DefaultVethPrefix, a.links)
+		c.Guard = mayDo(s.Guard())
 	}
 	var problems []error
 	if err := a.Flowtable.Sync(ctx, c); err != nil && !netlinkx.IsNotExist(err) { // a link that has gone meanwhile is an event
 		problems = append(problems, err)
 	}
 	a.setProblems("flowtable", problems)
+}
+
+// mayDo is a digest of what pods may send by a configuration of the packet guard.
+func mayDo(c guard.Config) string {
+	sources := make([]string, len(c.Sources))
+	for i, s := range c.Sources {
+		sources[i] = s.Link + " " + s.Prefix.String()
+	}
+	slices.Sort(sources)
+	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendln(nil, c.AllowIPIPFromPods, c.AllowVXLANFromPods, c.VXLANPort, sources)))
 }
 
 // look reads the cluster and the node into a snapshot. trouble is an error after which the pass goes on.

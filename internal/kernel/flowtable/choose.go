@@ -16,6 +16,8 @@ import (
 type Config struct {
 	// PodLinks is the prefix of the names of pods' links: one of the two devices of a connection is a pod's.
 	PodLinks string
+	// Guard names what the packet guard lets pods send: when it changes, all connections leave the flowtable, as their next packets may be dropped.
+	Guard string
 	// Devices take part, sorted: packets that come in by one are looked up.
 	Devices []string
 }

@@ -35,9 +35,20 @@ type Syncer struct {
 
 	mu        sync.Mutex
 	want      Config
+	wanted    bool // want is known
+	permit    permit
 	supported bool
 	removed   bool // there is no table, as far as is known
 }
+
+// permit is whether there may be a table.
+type permit int
+
+const (
+	permitted permit = iota
+	undecided        // one that is there stays, as an earlier agent had decided
+	refused
+)
 
 // New returns the syncer of a network namespace; nil is that of the process. It touches nothing yet.
 func New(ns *netlinkx.Namespace) *Syncer { return &Syncer{table: nft.NewOwned(ns, TableName)} }
@@ -50,7 +61,41 @@ func (s *Syncer) Close() { s.table.Close() }
 func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.want = c
+	s.want, s.wanted = c, true
+	return s.restore(ctx)
+}
+
+// Await has Sync leave everything as it is until the first Permit.
+func (s *Syncer) Await() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.permit = undecided
+}
+
+// Permit says whether there may be a table: false while rules have to see each packet of a connection.
+func (s *Syncer) Permit(ctx context.Context, may bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := refused
+	if may {
+		now = permitted
+	}
+	if now == s.permit {
+		return nil
+	}
+	s.permit = now
+	return s.restore(ctx)
+}
+
+// restore makes the table as it is to be.
+func (s *Syncer) restore(ctx context.Context) error {
+	c := s.want
+	switch {
+	case s.permit == refused:
+		c = Config{}
+	case s.permit == undecided || !s.wanted:
+		return nil
+	}
 	if s.removed && len(c.Devices) == 0 {
 		return nil
 	}
@@ -66,7 +111,7 @@ func (s *Syncer) Without(ctx context.Context, do func() error) error {
 		return err
 	}
 	err := do()
-	return errors.Join(err, s.sync(ctx, s.want))
+	return errors.Join(err, s.restore(ctx))
 }
 
 func (s *Syncer) sync(ctx context.Context, c Config) error {
@@ -196,7 +241,7 @@ func (c Config) chains() []nft.Chain {
 	add := nft.Offload(flowtable)
 	return []nft.Chain{
 		{Name: offloadChain, Rules: []nft.Rule{
-			nft.NewRule("", nft.InLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.OutLink), add),
+			nft.NewRule(c.Guard, nft.InLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.OutLink), add),
 			nft.NewRule("", nft.OutLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.InLink), add),
 		}},
 		{Name: forwardChain, Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward, Priority: priority}, Rules: []nft.Rule{

@@ -172,8 +172,7 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 		return agent.Deps{}, err
 	}
 	fast := flowtable.New(nil)
-	policy := newPolicies(cfg, feed, kernel, table, recorded, log)
-	policy.worker.Flowtable = fast
+	policy := newPolicies(cfg, feed, agent.Dataplane{Kernel: kernel, NFT: table, Flowtable: fast}, recorded, log)
 	if cfg.LockoutGuard {
 		policy.worker.APIServer = guarded(cluster.Endpoints(rest), cluster.Answers(rest))
 	}
@@ -228,11 +227,11 @@ func guarded(addresses []netip.AddrPort, answers func(context.Context, *net.Dial
 	}}
 }
 
-func newPolicies(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, table *nft.Table, recorded *flows.Recorder, log *slog.Logger) policyParts {
+func newPolicies(cfg config.Node, feed *cluster.PolicyFeed, plane agent.Dataplane, recorded *flows.Recorder, log *slog.Logger) policyParts {
 	engine := netpol.New(nil, podnet.DefaultVethPrefix)
 	o := policies.Options{
 		Mode: cfg.Policy, KeepConnections: cfg.KeepConnections, FelixGoes: cfg.RemoveRules,
-		Feed: feed, Engine: engine, Kernel: kernel, Table: table, Log: log.With("part", "policy"),
+		Feed: feed, Engine: engine, Kernel: plane.Kernel, Table: plane.NFT, Flowtable: plane.Flowtable, Log: log.With("part", "policy"),
 		Drops: func(ctx context.Context) (<-chan netpol.Drop, error) { return netpol.Drops(ctx, nil) },
 	}
 	if recorded != nil {

@@ -375,6 +375,38 @@ func TestSync(t *testing.T) {
 	}
 }
 
+// TestLeaves: where rules have to see each packet, and after a change of what pods may send, connections pass rules again, and lose nothing.
+func TestLeaves(t *testing.T) {
+	r := newRig(t, pathtest.Routes)
+	from, to := r.Nodes[0], r.Nodes[1]
+	c := open(t, "tcp", from.Pod, to.Pod, to.PodAddr(), 7000)
+	c.settle(t, 7000, from, to)
+	config, fast := r.choose(t, to), r.fast[1]
+	slow := func(what string) {
+		t.Helper()
+		waittest.Until(t, soon, what+": the connection leaves the flowtable", func() bool { return !offloaded(t, to, 7000) })
+	}
+	errtest.Must(t, fast.Permit(t.Context(), false))
+	errtest.Must(t, fast.Sync(t.Context(), config))
+	slow("no permit")
+	errtest.Must(t, c.exchange(50, patience))
+	slow("no permit, packets")
+	errtest.Must(t, fast.Permit(t.Context(), true))
+	c.settle(t, 7000, from, to)
+	config.Guard = "another"
+	errtest.Must(t, fast.Sync(t.Context(), config))
+	slow("another guard")
+	c.settle(t, 7000, from, to)
+	fast.Await()
+	errtest.Must(t, fast.Sync(t.Context(), flowtable.Config{}))
+	errtest.Must(t, c.exchange(50, patience))
+	if !offloaded(t, to, 7000) {
+		t.Error("while it is not decided whether there may be one the flowtable of an earlier agent has gone")
+	}
+	errtest.Must(t, fast.Permit(t.Context(), true))
+	slow("without devices")
+}
+
 func wantDevices(t *testing.T, n *pathtest.Node, want []string) {
 	t.Helper()
 	owned := nft.NewOwned(n.NS, flowtable.TableName)
