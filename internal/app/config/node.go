@@ -34,7 +34,7 @@ type Node struct {
 	KeepConnections  bool       `env:"TORTIE_POLICY_KEEP_CONNECTIONS" default:"false" help:"true keeps established connections that a changed policy forbids, as Calico does; false ends them within two seconds."`
 	LockoutGuard     bool       `env:"TORTIE_POLICY_LOCKOUT_GUARD" default:"false" help:"true lets programs of the node reach the API server after host endpoints' policies have changed, until it has answered a connection that these judge."`
 	Flows            Flows
-	Flowtable        FlowtableMode `env:"TORTIE_FLOWTABLE" default:"off" is:"off|auto" help:"auto has the kernel pass packets of pods' established connections from device to device, where that costs less than routes and rules; off does not."`
+	Flowtable        FlowtableMode `env:"TORTIE_FLOWTABLE" default:"off" help:"auto has the kernel pass packets of pods' established connections from device to device, where that costs less than routes and rules; off does not."`
 	SysctlRoot       string        `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
 	StateDir         string        `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
 	RunDir           string        `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
