@@ -2,7 +2,6 @@ package policies
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -49,22 +48,12 @@ func (w *Worker) sweep(ctx context.Context) (ended int, err error) {
 	for _, a := range addrs {
 		own[a.Prefix.Addr()] = true
 	}
-	end := func() (int, error) {
-		return w.Kernel.DeleteFlowsIf(func(f netlinkx.Flow) bool {
-			w.mu.RLock()
-			defer w.mu.RUnlock()
-			return w.denied(f, own)
-		}, func(all []netlinkx.Flow) error { return w.Engine.End(ctx, all) })
-	}
-	ended, err = end()
-	if errors.Is(err, netlinkx.ErrOffloaded) && w.Flowtable != nil {
-		more := 0
-		err = w.Flowtable.Without(ctx, func() (err error) {
-			more, err = netlinkx.AfterOffload(ctx, end)
-			return err
-		})
-		ended += more
-	}
+	// Of one in a flowtable the kernel passes no packet any more as soon as it is forgotten.
+	ended, err = w.Kernel.DeleteFlowsIf(func(f netlinkx.Flow) bool {
+		w.mu.RLock()
+		defer w.mu.RUnlock()
+		return w.denied(f, own)
+	}, func(all []netlinkx.Flow) error { return w.Engine.End(ctx, all) })
 	w.note(func(s *Seen) { s.Ended += uint64(ended) })
 	return ended, err
 }

@@ -72,7 +72,7 @@ type Options struct {
 	Flows Flows
 	// APIServer keeps policies of host endpoints from locking the node out; nil: nothing does.
 	APIServer *APIServer
-	// Flowtable may have connections in it, of which the kernel forgets none; nil: there is no flowtable.
+	// Flowtable has the connections whose packets pass no rules; nil: there is none.
 	Flowtable Flowtable
 	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: nobody is told.
 	Decided func(stayOut bool)
@@ -80,8 +80,6 @@ type Options struct {
 
 // Flowtable is flowtable.Syncer.
 type Flowtable interface {
-	// Without calls a function while no connection is in the flowtable.
-	Without(ctx context.Context, do func() error) error
 	// Await leaves the flowtable as it is until Permit says whether there may be one.
 	Await()
 	Permit(ctx context.Context, may bool) error

@@ -26,6 +26,8 @@ func TestChoose(t *testing.T) {
 		"VXLAN":                         {Fabric{VXLAN: true, Kernel: recent}, []string{"cali1", "cali2", "vxlan-v6.calico", "vxlan.calico"}},
 		"a link in a VRF":               {Fabric{Uplinks: []string{"vrf-eth"}, Kernel: old}, nil},
 		"a link without neighbours":     {Fabric{Uplinks: []string{"tun0"}, Kernel: old}, nil},
+		"a kernel that was not tested":  {Fabric{Uplinks: []string{"eth0"}, Kernel: Release{6, 0}}, nil},
+		"an unknown kernel":             {Fabric{Uplinks: []string{"eth0"}}, nil},
 		"no way to other nodes":         {Fabric{Kernel: old}, nil},
 	} {
 		if got := Choose(c.fabric, "cali", links); !slices.Equal(got.Devices, c.want) || (got.PodLinks == "cali") != (c.want != nil) {

@@ -26,7 +26,7 @@ const (
 	priority = 1000
 )
 
-// ErrUnsupported: the kernel has no flowtables, or is older than those that can change one (5.8).
+// ErrUnsupported: the kernel has no flowtables.
 var ErrUnsupported = errors.New("the kernel has no flowtables for nftables: load modules nf_flow_table_inet and nft_flow_offload, or set CONFIG_NF_FLOW_TABLE_INET and CONFIG_NFT_FLOW_OFFLOAD")
 
 // Syncer keeps the table. It is safe for concurrent use.
@@ -100,18 +100,6 @@ func (s *Syncer) restore(ctx context.Context) error {
 		return nil
 	}
 	return s.sync(ctx, c)
-}
-
-// Without calls a function while no connection is in the flowtable and none is added: the kernel then deletes connections that were in it, which it
-// refuses before. All others take the slow way until the table is there again.
-func (s *Syncer) Without(ctx context.Context, do func() error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.sync(ctx, Config{}); err != nil {
-		return err
-	}
-	err := do()
-	return errors.Join(err, s.restore(ctx))
 }
 
 func (s *Syncer) sync(ctx context.Context, c Config) error {
@@ -234,8 +222,8 @@ func without(a, b []string) (rest []string) {
 }
 
 // chains let a connection into the flowtable when it has proven to last, between a pod's link and another device that takes part: of TCP after the
-// handshake, so that even short ones gain by it on routes. To wait for more packets, or to let in one connection of several, cost more than it saved. Of UDP only those are taken that go where the client has sent them: kube-proxy deletes connections of UDP to endpoints
-// of a Service that have gone, which the kernel refuses for what is in a flowtable.
+// handshake, so that even short ones gain by it on routes. To wait for more packets, or to let in one connection of several, cost more than it saved. Of UDP only those are taken that go where the client has sent them: a client may go on sending to the endpoint of a Service that has gone,
+// and what of that kube-proxy finds and deletes is not to depend on a flowtable.
 func (c Config) chains() []nft.Chain {
 	established := nft.Established.In()
 	add := nft.Offload(flowtable)

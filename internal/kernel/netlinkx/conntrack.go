@@ -1,7 +1,6 @@
 package netlinkx
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -79,7 +77,7 @@ type Flow struct {
 
 // DeleteFlowsIf makes the kernel forget the connections that doomed says it of, and returns how many they were. doomed may be called more
 // than once for one. first, if it is not nil, is told of them before; after its error none is forgotten. A kernel that tracks no connections has
-// nothing to forget. After ErrOffloaded those in a flowtable are still there.
+// nothing to forget.
 func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool, first func([]Flow) error) (deleted int, err error) {
 	deleted, err = c.deleteFlows(func(t tracker, _ int) ([]flow, error) {
 		var told []Flow
@@ -100,28 +98,6 @@ func (c *Conn) DeleteFlowsIf(doomed func(Flow) bool, first func([]Flow) error) (
 		return deleted, fmt.Errorf("forget connections: %w", err)
 	}
 	return deleted, nil
-}
-
-// The kernel takes connections out of a flowtable when a link of theirs goes down, or the flowtable goes: at once, or in a second by its worker.
-const (
-	offloadPatience = 2 * time.Second
-	offloadPause    = 5 * time.Millisecond
-)
-
-// AfterOffload repeats a deletion of connections that fails with ErrOffloaded, after a link or the flowtable was removed.
-func AfterOffload(ctx context.Context, remove func() (int, error)) (deleted int, err error) {
-	for end := time.Now().Add(offloadPatience); ; {
-		n, err := remove()
-		deleted += n
-		if !errors.Is(err, ErrOffloaded) || time.Now().After(end) {
-			return deleted, err
-		}
-		select {
-		case <-ctx.Done():
-			return deleted, errors.Join(err, ctx.Err())
-		case <-time.After(offloadPause):
-		}
-	}
 }
 
 // deleteFlows deletes the entries that find returns, which is told how many there are. find is not called if there are none.
@@ -223,21 +199,16 @@ func (t *tracker) list(family Family, filter nlmsg.Attributes, keep func(flow, [
 	})
 }
 
-// ErrOffloaded: a connection is in a flowtable of nftables, and the kernel deletes none that is.
-var ErrOffloaded = errors.New("connections are in a flowtable of nftables")
-
 func (t *tracker) deleteAll(flows []flow) (deleted int, err error) {
 	for _, f := range flows {
-		switch e := t.delete(f); {
-		case e == nil:
+		switch err := t.delete(f); {
+		case err == nil:
 			deleted++
-		case errors.Is(e, unix.EBUSY):
-			err = ErrOffloaded
-		case !IsNotExist(e): // it ended meanwhile
-			return deleted, e
+		case !IsNotExist(err): // it ended meanwhile
+			return deleted, err
 		}
 	}
-	return deleted, err
+	return deleted, nil
 }
 
 // delete deletes one entry. The kernel takes a deletion that names none for one of all.

@@ -146,21 +146,14 @@ func (c *Config) isAnothers(l netlinkx.Link) bool {
 	return ok && c.Alias != "" && l.Alias != c.Alias
 }
 
-// forgetMeanwhile starts to delete the addresses' conntrack entries, and returns a function that waits for the end of that, for after the link was
-// removed: the kernel keeps those that are in a flowtable until then.
+// forgetMeanwhile starts to delete the addresses' conntrack entries, and returns a function that waits for the end of that.
 func forgetMeanwhile(host *netlinkx.Conn, addrs []netip.Addr) func() error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := host.DeleteFlows(addrs)
 		done <- err
 	}()
-	return func() error {
-		err := <-done
-		if errors.Is(err, netlinkx.ErrOffloaded) {
-			_, err = netlinkx.AfterOffload(context.Background(), func() (int, error) { return host.DeleteFlows(addrs) })
-		}
-		return err
-	}
+	return func() error { return <-done }
 }
 
 // warn logs that conntrack entries stay, which is no reason to keep the pod.
@@ -226,6 +219,6 @@ func Forget(addrs []netip.Addr) error {
 	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
 		return slices.ContainsFunc(routes, func(r netlinkx.Route) bool { return r.Dst == hostPrefix(a) && r.Dev != 0 })
 	})
-	_, err = netlinkx.AfterOffload(context.Background(), func() (int, error) { return host.DeleteFlows(addrs) })
+	_, err = host.DeleteFlows(addrs)
 	return err
 }
