@@ -99,7 +99,7 @@ func (a *Agent) syncFlowtable(ctx context.Context, s *desired.Snapshot) {
 		c.Guard = mayDo(s.Guard())
 	}
 	var problems []error
-	if err := a.Flowtable.Sync(ctx, c); err != nil && !netlinkx.IsNotExist(err) { // a link that has gone meanwhile is an event
+	if err := a.Flowtable.Sync(ctx, c); err != nil && ctx.Err() == nil && !netlinkx.IsNotExist(err) { // a link that has gone meanwhile is an event
 		problems = append(problems, err)
 	}
 	a.setProblems("flowtable", problems)
