@@ -128,6 +128,7 @@ bench: build ## what a pod costs: times, memory, requests, beside floors; writes
 perf: deps ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (ten minutes)
 	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count' -count=1 -v -timeout 60m ./internal/tests/perf -kernel stable
 	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -newest' -count=1 -v -timeout 60m ./internal/tests/perf -kernel newest
+	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -newest' -count=1 -timeout 60m ./internal/tests/flowtable
 
 FUZZTIME ?= 20s
 .PHONY: fuzz

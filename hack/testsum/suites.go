@@ -44,6 +44,9 @@ const ipipPackage = "internal/kernel/ipip"
 // perfPackage needs the virtual machine that counts instructions.
 const perfPackage = "internal/tests/perf"
 
+// flowtablePackage needs a kernel with flowtables, and has bounds in seconds, which the counting machine keeps whatever else the computer does.
+const flowtablePackage = "internal/tests/flowtable"
+
 // clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
 var clusterPackages = []string{"internal/tests/cluster", "internal/tests/migrate", "internal/install/uninstall", "internal/tests/conformance"}
 
@@ -150,11 +153,13 @@ func suites(ctx context.Context, root string) []suite {
 		// Most of these tests wait, so that more packages than processors may run.
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTest}, first: longest,
-				except: append([]string{ipipPackage, perfPackage}, clusterPackages...)}},
+				except: append([]string{ipipPackage, perfPackage, flowtablePackage}, clusterPackages...)}},
 		ipip,
 		{name: "perf", what: "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"},
 				own: []string{"-kernel=stable", "-quick"}, only: "./" + perfPackage}},
+		{name: "flowtable", what: "what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts",
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"}, only: "./" + flowtablePackage}},
 		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",

@@ -23,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
@@ -90,6 +91,8 @@ type Dataplane struct {
 	NFT    *nft.Table
 	NAT    *nat.Syncer
 	Guard  *guard.Syncer
+	// Flowtable has established connections of pods.
+	Flowtable *flowtable.Syncer
 }
 
 // Agent keeps this node's kernel and BGP speaker in the desired state. Its fields belong to the goroutine of Run.
@@ -129,6 +132,7 @@ type nodeState struct {
 	anchor     anchor    // its addresses
 	sysctls    sysctl.Root
 	pods       []netip.Addr          // local addresses, as of the last pass
+	links      []netlinkx.Link       // as of the last pass
 	hosts      map[string]netip.Addr // of which addresses were looked up
 	candidates []nodeaddr.Candidate  // as logged last
 	calico     *takeover.Watch       // what Calico has left on the node

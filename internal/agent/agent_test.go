@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
@@ -214,7 +215,7 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 		Config: cfg,
 		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status,
 		Dataplane: Dataplane{
-			Kernel: r.ns.Conn, FIB: routes.New(r.ns.Conn, routes.Options{}), Encap: ipip.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: guard.New(table),
+			Kernel: r.ns.Conn, FIB: routes.New(r.ns.Conn, routes.Options{}), Encap: ipip.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), NFT: table, NAT: nat.New(table), Guard: guard.New(table), Flowtable: flowtable.New(r.ns.Conn.Namespace()),
 		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,7 +12,9 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster/duties"
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
@@ -59,6 +62,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	learned, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, learned), a.pruneTunnels(ctx, &s))
+	a.syncFlowtable(ctx, &s)
 	a.lookForCalico(ctx, broken == nil && (a.Policies == nil || a.Policies.InPlace()))
 	switch {
 	case broken != nil:
@@ -86,6 +90,31 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 	return err
 }
 
+// syncFlowtable follows links and pools. Without a flowtable packets take longer, and nothing else changes: what fails is a problem to show, and no
+// reason to keep pods off.
+func (a *Agent) syncFlowtable(ctx context.Context, s *desired.Snapshot) {
+	var c flowtable.Config
+	if a.Config.Flowtable == config.FlowtableAuto {
+		c = flowtable.Choose(s.Fabric(), podnet.DefaultVethPrefix, a.links)
+		c.Guard = mayDo(s.Guard())
+	}
+	var problems []error
+	if err := a.Flowtable.Sync(ctx, c); err != nil && ctx.Err() == nil && !netlinkx.IsNotExist(err) { // a link that has gone meanwhile is an event
+		problems = append(problems, err)
+	}
+	a.setProblems("flowtable", problems)
+}
+
+// mayDo is a digest of what pods may send by a configuration of the packet guard.
+func mayDo(c guard.Config) string {
+	sources := make([]string, len(c.Sources))
+	for i, s := range c.Sources {
+		sources[i] = s.Link + " " + s.Prefix.String()
+	}
+	slices.Sort(sources)
+	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendln(nil, c.AllowIPIPFromPods, c.AllowVXLANFromPods, c.VXLANPort, sources)))
+}
+
 // look reads the cluster and the node into a snapshot. trouble is an error after which the pass goes on.
 func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err error) {
 	gone, err := a.readCluster()
@@ -96,6 +125,7 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	if err != nil {
 		return s, nil, err
 	}
+	a.links = links
 	self, trouble, err := a.readNode(ctx, links)
 	if err != nil {
 		return s, nil, err

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
@@ -306,6 +307,15 @@ func (s *Snapshot) Guard() guard.Config {
 		VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), VXLANPort: s.Felix.VXLANPort, BGPPorts: s.bgpPorts(),
 		AllowIPIPFromPods: s.Felix.AllowIPIP, AllowVXLANFromPods: s.Felix.AllowVXLAN, Sources: s.otherSources(),
 	}
+}
+
+// Fabric returns how this node reaches pods of others.
+func (s *Snapshot) Fabric() flowtable.Fabric {
+	f := flowtable.Fabric{IPIP: s.Needs(IPIPTunnel), VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), Kernel: flowtable.Running()}
+	if slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.IPIP != api.EncapAlways && p.VXLAN != api.EncapAlways }) {
+		f.Uplinks = []string{s.Self.Link, s.Self.Link6}
+	}
+	return f
 }
 
 func (s *Snapshot) otherSources() []guard.Source {

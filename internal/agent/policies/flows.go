@@ -48,6 +48,7 @@ func (w *Worker) sweep(ctx context.Context) (ended int, err error) {
 	for _, a := range addrs {
 		own[a.Prefix.Addr()] = true
 	}
+	// Of one in a flowtable the kernel passes no packet any more as soon as it is forgotten.
 	ended, err = w.Kernel.DeleteFlowsIf(func(f netlinkx.Flow) bool {
 		w.mu.RLock()
 		defer w.mu.RUnlock()
@@ -72,4 +73,25 @@ func (w *Worker) denied(f netlinkx.Flow, own map[netip.Addr]bool) bool {
 		return !w.inForce.rules.Decide(link, d, peer, policy.Packet{Protocol: f.Protocol, Port: f.Port, SourcePort: f.SourcePort}).Allow
 	}
 	return denies(f.Client, policy.Egress, f.Server) || !own[f.Client] && denies(f.Server, policy.Ingress, f.Client)
+}
+
+// permitFlowtable says whether there may be a flowtable. That there is none where there may be one the agent's next pass finds.
+func (w *Worker) permitFlowtable(ctx context.Context, may bool) error {
+	if w.Flowtable == nil {
+		return nil
+	}
+	if err := w.Flowtable.Permit(ctx, may); err != nil && !may {
+		return fmt.Errorf("take connections out of the flowtable: %w", err)
+	}
+	return nil
+}
+
+// judgesEachPacket reports that policies of host endpoints judge packets without connection tracking, of which each counts.
+func judgesEachPacket(rs *policy.Ruleset) bool {
+	for _, host := range rs.Hosts {
+		if host.Programs[policy.Untracked] != [2]string{} {
+			return true
+		}
+	}
+	return false
 }

@@ -72,8 +72,17 @@ type Options struct {
 	Flows Flows
 	// APIServer keeps policies of host endpoints from locking the node out; nil: nothing does.
 	APIServer *APIServer
+	// Flowtable has the connections whose packets pass no rules; nil: there is none.
+	Flowtable Flowtable
 	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: not called.
 	Decided func(stayOut bool)
+}
+
+// Flowtable is flowtable.Syncer.
+type Flowtable interface {
+	// Await leaves the flowtable as it is until Permit says whether there may be one.
+	Await()
+	Permit(ctx context.Context, may bool) error
 }
 
 // Flows is told what is in force, and which packets are denied; flows.Recorder has the real one.
@@ -152,6 +161,9 @@ var everything = todo{feed: true, routes: true, table: true, host: true}
 func New(o Options) *Worker {
 	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), hostChanged: make(chan struct{}, 1), onTrial: make(chan struct{}, 1), placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause),
 		probing: wait.Backoff{First: firstProbe, Most: mostProbe}}
+	if w.Mode.Enforces() && w.Flowtable != nil {
+		w.Flowtable.Await()
+	}
 	w.seen = Seen{Mode: o.Mode, Keeps: o.KeepConnections, Reason: reasonStarting}
 	return w
 }
@@ -249,7 +261,7 @@ func (w *Worker) stayOut(ctx context.Context) error {
 		return nil
 	}
 	w.tell(true)
-	if err := w.Engine.Remove(ctx); err != nil {
+	if err := errors.Join(w.Engine.Remove(ctx), w.permitFlowtable(ctx, true)); err != nil {
 		return fmt.Errorf("remove the rules of policies: %w", err)
 	}
 	w.removed, w.synced, w.model, w.whole = true, false, model{}, time.Time{}
@@ -354,6 +366,9 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	stats, err := w.Engine.Sync(ctx, &w.compiled.rules.Ruleset, touched)
 	if err = w.takeRefusals(err); err != nil {
 		return fmt.Errorf("program policies: %w", err)
+	}
+	if err := w.permitFlowtable(ctx, !judgesEachPacket(&w.compiled.rules.Ruleset)); err != nil {
+		return err
 	}
 	if all {
 		w.compared, w.full = time.Now(), wait.Jitter(comparePause)

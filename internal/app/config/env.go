@@ -107,6 +107,8 @@ func (p *problems) set(field any, name, value, is string) {
 		*into = p.encapsulation(name, value)
 	case *PolicyMode:
 		*into = PolicyMode(p.oneOf(name, value, string(PolicyOff), string(PolicyOn), string(PolicyAuto)))
+	case *FlowtableMode:
+		*into = FlowtableMode(p.oneOf(name, value, string(FlowtableOff), string(FlowtableAuto)))
 	default:
 		panic(fmt.Sprintf("setting %s: fields of type %T are not known", name, field))
 	}

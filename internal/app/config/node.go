@@ -34,10 +34,11 @@ type Node struct {
 	KeepConnections  bool       `env:"TORTIE_POLICY_KEEP_CONNECTIONS" default:"false" help:"true keeps established connections that a changed policy forbids, as Calico does; false ends them within two seconds."`
 	LockoutGuard     bool       `env:"TORTIE_POLICY_LOCKOUT_GUARD" default:"false" help:"true lets programs of the node reach the API server after host endpoints' policies have changed, until it has answered a connection that these judge."`
 	Flows            Flows
-	SysctlRoot       string     `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
-	StateDir         string     `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
-	RunDir           string     `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
-	LogLevel         slog.Level `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+	Flowtable        FlowtableMode `env:"TORTIE_FLOWTABLE" default:"off" help:"auto has the kernel pass packets of pods' established connections from device to device, where that costs less than routes and rules; off does not."`
+	SysctlRoot       string        `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
+	StateDir         string        `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
+	RunDir           string        `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
+	LogLevel         slog.Level    `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
 
 // NodeVariables are the variables of cmd/node.
@@ -66,6 +67,15 @@ const (
 
 // Enforces is true of all modes but PolicyOff.
 func (m PolicyMode) Enforces() bool { return m == PolicyOn || m == PolicyAuto }
+
+// FlowtableMode says whether established connections are offloaded to a flowtable.
+type FlowtableMode string
+
+// The modes. The zero value is FlowtableOff, too.
+const (
+	FlowtableOff  FlowtableMode = "off"
+	FlowtableAuto FlowtableMode = "auto" // where the kernel gains by it
+)
 
 // LoadNode reads and checks the environment of cmd/node. The error has one line for each variable that is wrong.
 func LoadNode(env Env) (Node, error) {

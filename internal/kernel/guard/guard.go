@@ -67,7 +67,7 @@ const (
 	inputChain      = prefix + "input"
 	forwardChain    = prefix + "forward"
 	sourceChain     = prefix + "source"
-	fromPodsChain   = prefix + "from-pods"
+	fromPodsChain   = prefix + "from-pods" // of earlier versions
 	outputChain     = prefix + "output"
 	bgpSet          = prefix + "bgp-ports"
 	// priority puts these chains before those of most firewalls. A packet has to pass all of them.
@@ -129,33 +129,51 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	if err := c.sets(&p); err != nil {
 		return p, err
 	}
-	fromPods := c.fromPods()
-	p.Chains = slices.Concat(
-		chain(sourceChain, nil, c.source(sources)),
-		chain(fromPodsChain, nil, fromPods),
-		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), append([]nft.Rule{c.podsGo(sourceChain)}, c.betweenNodes()...)),
-		chain(inputChain, hook(nft.Input, priority), slices.Concat(c.podsToHost(fromPods), c.translated(), c.fromStrangers())),
-		chain(outputChain, hook(nft.Output, nft.PriorityRaw), c.betweenNodes()),
-	)
-	var forward []nft.Rule
-	if len(fromPods) > 0 {
-		forward = []nft.Rule{c.podsGo(fromPodsChain)}
-	}
-	for _, f := range families {
+	forward := c.fromPods()
+	for _, f := range c.families() {
 		forward = append(forward, c.translated(f.Is(), nft.In(f.nodesSet, f.Dest))...)
 	}
-	p.Chains = append(p.Chains, chain(forwardChain, hook(nft.Forward, priority), forward)...)
+	p.Chains = slices.Concat(
+		chain(sourceChain, nil, c.source(sources)),
+		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), append([]nft.Rule{c.podsGo(sourceChain)}, c.betweenNodes()...)),
+		chain(inputChain, hook(nft.Input, priority), c.common(slices.Concat(c.fromPods(), c.translated(), c.fromStrangers(), c.neighbours()))),
+		chain(outputChain, hook(nft.Output, nft.PriorityRaw), c.betweenNodes()),
+		chain(forwardChain, hook(nft.Forward, priority), c.common(forward)),
+	)
 	return p, nil
+}
+
+// common puts rules before those of the forward and input hooks that let nearly all packets pass at once: no other rule is about packets of TCP that
+// do not open a connection, or of UDP to other ports than VXLAN's.
+func (c Config) common(rules []nft.Rule) []nft.Rule {
+	if len(rules) == 0 {
+		return nil
+	}
+	accept := nft.Do(nft.Accept)
+	return append([]nft.Rule{
+		nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.JoinsTCP(), accept),
+		nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), accept),
+	}, rules...)
+}
+
+// families are those that nodes have addresses of: no packet matches a rule about nodes of another.
+func (c Config) families() (of []family) {
+	for _, f := range families {
+		if slices.ContainsFunc(c.Nodes, func(a netip.Addr) bool { return a.Unmap().Is4() == f.is4 }) {
+			of = append(of, f)
+		}
+	}
+	return of
 }
 
 // betweenNodes keeps VXLAN between nodes out of connection tracking: a user with the right to make a pod with a host port, or a Service
 // with an external address, could otherwise have it translated to a pod.
 func (c Config) betweenNodes() []nft.Rule {
-	if !c.VXLAN || len(c.Nodes) == 0 {
+	if !c.VXLAN {
 		return nil
 	}
 	var rules []nft.Rule
-	for _, f := range families {
+	for _, f := range c.families() {
 		terms := append([]nft.Term{f.Is()}, c.vxlan()...)
 		rules = append(rules, nft.NewRule("", append(terms, nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack())...))
 	}
@@ -295,43 +313,36 @@ func opensBGP() []nft.Term {
 	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.OpensTCP(), nft.In(bgpSet, nft.DestPort)}
 }
 
-// fromPods drops encapsulated packets and BGP connections from pods, which would reach other hosts with the node's address as source.
+// fromPods drops encapsulated packets and BGP connections from pods, which would reach other hosts with the node's address as source. The name of
+// the link comes last: to compare it costs more than all before it.
 func (c Config) fromPods() []nft.Rule {
 	var rules []nft.Rule
 	if !c.AllowIPIPFromPods {
-		rules = append(rules, drop(IPIPFromPod, ipip()))
+		rules = append(rules, drop(IPIPFromPod, ipip(), c.fromPod()))
 	}
 	if !c.AllowVXLANFromPods {
-		rules = append(rules, drop(VXLANFromPod, c.vxlan()...))
+		rules = append(rules, drop(VXLANFromPod, append(c.vxlan(), c.fromPod())...))
 	}
 	if !c.AllowBGPFromPods {
-		rules = append(rules, drop(BGPFromPod, opensBGP()...))
+		rules = append(rules, drop(BGPFromPod, append(opensBGP(), c.fromPod())...))
 	}
 	return append(rules, c.aboutNodes()...)
 }
 
 // aboutNodes drops ICMP errors from pods that quote packets between nodes: no pod receives such packets. The kernel would believe a forged
 // "packet too big" about a tunnel: one would limit all traffic between two nodes to a path MTU of 552 bytes for ten minutes.
-func (c Config) aboutNodes() []nft.Rule {
-	if len(c.Nodes) == 0 {
-		return nil
-	}
-	var rules []nft.Rule
-	for _, f := range families {
-		rules = append(rules, drop(ErrorFromPod, f.Is(), nft.L4Proto.Is(nft.ByteKey(f.icmp)), nft.In(f.nodesSet, f.quoted.Src), nft.In(f.nodesSet, f.quoted.Dest)))
+func (c Config) aboutNodes() (rules []nft.Rule) {
+	for _, f := range c.families() {
+		rules = append(rules, drop(ErrorFromPod, f.Is(), nft.L4Proto.Is(nft.ByteKey(f.icmp)), nft.In(f.nodesSet, f.quoted.Src), nft.In(f.nodesSet, f.quoted.Dest), c.fromPod()))
 	}
 	return rules
 }
 
-// podsToHost returns the rules for packets from pods to the host itself. The kernel adds a neighbour entry for each source of a solicitation,
-// and a pod has 2^64 link-local addresses to send from; its other addresses are limited by the routes.
-func (c Config) podsToHost(fromPods []nft.Rule) []nft.Rule {
+// neighbours limits the solicitations from pods to the host. The kernel adds a neighbour entry for each source of one, and a pod has 2^64 link-local
+// addresses to send from; its other addresses are limited by the routes.
+func (c Config) neighbours() (rules []nft.Rule) {
 	const routerSolicitation, neighbourSolicitation = 133, 135
 	linkLocal := string([]byte{0xfe, 0x80, 0, 0, 0, 0, 0, 0})
-	var rules []nft.Rule
-	if len(fromPods) > 0 {
-		rules = append(rules, c.podsGo(fromPodsChain))
-	}
 	for _, kind := range []byte{routerSolicitation, neighbourSolicitation} {
 		rules = append(rules, drop(NeighboursFromPod, nft.IPv6.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.ICMPType.Is(nft.ByteKey(kind)),
 			c.fromPod(), nft.SrcNet64.Is(linkLocal), nft.Over(neighboursPerSecond)))
@@ -345,7 +356,8 @@ func (c Config) fromStrangers() []nft.Rule {
 		return nil
 	}
 	if v4 := families[0]; c.IPIP {
-		rules = append(rules, drop(IPIPFromStranger, v4.Is(), ipip(), nft.NotIn(v4.nodesSet, v4.Src)))
+		// No further rule is about packets of IPIP.
+		rules = append(rules, drop(IPIPFromStranger, v4.Is(), ipip(), nft.NotIn(v4.nodesSet, v4.Src)), nft.NewRule("", ipip(), nft.Do(nft.Accept)))
 	}
 	for _, f := range families {
 		if c.VXLAN {

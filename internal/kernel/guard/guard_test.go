@@ -339,7 +339,7 @@ func TestStateIsKept(t *testing.T) {
 	h.Run(t, "nft", "insert rule inet tortie guard-input accept")
 	sync(t, h.guard, config(nodeAddr, known6))
 	h.eventually(t, guard.IPIPFromStranger, 1)
-	if text := h.Run(t, "nft", "list", "chain", "inet", "tortie", "guard-input"); strings.Contains(text, "accept\n") {
+	if text := h.Run(t, "nft", "list", "chain", "inet", "tortie", "guard-input"); strings.Contains(text, "\t\taccept\n") {
 		t.Errorf("a rule that hides the others is still there:\n%s", text)
 	}
 }

@@ -38,7 +38,8 @@ const (
 	ctaFilterOrigFlags  = 1
 	ctaFilterReplyFlags = 2
 	filterIPSource      = 1 << 0
-	statusExpected      = 1 << 0 // IPS_EXPECTED
+	statusExpected      = 1 << 0  // IPS_EXPECTED
+	statusOffloaded     = 1 << 14 // IPS_OFFLOAD
 )
 
 // Up to fewFlows entries, one full dump is cheaper than a filtered dump for each address and direction: every dump walks the whole hash
@@ -71,6 +72,8 @@ type Flow struct {
 	SourcePort     uint16 // the client's
 	// Expected: a conntrack helper let it pass because of another connection, as FTP's data.
 	Expected bool
+	// Offloaded: it is in a flowtable of nftables.
+	Offloaded bool
 }
 
 // DeleteFlowsIf makes the kernel forget the connections that doomed says it of, and returns how many they were. doomed may be called more
@@ -237,7 +240,8 @@ func parseFlow(body []byte) (f flow) {
 // public returns the exported form of an entry with these attributes.
 func (f flow) public(attrs []byte) Flow {
 	proto := nlmsg.Find(nlmsg.Find(attrs, ctaTupleReply), ctaTupleProto)
-	out := Flow{Client: f.sources[0], Server: f.sources[1], Expected: nlmsg.Number(nlmsg.Find(attrs, ctaStatus))&statusExpected != 0}
+	status := nlmsg.Number(nlmsg.Find(attrs, ctaStatus))
+	out := Flow{Client: f.sources[0], Server: f.sources[1], Expected: status&statusExpected != 0, Offloaded: status&statusOffloaded != 0}
 	if number := nlmsg.Find(proto, ctaProtoNum); len(number) == 1 {
 		out.Protocol = number[0]
 	}

@@ -484,11 +484,14 @@ var known = map[string][]uint16{
 	"counter":   {},
 	"ct":        {unix.NFTA_CT_KEY, unix.NFTA_CT_DREG},
 	"notrack":   {},
-	"fib":       {unix.NFTA_FIB_DREG, unix.NFTA_FIB_RESULT, unix.NFTA_FIB_FLAGS},
-	"bitwise":   {unix.NFTA_BITWISE_SREG, unix.NFTA_BITWISE_DREG, unix.NFTA_BITWISE_LEN, unix.NFTA_BITWISE_MASK, unix.NFTA_BITWISE_XOR},
-	"limit":     {unix.NFTA_LIMIT_RATE, unix.NFTA_LIMIT_UNIT, unix.NFTA_LIMIT_BURST, unix.NFTA_LIMIT_TYPE, unix.NFTA_LIMIT_FLAGS},
-	"log":       {unix.NFTA_LOG_GROUP, unix.NFTA_LOG_PREFIX, unix.NFTA_LOG_SNAPLEN, unix.NFTA_LOG_QTHRESHOLD, unix.NFTA_LOG_LEVEL},
-	"masq":      {unix.NFTA_MASQ_FLAGS, unix.NFTA_MASQ_REG_PROTO_MIN, unix.NFTA_MASQ_REG_PROTO_MAX},
+
+	"flow_offload": {flowTableName},
+
+	"fib":     {unix.NFTA_FIB_DREG, unix.NFTA_FIB_RESULT, unix.NFTA_FIB_FLAGS},
+	"bitwise": {unix.NFTA_BITWISE_SREG, unix.NFTA_BITWISE_DREG, unix.NFTA_BITWISE_LEN, unix.NFTA_BITWISE_MASK, unix.NFTA_BITWISE_XOR},
+	"limit":   {unix.NFTA_LIMIT_RATE, unix.NFTA_LIMIT_UNIT, unix.NFTA_LIMIT_BURST, unix.NFTA_LIMIT_TYPE, unix.NFTA_LIMIT_FLAGS},
+	"log":     {unix.NFTA_LOG_GROUP, unix.NFTA_LOG_PREFIX, unix.NFTA_LOG_SNAPLEN, unix.NFTA_LOG_QTHRESHOLD, unix.NFTA_LOG_LEVEL},
+	"masq":    {unix.NFTA_MASQ_FLAGS, unix.NFTA_MASQ_REG_PROTO_MIN, unix.NFTA_MASQ_REG_PROTO_MAX},
 	"nat": {unix.NFTA_NAT_TYPE, unix.NFTA_NAT_FAMILY, unix.NFTA_NAT_REG_ADDR_MIN, unix.NFTA_NAT_REG_ADDR_MAX,
 		unix.NFTA_NAT_REG_PROTO_MIN, unix.NFTA_NAT_REG_PROTO_MAX, unix.NFTA_NAT_FLAGS},
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
@@ -133,8 +134,8 @@ func owner(p netlinkx.Protocol) string {
 	return "BIRD"
 }
 
-// own are the agent's tables, which no program updates any more: NAT and the packet guard, and policies.
-var own = nft.Foreign{Tables: []string{nft.TableName, netpol.TableName}}
+// own are the agent's tables, which no program updates any more: NAT and the packet guard, policies, and the flowtable.
+var own = nft.Foreign{Tables: []string{nft.TableName, netpol.TableName, flowtable.TableName}}
 
 func (h Handover) rules(ctx context.Context) ([]Step, error) {
 	ours, err := h.Table.Find(ctx, own)

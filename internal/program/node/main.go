@@ -30,6 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/events"
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
@@ -170,7 +171,8 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 	if err != nil {
 		return agent.Deps{}, err
 	}
-	policy := newPolicies(cfg, feed, kernel, table, recorded, log)
+	fast := flowtable.New(nil)
+	policy := newPolicies(cfg, feed, agent.Dataplane{Kernel: kernel, NFT: table, Flowtable: fast}, recorded, log)
 	if cfg.LockoutGuard {
 		policy.worker.APIServer = guarded(cluster.Endpoints(rest), cluster.Answers(rest))
 	}
@@ -180,7 +182,7 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 			FIB: routes.New(kernel, routes.Options{
 				Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{ipip.Device, vxlan.Device4, vxlan.Device6},
 			}),
-			Encap: ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets,
+			Encap: ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets, Flowtable: fast,
 		},
 		Config: cfg, Log: log, Store: store, Watch: watch, Speaker: speaker, Status: newStatus(cfg, speaker, recorder, packets, policy),
 		APIServer: cluster.Addresses(rest), Events: recorder, Policies: policy.worker,
@@ -225,11 +227,11 @@ func guarded(addresses []netip.AddrPort, answers func(context.Context, *net.Dial
 	}}
 }
 
-func newPolicies(cfg config.Node, feed *cluster.PolicyFeed, kernel *netlinkx.Conn, table *nft.Table, recorded *flows.Recorder, log *slog.Logger) policyParts {
+func newPolicies(cfg config.Node, feed *cluster.PolicyFeed, plane agent.Dataplane, recorded *flows.Recorder, log *slog.Logger) policyParts {
 	engine := netpol.New(nil, podnet.DefaultVethPrefix)
 	o := policies.Options{
 		Mode: cfg.Policy, KeepConnections: cfg.KeepConnections, FelixGoes: cfg.RemoveRules,
-		Feed: feed, Engine: engine, Kernel: kernel, Table: table, Log: log.With("part", "policy"),
+		Feed: feed, Engine: engine, Kernel: plane.Kernel, Table: plane.NFT, Flowtable: plane.Flowtable, Log: log.With("part", "policy"),
 		Drops: func(ctx context.Context) (<-chan netpol.Drop, error) { return netpol.Drops(ctx, nil) },
 	}
 	if recorded != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
@@ -19,11 +20,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-const (
-	nodeMTU = 1500
-	// PodLink is the pod's link on its node.
-	PodLink = "cali0"
-)
+const nodeMTU = 1500
+
+// PodLink is the pod's link on its node, by the name that pod default/pod gives it.
+var PodLink = podnet.HostVethName(podnet.DefaultVethPrefix, "default", "pod")
 
 // Encap is how packets pass between two nodes.
 type Encap struct {
@@ -183,4 +183,48 @@ func (p *Pair) AddRules(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Track has the kernel track and translate connections, as it does for kube-proxy on every node of a cluster, until it is called without.
+func (p *Pair) Track(ctx context.Context, with bool) error {
+	part := nft.Part{Prefixes: []string{"proxy-"}, Former: []string{"proxy-forward", "proxy-prerouting", "proxy-postrouting"}}
+	if with {
+		never := nft.NewRule("", nft.Invalid.In(), nft.Do(nft.Drop))
+		part.Chains = []nft.Chain{
+			{Name: "proxy-forward", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward}, Rules: []nft.Rule{never}},
+			{Name: "proxy-prerouting", Hook: &nft.Hook{Type: nft.NAT, Number: nft.Prerouting, Priority: -nft.PrioritySNAT}, Rules: []nft.Rule{never}},
+			{Name: "proxy-postrouting", Hook: &nft.Hook{Type: nft.NAT, Number: nft.Postrouting, Priority: nft.PrioritySNAT}, Rules: []nft.Rule{never}},
+		}
+	}
+	for _, n := range p.Nodes {
+		if _, err := nft.New(n.NS).Sync(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddFlowtable has established connections pass from device to device, as the agent does where the kernel gains by it; added is false where it does not.
+func (p *Pair) AddFlowtable(ctx context.Context) (added bool, err error) {
+	for _, n := range p.Nodes {
+		c, err := p.Flowtable(n)
+		if err == nil {
+			err = flowtable.New(n.NS).Sync(ctx, c)
+		}
+		if err != nil {
+			return false, err
+		}
+		added = len(c.Devices) > 0
+	}
+	return added, nil
+}
+
+// Flowtable is what the agent would have of a node's links in its flowtable.
+func (p *Pair) Flowtable(n *Node) (flowtable.Config, error) {
+	fabric := flowtable.Fabric{IPIP: p.Encap.Guard.IPIP, VXLAN: p.Encap.Guard.VXLAN, Kernel: flowtable.Running()}
+	if !fabric.IPIP && !fabric.VXLAN {
+		fabric.Uplinks = []string{"eth0"}
+	}
+	links, err := n.Conn.Links()
+	return flowtable.Choose(fabric, podnet.DefaultVethPrefix, links), err
 }

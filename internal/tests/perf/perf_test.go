@@ -21,11 +21,14 @@ import (
 // instructions.
 var kernel = flag.String("kernel", "", "column of testdata/ratios.csv to compare with")
 
-// quick leaves out single policies: a thousand cost more.
-var quick = flag.Bool("quick", false, "leave out paths with a single policy")
+// quick leaves out single policies: a thousand cost more; and conntrack alone, which is the kernel's.
+var quick = flag.Bool("quick", false, "leave out paths with a single policy, and with nothing but conntrack")
 
-// onePolicy ends the names of paths with a single policy.
-const onePolicy = ", 1 policy"
+// onePolicy ends the names of paths with a single policy, and tracked those of paths with conntrack as kube-proxy asks for it.
+const (
+	onePolicy = ", 1 policy"
+	tracked   = ", conntrack alone"
+)
 
 // base is the path that the others are compared with, in the same run.
 const base = "node to node"
@@ -68,6 +71,11 @@ func measure(t *testing.T) (all []figure) {
 		}
 		w := newWire(t, from.Pod, to.Pod, to.PodAddr())
 		add(e.Name+", no rules", w)
+		if !*quick {
+			errtest.Must(t, p.Track(t.Context(), true))
+			add(e.Name+tracked, w)
+			errtest.Must(t, p.Track(t.Context(), false))
+		}
 		errtest.Must(t, p.AddRules(t.Context()))
 		add(e.Name, w)
 		if !*quick {
@@ -76,8 +84,25 @@ func measure(t *testing.T) (all []figure) {
 		}
 		addPolicies(t, p, 1000)
 		add(e.Name+", 1,000 policies", w)
+		added, err := p.AddFlowtable(t.Context())
+		errtest.Must(t, err)
+		before := all[len(all)-len(kinds):]
+		add(e.Name+", 1,000 policies, flowtable", w)
+		if added {
+			gains(t, before, all[len(all)-len(kinds):])
+		}
 	}
 	return all
+}
+
+// gains fails the test where established connections cost a hundredth more with a flowtable than without: then there must be none.
+func gains(t *testing.T, without, with []figure) {
+	t.Helper()
+	for i, f := range with {
+		if established := f.unit == kinds[0].unit || f.unit == kinds[1].unit; established && f.cost > without[i].cost*1.01 {
+			t.Errorf("%s, %s: %.0f, and %.0f without: the kernel loses by a flowtable", f.what, f.unit, f.cost, without[i].cost)
+		}
+	}
 }
 
 func show(all []figure) {
@@ -131,7 +156,7 @@ func compare(t *testing.T, all []figure) {
 		}
 	}
 	for key := range want {
-		if *quick && strings.HasSuffix(key[0], onePolicy) {
+		if *quick && (strings.HasSuffix(key[0], onePolicy) || strings.HasSuffix(key[0], tracked)) {
 			continue
 		}
 		t.Errorf("%s, %s: in testdata/ratios.csv, and not measured: remove it", key[0], key[1])

@@ -1,0 +1,240 @@
+package flowtable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+)
+
+// TableName is the name of the table, of family inet.
+const TableName = "tortie-flows"
+
+const (
+	flowtable    = "pods"
+	devicesSet   = "devices"
+	forwardChain = "forward"
+	offloadChain = "offload"
+	// priority is behind all filters: a connection that one of them drops is not established, or does not get here.
+	priority = 1000
+)
+
+// ErrUnsupported: the kernel has no flowtables.
+var ErrUnsupported = errors.New("the kernel has no flowtables for nftables: load modules nf_flow_table_inet and nft_flow_offload, or set CONFIG_NF_FLOW_TABLE_INET and CONFIG_NFT_FLOW_OFFLOAD")
+
+// Syncer keeps the table. It is safe for concurrent use.
+type Syncer struct {
+	table *nft.Owned
+
+	mu        sync.Mutex
+	want      Config
+	wanted    bool // want is known
+	permit    permit
+	supported bool
+	removed   bool // there is no table, as far as is known
+}
+
+// permit is whether there may be a table.
+type permit int
+
+const (
+	permitted permit = iota
+	undecided        // one that is there stays, as an earlier agent had decided
+	refused
+)
+
+// New returns the syncer of a network namespace; nil is that of the process. It touches nothing yet.
+func New(ns *netlinkx.Namespace) *Syncer { return &Syncer{table: nft.NewOwned(ns, TableName)} }
+
+// Close closes the socket. The table stays.
+func (s *Syncer) Close() { s.table.Close() }
+
+// Sync makes the table as desired. Only differences are written: connections stay in the flowtable when devices come and go. The error
+// is ErrUnsupported if the kernel cannot, and of netlinkx.IsNotExist if a device has gone meanwhile.
+func (s *Syncer) Sync(ctx context.Context, c Config) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.want, s.wanted = c, true
+	return s.restore(ctx)
+}
+
+// Await has Sync leave everything as it is until the first Permit.
+func (s *Syncer) Await() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.permit = undecided
+}
+
+// Permit says whether there may be a table: false while rules have to see each packet of a connection.
+func (s *Syncer) Permit(ctx context.Context, may bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := refused
+	if may {
+		now = permitted
+	}
+	if now == s.permit {
+		return nil
+	}
+	s.permit = now
+	return s.restore(ctx)
+}
+
+// restore makes the table as it is to be.
+func (s *Syncer) restore(ctx context.Context) error {
+	c := s.want
+	switch {
+	case s.permit == refused:
+		c = Config{}
+	case s.permit == undecided || !s.wanted:
+		return nil
+	}
+	if s.removed && len(c.Devices) == 0 {
+		return nil
+	}
+	return s.sync(ctx, c)
+}
+
+func (s *Syncer) sync(ctx context.Context, c Config) error {
+	if err := s.probe(ctx, c); err != nil {
+		return err
+	}
+	err := s.table.Exchange(ctx, func(change *nft.Change) error { return s.difference(ctx, c, change) })
+	if err != nil {
+		return fmt.Errorf("write nftables table inet %s: %w", TableName, err)
+	}
+	s.removed = len(c.Devices) == 0
+	return nil
+}
+
+// probe has the kernel check a table without devices, once.
+func (s *Syncer) probe(ctx context.Context, c Config) error {
+	if s.supported || len(c.Devices) == 0 {
+		return nil
+	}
+	change := s.table.Change()
+	change.MakeTable(false)
+	Config{PodLinks: c.PodLinks}.make(change)
+	err := s.table.Check(ctx, change)
+	switch {
+	case err == nil, errors.Is(err, unix.EEXIST): // of an earlier agent
+		s.supported = true
+		return nil
+	case netlinkx.IsNotExist(err), netlinkx.IsUnsupported(err), errors.Is(err, unix.EINVAL):
+		return ErrUnsupported
+	}
+	return fmt.Errorf("probe nftables flowtables: %w", err)
+}
+
+// difference fills in what makes c of what the kernel has.
+func (s *Syncer) difference(ctx context.Context, c Config, change *nft.Change) error {
+	have, err := s.table.Read(ctx, []string{forwardChain, offloadChain})
+	if err != nil {
+		return err
+	}
+	devices, there, err := s.table.Devices(ctx, flowtable)
+	if err != nil {
+		return err
+	}
+	exists, _ := have.Exists()
+	switch {
+	case len(c.Devices) > 0 && there && c.intact(have):
+		gone, added := without(devices, c.Devices), without(c.Devices, devices)
+		change.RemoveDevices(flowtable, gone)
+		change.AddDevices(flowtable, added)
+		known := names(have.Elements(devicesSet))
+		change.Delete(set, elements(without(known, c.Devices)))
+		change.Add(set, elements(without(c.Devices, known)))
+		return nil
+	case exists:
+		change.RemoveTable()
+	}
+	if len(c.Devices) > 0 {
+		change.MakeTable(true)
+		c.make(change)
+	}
+	return nil
+}
+
+// make makes everything in an empty table.
+func (c Config) make(change *nft.Change) {
+	change.MakeSet(set)
+	change.Add(set, elements(c.Devices))
+	change.MakeFlowtable(flowtable)
+	change.AddDevices(flowtable, c.Devices)
+	chains := c.chains()
+	for _, chain := range chains {
+		change.MakeChain(chain)
+	}
+	for _, chain := range chains {
+		change.AddRules(chain)
+	}
+}
+
+// intact reports whether a table has all but elements and devices.
+func (c Config) intact(have *nft.Content) bool {
+	chains := c.chains()
+	if _, awake := have.Exists(); !awake || len(have.Chains()) != len(chains) || len(have.Sets()) != 1 {
+		return false
+	}
+	for _, chain := range chains {
+		if _, placed, same := have.HasChain(chain); !placed || !same {
+			return false
+		}
+	}
+	_, same := have.HasSet(set)
+	return same
+}
+
+// set has the names of the devices.
+var set = nft.Set{Name: devicesSet, Key: []nft.Type{nft.LinkName}}
+
+func elements(devices []string) (all []nft.Element) {
+	for _, d := range devices {
+		all = append(all, nft.Element{First: nft.LinkKey(d)})
+	}
+	return all
+}
+
+func names(all []nft.Element) (devices []string) {
+	for _, e := range all {
+		devices = append(devices, strings.TrimRight(e.First, "\x00"))
+	}
+	slices.Sort(devices)
+	return devices
+}
+
+// without are those of a that are not in b. Both are sorted.
+func without(a, b []string) (rest []string) {
+	for _, name := range a {
+		if _, found := slices.BinarySearch(b, name); !found {
+			rest = append(rest, name)
+		}
+	}
+	return rest
+}
+
+// chains let a connection into the flowtable when it has proven to last, between a pod's link and another device that takes part: of TCP after the
+// handshake, so that even short ones gain by it on routes. To wait for more packets, or to let in one connection of several, cost more than it saved. Of UDP only those are taken that go where the client has sent them: a client may go on sending to the endpoint of a Service that has gone,
+// and what of that kube-proxy finds and deletes is not to depend on a flowtable.
+func (c Config) chains() []nft.Chain {
+	established := nft.Established.In()
+	add := nft.Offload(flowtable)
+	return []nft.Chain{
+		{Name: offloadChain, Rules: []nft.Rule{
+			nft.NewRule(c.Guard, nft.InLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.OutLink), add),
+			nft.NewRule("", nft.OutLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.InLink), add),
+		}},
+		{Name: forwardChain, Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward, Priority: priority}, Rules: []nft.Rule{
+			nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.Assured(), established, nft.Do(nft.Goto(offloadChain))),
+			nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.AssuredAsSent(), established, nft.Do(nft.Goto(offloadChain))),
+		}},
+	}
+}

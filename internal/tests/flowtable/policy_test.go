@@ -1,0 +1,122 @@
+package flowtable
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tortie-net/tortie/internal/agent/policies"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/pathtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+// feed tells of one local pod, and of policies.
+type feed struct {
+	changed chan struct{}
+
+	mu   sync.Mutex
+	view cluster.PolicyView
+}
+
+func newFeed(addr netip.Addr) *feed {
+	key := policy.PodKey{Namespace: "default", Name: "pod"}
+	return &feed{changed: make(chan struct{}, 1), view: cluster.PolicyView{
+		Node: "node", Listed: true, Complete: true, NodesKnown: true, More: true, Local: []policy.PodKey{key},
+		Pods:       map[policy.PodKey]*policy.Pod{key: {PodKey: key, UID: "uid", Addresses: []netip.Addr{addr}}},
+		Namespaces: map[string]map[string]string{"default": {}},
+	}}
+}
+
+func (f *feed) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+
+func (f *feed) Changed() <-chan struct{} { return f.changed }
+
+func (f *feed) Want(policy.Interest) {}
+
+func (f *feed) Take() cluster.PolicyView {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.view
+}
+
+// set has these policies alone.
+func (f *feed) set(all ...*api.NetworkPolicy) {
+	f.mu.Lock()
+	f.view.NetworkPolicies = all
+	f.mu.Unlock()
+	f.changed <- struct{}{}
+}
+
+// enforce runs the agent's part for policies of a node.
+func enforce(t *testing.T, r *rig, node int) *feed {
+	t.Helper()
+	n := r.Nodes[node]
+	engine := netpol.New(n.NS, podnet.DefaultVethPrefix)
+	f := newFeed(n.PodAddr())
+	w := policies.New(policies.Options{
+		Mode: config.PolicyOn, Feed: f, Engine: engine, Kernel: n.Conn, Table: nft.New(n.NS), Flowtable: r.fast[node], Log: slog.New(slog.DiscardHandler),
+		Drops: func(ctx context.Context) (<-chan netpol.Drop, error) { return netpol.Drops(ctx, n.NS) },
+	})
+	w.SetHostRules(policy.HostRules{})
+	w.SetHandling(policy.Handling{}, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return w.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		errtest.Must(t, g.Wait())
+		engine.Close()
+	})
+	waittest.Until(t, patience, "policies are in place", w.InPlace)
+	return f
+}
+
+// TestDenied: a connection that is in the flowtables of both nodes, and that a policy at either end forbids, stops within a second, by TCP and by UDP. One
+// that stays allowed goes on, and comes back to the flowtable; so does all when the policy goes.
+func TestDenied(t *testing.T) {
+	for node, direction := range []string{"Egress", "Ingress"} {
+		t.Run(direction, func(t *testing.T) {
+			r := newRig(t, pathtest.Routes)
+			from, to := r.Nodes[0], r.Nodes[1]
+			f := enforce(t, r, node)
+			denied, stays := open(t, "tcp", from.Pod, to.Pod, to.PodAddr(), 7000), open(t, "tcp", from.Pod, to.Pod, to.PodAddr(), 7001)
+			datagrams := open(t, "udp", from.Pod, to.Pod, to.PodAddr(), 7002)
+			for i, c := range []talk{denied, stays, datagrams} {
+				c.settle(t, 7000+i, from, to)
+			}
+			allow := &api.NetworkPolicy{Meta: api.Meta{Name: "allow", Namespace: "default"}, Spec: api.NetworkPolicySpec{PolicyTypes: []string{direction}}}
+			port := api.NetworkPolicyPort{Port: &api.IntOrString{Number: 7001}}
+			if direction == "Egress" {
+				allow.Spec.Egress = []api.NetworkPolicyEgressRule{{Ports: []api.NetworkPolicyPort{port}}}
+			} else {
+				allow.Spec.Ingress = []api.NetworkPolicyIngressRule{{Ports: []api.NetworkPolicyPort{port}}}
+			}
+			f.set(allow)
+			start := time.Now()
+			for network, c := range map[string]talk{"tcp": denied, "udp": datagrams} {
+				for c.exchange(1, 100*time.Millisecond) == nil {
+					if time.Since(start) > soon {
+						t.Fatalf("%s: what a policy forbids passes for longer than %v", network, soon)
+					}
+				}
+			}
+			stays.settle(t, 7001, from, to)
+			f.set()
+			again := open(t, "tcp", from.Pod, to.Pod, to.PodAddr(), 7003)
+			again.settle(t, 7003, from, to)
+		})
+	}
+}
