@@ -17,6 +17,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
@@ -40,10 +41,8 @@ func (b behind) Ready(ctx context.Context) error {
 		if active || err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, attachPause) {
 			return fmt.Errorf("it is not ready: %w", ctx.Err())
-		case <-time.After(attachPause):
 		}
 	}
 }
@@ -55,10 +54,8 @@ func (b behind) Attach(ctx context.Context, open []byte) (net.Conn, error) {
 		if err == nil {
 			return conn, nil
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, attachPause) {
 			return nil, err
-		case <-time.After(attachPause):
 		}
 	}
 }

@@ -131,8 +131,8 @@ func BenchmarkThousandPeers(b *testing.B) {
 			return nil
 		})
 		b.ReportMetric((time.Since(begin) - time.Second).Seconds(), "s/converged")
-		b.ReportMetric(float64(node.Memory("VmHWM")>>20), "MiB-peak")
-		b.ReportMetric(float64(node.RSS()>>20), "MiB")
+		b.ReportMetric(float64(node.Usage().Peak>>10), "MiB-peak")
+		b.ReportMetric(float64(node.Usage().RSS>>10), "MiB")
 		node.End(syscall.SIGKILL)
 		_ = in.Close()
 		_ = cmd.Wait()

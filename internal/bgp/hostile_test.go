@@ -248,7 +248,7 @@ func TestFlood(t *testing.T) {
 	p := established(peer, to, hello(2))
 	p.send(announce(peer.V4, 26, 10, 1, 2, 0))
 	node.WaitLearned("10.1.2.0/26")
-	before := node.Memory("VmHWM") >> 20
+	before := node.Usage().Peak >> 10
 	go func() {
 		for i := 0; i < 100000; i += 500 {
 			var prefixes []byte
@@ -277,7 +277,7 @@ func TestFlood(t *testing.T) {
 		t.Errorf("held down until %s, and let in from %s on", status.HeldUntil, next)
 	}
 	node.WaitLearned("") // graceful restart or not
-	if after := node.Memory("VmHWM") >> 20; after > before+48 {
+	if after := node.Usage().Peak >> 10; after > before+48 {
 		t.Errorf("memory has grown from %d to %d MiB", before, after)
 	}
 	told(peer, to, "Cease/Connection Rejected", hello(2))

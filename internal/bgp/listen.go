@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -15,6 +14,7 @@ import (
 
 	api "github.com/osrg/gobgp/v3/api"
 
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
@@ -61,16 +61,15 @@ func (s *Server) Start(ctx context.Context, local Local) error {
 	if err := local.validate(); err != nil {
 		return fmt.Errorf("start BGP speaker: %w", err)
 	}
-	for wait := firstBindWait; ; wait = min(2*wait, maxBindWait) {
+	pauses := wait.Backoff{First: firstBindWait, Most: maxBindWait}
+	for {
 		err := s.do(ctx, func(ctx context.Context) error { return s.start(ctx, local) })
 		var busy *ListenError
 		if !errors.As(err, &busy) || busy.permanent() {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.Sleep(ctx, pauses.Next()) {
 			return fmt.Errorf("%w (%w)", err, ctx.Err())
-		case <-time.After(wait/2 + rand.N(wait)):
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/server"
 
+	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
@@ -124,12 +125,7 @@ func (s *Server) worked() {
 	s.wake()
 }
 
-func (s *Server) wake() {
-	select {
-	case s.dirty <- struct{}{}:
-	default:
-	}
-}
+func (s *Server) wake() { wait.Signal(s.dirty) }
 
 // Dirty implements Speaker.
 func (s *Server) Dirty() <-chan struct{} { return s.dirty }

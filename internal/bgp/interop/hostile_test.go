@@ -21,7 +21,7 @@ type guarded struct {
 	honest *bgptest.Host
 	all    []bgp.Peer
 	since  map[netip.Addr]time.Time
-	rss    int // at first
+	rss    int // KiB, at first
 	grown  int // at most
 }
 
@@ -36,8 +36,8 @@ func guardedNode(t *testing.T) *guarded {
 	for _, addr := range g.honest.Addrs() {
 		g.since[addr] = node.Peer(addr).Since
 	}
-	g.rss = node.RSS()
-	t.Cleanup(func() { t.Logf("the process has grown from %d by %d MB at most", g.rss>>20, g.grown>>20) })
+	g.rss = node.Usage().RSS
+	t.Cleanup(func() { t.Logf("the process has grown from %d by %d MB at most", g.rss>>10, g.grown>>10) })
 	return g
 }
 
@@ -71,9 +71,9 @@ func (g *guarded) check(after string) {
 	if paths := g.node.LearnedFrom(g.honest.V4); len(paths) != 1 || paths[0].Stale {
 		g.t.Errorf("after %s: an honest peer's paths: %v", after, paths)
 	}
-	g.grown = max(g.grown, g.node.RSS()-g.rss)
-	if g.grown > 64<<20 {
-		g.t.Errorf("after %s: the process has grown by %d MB", after, g.grown>>20)
+	g.grown = max(g.grown, g.node.Usage().RSS-g.rss)
+	if g.grown > 64<<10 {
+		g.t.Errorf("after %s: the process has grown by %d MB", after, g.grown>>10)
 	}
 }
 

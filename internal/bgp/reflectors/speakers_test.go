@@ -135,7 +135,7 @@ func measure(t *testing.T, n int) cost {
 	if n == 1 { // what a speaker is before it has a peer
 		s := c.speakers[0]
 		result.ReflectorMiB, result.ClientMiB = mebibytes(s), mebibytes(s)
-		result.ReflectorCPU, result.ClientCPU = s.CPU().Seconds(), s.CPU().Seconds()
+		result.ReflectorCPU, result.ClientCPU = s.Usage().CPU.Seconds(), s.Usage().CPU.Seconds()
 		return result
 	}
 	begun := time.Now()
@@ -242,7 +242,7 @@ func (c *crowd) complete(i, first, count, paths int) error {
 	return nil
 }
 
-func mebibytes(s *bgptest.Speaker) float64 { return float64(s.RSS()) / (1 << 20) }
+func mebibytes(s *bgptest.Speaker) float64 { return float64(s.Usage().RSS) / (1 << 10) }
 
 // account adds up what the speakers have cost so far.
 func (c *crowd) account(into *cost) {
@@ -250,10 +250,10 @@ func (c *crowd) account(into *cost) {
 	for i, s := range c.speakers {
 		if i < reflecting {
 			into.ReflectorMiB += mebibytes(s) / reflecting
-			into.ReflectorCPU += s.CPU().Seconds() / reflecting
+			into.ReflectorCPU += s.Usage().CPU.Seconds() / reflecting
 		} else {
 			into.ClientMiB += mebibytes(s) / clients
-			into.ClientCPU += s.CPU().Seconds() / clients
+			into.ClientCPU += s.Usage().CPU.Seconds() / clients
 		}
 	}
 	received := func(i int) (sessions, paths int) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/usagetest"
 )
 
 // The cluster that is measured: so many nodes, with so many addresses each.
@@ -154,23 +154,6 @@ func many(b *testing.B, do func(ctx context.Context, n int, node string) error) 
 // usage returns the process's peak size in megabytes and its processor time in seconds.
 func (p *process) usage(b *testing.B) (size, seconds float64) {
 	b.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	errtest.Must(b, err)
-	for line := range strings.SplitSeq(string(status), "\n") {
-		if text, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kilobytes, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(text), " kB"), 64)
-			errtest.Must(b, err)
-			size = kilobytes * 1024 / 1e6
-		}
-	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	errtest.Must(b, err)
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest) // from the third on
-	for _, i := range []int{11, 12} {
-		ticks, err := strconv.ParseFloat(fields[i], 64)
-		errtest.Must(b, err)
-		seconds += ticks / 100
-	}
-	return size, seconds
+	u := usagetest.Of(b, p.cmd.Process.Pid)
+	return float64(u.Peak) * 1024 / 1e6, u.CPU.Seconds()
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
+	"github.com/tortie-net/tortie/internal/testkit/usagetest"
 )
 
 // childArg as the only argument makes a test binary a speaker that is controlled over its standard input. GoBGP supports one instance per
@@ -409,38 +409,10 @@ func containsAll(text string, words []string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
-// RSS returns the resident memory of the process in bytes.
-func (s *Speaker) RSS() int { return s.Memory("VmRSS") }
-
-// Memory returns the memory of a kind of proc_pid_status(5) in bytes.
-func (s *Speaker) Memory(kind string) int {
+// Usage returns the resources that the process has used since its start.
+func (s *Speaker) Usage() usagetest.Usage {
 	s.T.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
-	errtest.Must(s.T, err)
-	_, rest, _ := strings.Cut(string(text), kind+":")
-	fields := strings.Fields(rest)
-	if len(fields) == 0 {
-		s.T.Fatalf("no %s in the status of the speaker on %s", kind, s.V4)
-	}
-	kib, err := strconv.Atoi(fields[0])
-	errtest.Must(s.T, err)
-	return kib << 10
-}
-
-// CPU returns the processor time of the process.
-func (s *Speaker) CPU() time.Duration {
-	s.T.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
-	errtest.Must(s.T, err)
-	_, rest, _ := strings.Cut(string(text), ") ") // the name may contain spaces
-	fields := strings.Fields(rest)
-	var ticks int
-	for _, field := range fields[11:13] { // utime and stime
-		n, err := strconv.Atoi(field)
-		errtest.Must(s.T, err)
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100 wherever Go runs on Linux
+	return usagetest.Of(s.T, s.cmd.Process.Pid)
 }
 
 // Peers returns the state of all sessions.

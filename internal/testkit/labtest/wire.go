@@ -29,6 +29,9 @@ func forward(l net.Listener, dial func() (net.Conn, error)) {
 			defer in.Close()
 			out, err := dial()
 			if err != nil {
+				if tcp, ok := in.(*net.TCPConn); ok {
+					_ = tcp.SetLinger(0) // a reset, as from a host without a listener
+				}
 				return
 			}
 			defer out.Close()

@@ -1,51 +1,23 @@
 package meshtest
 
 import (
-	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/usagetest"
 )
 
-// Usage is the resources that an agent's process has used so far.
-type Usage struct {
-	CPU            time.Duration
-	RSS, Anonymous int // KiB
-	Threads        int
-}
-
 // Usage returns the resources that the agent's process has used since its start.
-func (n *Node) Usage(t testing.TB) (u Usage) {
+func (n *Node) Usage(t testing.TB) usagetest.Usage {
 	t.Helper()
-	pid := n.Cmd.Process.Pid
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	errtest.Must(t, err)
-	// After the name, which may contain spaces: state is field 3, the user and system times are 14 and 15.
-	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	const ticks = 100 // USER_HZ: jiffies per second in /proc
-	for _, f := range fields[11:13] {
-		n, err := strconv.Atoi(f)
-		errtest.Must(t, err)
-		u.CPU += time.Duration(n) * time.Second / ticks
-	}
-	if text, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)); err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		fmt.Sscanf(line, "VmRSS: %d kB", &u.RSS)
-		fmt.Sscanf(line, "RssAnon: %d kB", &u.Anonymous)
-		fmt.Sscanf(line, "Threads: %d", &u.Threads)
-	}
-	return u
+	return usagetest.Of(t, n.Cmd.Process.Pid)
 }
 
 var requestTotal = regexp.MustCompile(`(?m)^apiserver_request_total\{(.*)\} ([0-9.e+]+)$`)

@@ -3,8 +3,6 @@ package chaos
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/url"
 	"testing"
 
@@ -88,41 +86,13 @@ func (c *cluster) remove(t testing.TB, obj api.Resource) {
 }
 
 // reach gives a node, which has a network namespace of its own, access to a server through a socket on the node's loopback, and returns the
-// address. Data, closes and resets are passed on, so a killed server has its usual effect on its clients.
+// address. Data and closes are passed on, so a killed server has its usual effect on its clients.
 func (n *node) reach(t testing.TB, server string) string {
 	t.Helper()
 	upstream, err := url.Parse(server)
 	errtest.Must(t, err)
 	l := n.Listen(t)
 	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go splice(conn.(*net.TCPConn), upstream.Host)
-		}
-	}()
+	go labtest.Forward(l, upstream.Host)
 	return l.Addr().String()
-}
-
-func splice(down *net.TCPConn, address string) {
-	defer down.Close()
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		_ = down.SetLinger(0) // a reset, as from a host without a listener
-		return
-	}
-	up := conn.(*net.TCPConn)
-	defer up.Close()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = io.Copy(up, down)
-		_ = up.CloseWrite()
-	}()
-	_, _ = io.Copy(down, up)
-	_ = down.CloseWrite()
-	<-done
 }

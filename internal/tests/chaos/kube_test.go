@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -43,11 +43,7 @@ func onKubernetes(t testing.TB, kubeconfig string) *cluster {
 	if _, err = k.core.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	cfg, err := kubernetes.LoadKubeconfig(kubeconfig)
-	errtest.Must(t, err)
-	s, err := kubernetes.New(cfg)
-	errtest.Must(t, err)
-	return setUp(t, k, s)
+	return setUp(t, k, labstore.At(t, kubeconfig))
 }
 
 func (k *kube) equip(t testing.TB, n *node) map[string]any {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/usagetest"
 )
 
 // thirty is the number of agents in the large mesh, including the late one.
@@ -136,7 +137,7 @@ func (l *large) quiet(t testing.TB, span time.Duration) {
 	for _, e := range l.monitors {
 		e.reset()
 	}
-	asked, used := l.Requests(t), make([]meshtest.Usage, len(l.nodes))
+	asked, used := l.Requests(t), make([]usagetest.Usage, len(l.nodes))
 	for i, n := range l.nodes {
 		used[i] = n.Usage(t)
 	}
