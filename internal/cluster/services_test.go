@@ -160,6 +160,7 @@ func refusing(t *testing.T, ending string) *rest.Config {
 
 // What is known of services stays while the API server is away, and is corrected when it is back.
 func TestServicesStayWhileTheServerIsAway(t *testing.T) {
+	t.Parallel()
 	server := labtest.NewServer(t)
 	cfg, err := Connect(server.Kubeconfig(), "test")
 	errtest.Must(t, err)

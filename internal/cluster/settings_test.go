@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -326,6 +327,7 @@ func TestStormsOfErrors(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cfg := labtest.RESTConfig(t)
 			f, wired := newFaulty(t, cfg)
 			w := watchAt(t, wired)
@@ -338,15 +340,19 @@ func TestStormsOfErrors(t *testing.T) {
 			if n := f.asked.Load(); n > 300 {
 				t.Errorf("%d requests in 3 s", n)
 			}
-			create(t, store, &api.IPPool{Meta: api.Meta{Name: "after-the-storm"}, Spec: api.IPPoolSpec{CIDR: "10.83.0.0/16"}})
+			after := "after-" + strings.ReplaceAll(name, " ", "-")
+			create(t, store, &api.IPPool{Meta: api.Meta{Name: after}, Spec: api.IPPoolSpec{CIDR: "10.83.0.0/16"}})
 			f.answer.Store(nil)
-			waittest.Until(t, 40*time.Second, "what changed meanwhile is seen", func() bool { return len(w.Cluster().Pools) > 0 })
+			waittest.Until(t, 40*time.Second, "what changed meanwhile is seen", func() bool {
+				return slices.ContainsFunc(w.Cluster().Pools, func(p api.IPPool) bool { return p.Name == after })
+			})
 		})
 	}
 }
 
 // An API server that was away and has forgotten what it had told: watches begin anew, and see what is there.
 func TestServerThatWasAway(t *testing.T) {
+	t.Parallel()
 	server := labtest.NewServer(t)
 	cfg, err := Connect(server.Kubeconfig(), "test")
 	errtest.Must(t, err)
@@ -371,6 +377,7 @@ func TestServerThatWasAway(t *testing.T) {
 
 // When its time is over a Watch ends at once, even if client-go waits for an API server that is away.
 func TestRunEnds(t *testing.T) {
+	t.Parallel()
 	w, err := NewWatch(&rest.Config{Host: "http://127.0.0.1:1"}, "watched", "kube-system", slog.New(slog.DiscardHandler))
 	errtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -103,6 +103,7 @@ func TestStatus(t *testing.T) {
 		}, 50, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.newPod(t, "web").add(t).ok(t)
 			tt.spoil(t, w)
