@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
@@ -188,4 +189,25 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	s.Blocks = []netip.Prefix{netip.MustParsePrefix("fd00::/122")}
 	check("host by configuration, with a block of IPv6", hostsysctl.Config{IPv6: true, Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
 	check("what the report says of that", true, s.UsesIPv6())
+}
+
+// Packets of pods without encapsulation leave by the node's links; where every pool encapsulates none do.
+func TestFabric(t *testing.T) {
+	self := Self{Addr: netip.MustParsePrefix("192.0.2.1/24"), Link: "eth0", Link6: "eth1"}
+	uplinks := []string{"eth0", "eth1"}
+	for name, c := range map[string]struct {
+		pools []Pool
+		want  flowtable.Fabric
+	}{
+		"no pool":                {nil, flowtable.Fabric{}},
+		"routes":                 {[]Pool{{IPIP: api.EncapNever, VXLAN: api.EncapNever}}, flowtable.Fabric{Uplinks: uplinks}},
+		"IPIP":                   {[]Pool{{Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.1.0.0/16")}, IPIP: api.EncapAlways}}, flowtable.Fabric{IPIP: true}},
+		"IPIP between subnets":   {[]Pool{{Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.1.0.0/16")}, IPIP: api.EncapCrossSubnet}}, flowtable.Fabric{IPIP: true, Uplinks: uplinks}},
+		"VXLAN, and another way": {[]Pool{{Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.1.0.0/16")}, VXLAN: api.EncapAlways}, {}}, flowtable.Fabric{VXLAN: true, Uplinks: uplinks}},
+	} {
+		s := Snapshot{Self: self, Pools: c.pools}
+		got := s.Fabric()
+		c.want.Kernel = flowtable.Running()
+		difftest.Want(t, name, c.want, got, cmpopts.EquateEmpty())
+	}
 }
