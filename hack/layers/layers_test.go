@@ -72,7 +72,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/labstore", "internal/testkit/cnitest", "internal/testkit/meshtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/nfttest", "internal/testkit/policytest", "internal/testkit/datastoretest", "internal/testkit/desiredtest", "internal/testkit/logtest", "internal/testkit/needtest", "internal/testkit/errtest", "internal/testkit/difftest", "internal/testkit/waittest", "internal/tests/rights/fence"}
+	testOnly        = []string{"internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/labstore", "internal/testkit/cnitest", "internal/testkit/meshtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/nfttest", "internal/testkit/policytest", "internal/testkit/datastoretest", "internal/testkit/desiredtest", "internal/testkit/logtest", "internal/testkit/needtest", "internal/testkit/errtest", "internal/testkit/difftest", "internal/testkit/waittest", "internal/testkit/usagetest", "internal/tests/rights/fence"}
 	mayReadSettings = "internal/app/config"
 )
 
