@@ -40,6 +40,10 @@ func TestMain(m *testing.M) {
 	if name, value, _ := strings.Cut(asProgram, "="); os.Getenv(name) == value {
 		os.Exit(Main(os.Args[1:]))
 	}
+	// Most of a test is waiting, for a lease or for a deadline. -parallel overrides this.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if only := flag.Lookup("test.run").Value.String(); code == 0 && only == "" && flag.Lookup("test.bench").Value.String() == "" {
 		code = rights.check()
