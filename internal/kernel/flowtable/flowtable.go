@@ -222,8 +222,9 @@ func without(a, b []string) (rest []string) {
 }
 
 // chains let a connection into the flowtable when it has proven to last, between a pod's link and another device that takes part: of TCP after the
-// handshake, so that even short ones gain by it on routes. To wait for more packets, or to let in one connection of several, cost more than it saved. Of UDP only those are taken that go where the client has sent them: a client may go on sending to the endpoint of a Service that has gone,
-// and what of that kube-proxy finds and deletes is not to depend on a flowtable.
+// handshake. To let in one packet's connection of sixteen by chance, which spares short ones, cost more than it saved. Of UDP only those are taken that go
+// where the client has sent them: a client may go on sending to the endpoint of a Service that has gone, and what of that kube-proxy finds and deletes is
+// not to depend on a flowtable.
 func (c Config) chains() []nft.Chain {
 	established := nft.Established.In()
 	add := nft.Offload(flowtable)
