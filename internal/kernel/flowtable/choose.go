@@ -45,9 +45,10 @@ var uplinkKinds = []string{"device", "veth", "bond", "bridge", "vlan", "macvlan"
 
 // Choose returns the devices among links between which the kernel gains by a flowtable.
 //
-// Kernels before 6.1 were never tested, and early ones refuse to forget a connection that is in a flowtable. Since Linux 6.19 the kernel knows IPIP itself in a flowtable, by devices with one peer, and offloads nothing of a device with any peer such as
-// tunl0: a stream then costs 3 % more than without, and a connection 13 %. Before, tunl0 is a device like others. Where no way to other nodes gains
-// there is no flowtable: each packet is looked up in it.
+// Kernels before 6.1 were never tested, and early ones refuse to forget a connection that is in a flowtable. Since Linux 6.19 the kernel knows IPIP
+// itself in a flowtable, by devices with one peer, and offloads nothing of a device with any peer such as tunl0: a stream then costs 3 % more than
+// without, and a connection 13 %. Before, tunl0 is a device like others. Where no way to other nodes gains there is no flowtable: each packet is
+// looked up in it.
 func Choose(f Fabric, podLinks string, links []netlinkx.Link) Config {
 	c, leaves := Config{PodLinks: podLinks}, false
 	for _, l := range links {
