@@ -47,6 +47,7 @@ var replacements = []replacement{
 	replace(`WATCH \d+$`, "WATCH N"),
 	replace(`\btimeout \d+ `, "timeout N "),
 	replace(`\bpackets \d+ bytes \d+`, "packets N bytes N"),
+	replace(`\bdenied \d+ packets\b`, "denied N packets"),
 	replace(`map\[[^\]]*\]`, "map[...]"),
 	replace(`\s+`, " "),
 }
