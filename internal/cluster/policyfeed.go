@@ -124,8 +124,8 @@ func NewPolicyFeed(cfg *rest.Config, self string, log *slog.Logger) (*PolicyFeed
 	}
 	f := &PolicyFeed{
 		feed: feed, self: self, changed: make(chan struct{}, 1), resync: make(chan struct{}, 1), table: newPodTable(),
-		watches: map[podScope]*tempWatch[policyPod]{}, calicoWatches: calicoWatches{slices: map[string]*tempWatch[policySlice]{}},
-		view: PolicyView{Node: self, Pods: map[policy.PodKey]*policy.Pod{}},
+		watches: map[podScope]*tempWatch[policyPod]{},
+		view:    PolicyView{Node: self, Pods: map[policy.PodKey]*policy.Pod{}},
 	}
 	f.makeStores()
 	err = errors.Join(

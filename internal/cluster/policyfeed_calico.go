@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -119,10 +118,15 @@ type calicoWatches struct {
 	needs        map[string]policyNeeds // by UID of the policy
 	accounts     *tempWatch[policyAccount]
 	wantAccounts bool
-	slices       map[string]*tempWatch[policySlice] // by selector
-	wantSlices   string                             // a selector; empty: none
-	wantServices []string                           // the names that it is for
-	lastSlices   string                             // the one that was wanted last
+	slices       []sliceWatch // the last one is for the selector that was wanted last
+	wantSlices   string       // a selector; empty: none
+	wantServices []string     // the names that it is for
+}
+
+// sliceWatch is a watch of the EndpointSlices that a selector names.
+type sliceWatch struct {
+	*tempWatch[policySlice]
+	selector string
 }
 
 // policyNeeds are those of an object, or of its last version of which these could be read: PolicyReader keeps that one.
@@ -155,7 +159,6 @@ func (f *PolicyFeed) findNamed() {
 	}
 	w.wantServices = slices.Sorted(maps.Keys(services))
 	w.wantSlices = slicesOf(w.wantServices)
-	w.lastSlices = cmp.Or(w.wantSlices, w.lastSlices)
 }
 
 // slicesOf is the selector of Services' EndpointSlices.
@@ -197,34 +200,35 @@ func (f *PolicyFeed) keepCalico(ctx context.Context, now time.Time) {
 		of := newObjectStore(samePolicyAccount, func(*policyAccount) { f.note(partCalicoMore) })
 		return openTemp(ctx, f, source[policyAccount]{name: "ServiceAccount", partial: true, pages: podPage, doubtful: true}, of, partCalicoMore)
 	})
-	last := keepOpen(f, w.slices[w.lastSlices], w.wantSlices != "", now, partCalicoMore, func() *tempWatch[policySlice] { return f.openSlices(ctx, w.lastSlices) })
-	if w.slices[w.lastSlices] = last; last == nil {
-		delete(w.slices, w.lastSlices)
-	}
-	f.endSlices()
+	f.keepSlices(ctx, now)
 }
 
-// endSlices closes watches of EndpointSlices by other selectors, which do not linger: who writes policies could have any number of them open. What
-// has been listed stays until the wanted ones have been. The caller holds the lock.
-func (f *PolicyFeed) endSlices() {
+// keepSlices opens and closes watches of EndpointSlices. Those by former selectors do not linger: who writes policies could have any number of them
+// open. There are two at most: the wanted one, and the last that has been listed. The caller holds the lock.
+func (f *PolicyFeed) keepSlices(ctx context.Context, now time.Time) {
 	w := &f.calicoWatches
-	for selector, open := range w.slices {
-		if selector != w.lastSlices && (!open.listed || w.listed(w.lastSlices)) {
+	if n := len(w.slices); w.wantSlices != "" && (n == 0 || w.slices[n-1].selector != w.wantSlices) {
+		w.slices = append(w.slices, f.openSlices(ctx, w.wantSlices))
+		f.noteLocked(partCalicoMore)
+	}
+	last, listed := len(w.slices)-1, false
+	for i, open := range slices.Backward(w.slices) {
+		keep := open.listed && !listed
+		if i == last {
+			keep = !open.unused(w.wantSlices == "", now)
+		}
+		if listed = listed || open.listed; !keep {
 			open.stop()
-			delete(w.slices, selector)
+			w.slices = slices.Delete(w.slices, i, i+1)
 			f.noteLocked(partCalicoMore)
 		}
 	}
 }
 
-func (f *PolicyFeed) openSlices(ctx context.Context, selector string) *tempWatch[policySlice] {
+func (f *PolicyFeed) openSlices(ctx context.Context, selector string) sliceWatch {
 	of := newObjectStore(samePolicySlice, func(*policySlice) { f.note(partCalicoMore) })
-	return openTemp(ctx, f, source[policySlice]{name: "EndpointSlice", labels: selector, pages: podPage, doubtful: true}, of, partCalicoMore)
-}
-
-func (w *calicoWatches) listed(selector string) bool {
-	open := w.slices[selector]
-	return open != nil && open.listed
+	src := source[policySlice]{name: "EndpointSlice", labels: selector, pages: podPage, doubtful: true}
+	return sliceWatch{openTemp(ctx, f, src, of, partCalicoMore), selector}
 }
 
 // missing reports what policies name and has not been listed. A Service that a former selector was for is not missing: who names another one would
@@ -242,12 +246,7 @@ func (w *calicoWatches) missing() (services map[string]bool, accounts bool) {
 }
 
 func (w *calicoWatches) knows(service string) bool {
-	for selector, open := range w.slices {
-		if open.listed && selects(selector, service) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.slices, func(open sliceWatch) bool { return open.listed && selects(open.selector, service) })
 }
 
 func (w *calicoWatches) failures() (errs []error) {

@@ -1,15 +1,21 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
@@ -133,15 +139,44 @@ func TestPolicyFeedAsksForFewServices(t *testing.T) {
 	}
 }
 
+// However often and at whatever time the wanted Services change, there are two watches at most, and what has been listed stays known.
+func TestFewWatchesOfServices(t *testing.T) {
+	f, err := NewPolicyFeed(&rest.Config{Host: "127.0.0.1:1"}, "node", slog.New(slog.DiscardHandler))
+	errtest.Must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	w := &f.calicoWatches
+	for i := range 20 {
+		w.wantSlices = slicesOf([]string{"always", fmt.Sprintf("web-%d", i)})
+		f.keepSlices(ctx, time.Now())
+		if len(w.slices) > 2 || w.slices[len(w.slices)-1].selector != w.wantSlices || w.knows("always") != (i > 0) {
+			t.Errorf("change %d: %d watches", i, len(w.slices))
+		}
+		w.slices[len(w.slices)-1].listed = i%3 == 0
+	}
+	w.slices[1].listed = true
+	f.keepSlices(ctx, time.Now())
+	if len(w.slices) != 1 || !w.knows("web-19") {
+		t.Errorf("%d watches after the list", len(w.slices))
+	}
+	w.wantSlices = ""
+	for _, after := range []time.Duration{0, linger - 1, linger} {
+		f.keepSlices(ctx, time.Unix(0, 0).Add(after))
+		if open := len(w.slices); open != 1 != (after == linger) {
+			t.Errorf("%d watches %s after the last policy", open, after)
+		}
+	}
+}
+
 // While the list for a new Service is awaited those that were listed before are known.
 func TestMissingServicesHaveNames(t *testing.T) {
-	w := calicoWatches{wantServices: []string{"dns", "web"}, slices: map[string]*tempWatch[policySlice]{
-		slicesOf([]string{"web", "web-2"}): {listed: true}, slicesOf([]string{"dns", "web"}): {},
+	w := calicoWatches{wantServices: []string{"dns", "web"}, slices: []sliceWatch{
+		{&tempWatch[policySlice]{listed: true}, slicesOf([]string{"web", "web-2"})}, {&tempWatch[policySlice]{}, slicesOf([]string{"dns", "web"})},
 	}}
 	if got, _ := w.missing(); !maps.Equal(got, map[string]bool{"dns": true}) {
 		t.Errorf("missing %v, want dns", got)
 	}
-	w.slices[slicesOf(make([]string, mostServices+1))] = &tempWatch[policySlice]{listed: true}
+	w.slices = append(w.slices, sliceWatch{&tempWatch[policySlice]{listed: true}, slicesOf(make([]string, mostServices+1))})
 	if got, _ := w.missing(); len(got) > 0 {
 		t.Errorf("missing %v after a list of all", got)
 	}
