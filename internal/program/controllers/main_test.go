@@ -249,11 +249,11 @@ func TestTheAPIServerIsAway(t *testing.T) {
 	w.node("a")
 	live := w.run("live", "a")
 	lost := w.assign("lost", "a", "lost")
-	p := w.start("one", "", "TORTIE_LEAK_GRACE_PERIOD=8s")
+	p := w.start("one", "", "TORTIE_LEAK_GRACE_PERIOD=12s")
 	leads(t, p)
 	time.Sleep(3 * time.Second)
 	errtest.Must(t, server.Kill())
-	time.Sleep(8 * time.Second)
+	time.Sleep(10 * time.Second)
 	if _, err := p.get("/livez"); err != nil {
 		t.Errorf("without an API server: %v", err)
 	}

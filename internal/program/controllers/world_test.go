@@ -160,10 +160,13 @@ func (w *world) run(name, node string) []netip.Addr {
 	return got
 }
 
-func (w *world) view() inventory.View {
+// view reads what the API server has, which may have started a moment ago.
+func (w *world) view() (v inventory.View) {
 	w.t.Helper()
-	v, err := inventory.Read(w.t.Context(), inventory.Source{IPAM: w.store, Cluster: w.store}, time.Now)
-	errtest.Must(w.t, err)
+	eventually(w.t, func() (err error) {
+		v, err = inventory.Read(w.t.Context(), inventory.Source{IPAM: w.store, Cluster: w.store}, time.Now)
+		return err
+	})
 	return v
 }
 
