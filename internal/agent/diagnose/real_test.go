@@ -270,6 +270,7 @@ func TestWithoutAnAgent(t *testing.T) {
 func TestManyPeersThatAreAway(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
+	n.router.Route(t, "10.2.0.0/16", "10.2.0.5", "side2") // else the router, which has a way to 10.2.0.0/24, answers once in a while
 	n.router.Run(t, "nft", "table inet t { chain c { type filter hook forward priority 0; policy drop; }; }")
 	n.report.Peers = nil
 	for i := range 400 {
