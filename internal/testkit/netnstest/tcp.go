@@ -9,6 +9,20 @@ import (
 	"time"
 )
 
+// Echo sends back what comes by the connections of a listener, until the test ends.
+func Echo(t testing.TB, l net.Listener) {
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c); c.Close() }()
+		}
+	}()
+}
+
 // SendTCP sends one megabyte, more than one window, to an address in another namespace where no socket listens yet. It returns an error if
 // less has arrived after ten seconds.
 func (n *NS) SendTCP(t testing.TB, to *NS, address string) error {
