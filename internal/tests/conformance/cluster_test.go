@@ -28,7 +28,7 @@ var (
 
 // clusterNetworkPolicy runs the tests of ClusterNetworkPolicy, all of which one process runs one after the other.
 func clusterNetworkPolicy(t *testing.T, lab *labtest.Lab, r *results) {
-	args := []string{"clusternetworkpolicy", "-supported-features=" + features, "-test.v"}
+	args := []string{"clusternetworkpolicy", "-supported-features=" + features, fmt.Sprintf("-timescale=%d", labtest.TimeScale), "-test.v"}
 	switch {
 	case *onlySCTP:
 		args = append(args, "-only-sctp")

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
@@ -17,11 +18,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/network-policy-api/conformance/tests"
+	suiteconfig "sigs.k8s.io/network-policy-api/conformance/utils/config"
 	"sigs.k8s.io/network-policy-api/conformance/utils/flags"
 	"sigs.k8s.io/network-policy-api/conformance/utils/suite"
 )
 
-var onlySCTP = flag.Bool("only-sctp", false, "run the tests that send SCTP, and no others")
+var (
+	onlySCTP  = flag.Bool("only-sctp", false, "run the tests that send SCTP, and no others")
+	timeScale = flag.Int("timescale", 1, "multiply the suite's time-outs, but for that of one connection, for a slow machine")
+)
 
 func main() {
 	testing.Main(regexp.MatchString, []testing.InternalTest{{Name: "TestConformance", F: testConformance}}, nil, nil)
@@ -47,7 +52,13 @@ func testConformance(t *testing.T) {
 	options := suite.Options{
 		Client: c, ClientSet: clients, KubeConfig: *cfg, Debug: *flags.ShowDebug, CleanupBaseResources: *flags.CleanupBaseResources,
 		SupportedFeatures: suite.ParseSupportedFeatures(*flags.SupportedFeatures), ExemptFeatures: suite.ParseSupportedFeatures(*flags.ExemptFeatures),
-		EnableAllSupportedFeatures: *flags.EnableAllSupportedFeatures,
+		EnableAllSupportedFeatures: *flags.EnableAllSupportedFeatures, TimeoutConfig: suiteconfig.DefaultTimeoutConfig(),
+	}
+	for _, limit := range []*time.Duration{
+		&options.TimeoutConfig.CreateTimeout, &options.TimeoutConfig.DeleteTimeout, &options.TimeoutConfig.GetTimeout,
+		&options.TimeoutConfig.NamespacesMustBeReady, &options.TimeoutConfig.PokeTimeout,
+	} {
+		*limit *= time.Duration(*timeScale)
 	}
 	sctp := kernelHasSCTP()
 	if !sctp {
