@@ -3,6 +3,7 @@ package bgp_test
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // withPassword gives all peers a password.
@@ -182,6 +184,34 @@ func TestPeerThatVanished(t *testing.T) {
 			node.WaitLearned("10.1.3.0/26")
 		})
 	}
+}
+
+// The peer has our OPEN and KEEPALIVE on the connection that we opened, and the session for established, when another one that it opened before
+// arrives: the first stays, although the peer's router ID is the higher one.
+func TestCollisionWithAnEstablishedEnd(t *testing.T) {
+	t.Parallel()
+	var l net.Listener
+	node, peer, to := target(t, func(p *bgp.Peer) { p.Passive = false })
+	peer.Within(t, func() (err error) { l, err = net.Listen("tcp", peer.V4.String()+":179"); return err })
+	defer l.Close()
+	conn, err := l.Accept()
+	errtest.Must(t, err)
+	first := &rawPeer{t: t, Conn: conn}
+	first.send(hello(77))
+	for range 2 { // OPEN, KEEPALIVE
+		first.read()
+	}
+	second := connect(peer, to)
+	defer second.Close()
+	second.send(hello(77))
+	time.Sleep(300 * time.Millisecond) // the node has read the OPEN
+	first.send(keepalive)
+	node.WaitEstablished(peer.V4)
+	if got := second.last(); got != "Cease/Connection Collision Resolution" {
+		t.Errorf("the second connection is told %q", got)
+	}
+	first.send(announce(peer.V4, 26, 10, 1, 2, 0))
+	node.WaitLearned("10.1.2.0/26")
 }
 
 // restarted is the OPEN of a router that says that it has restarted.

@@ -33,6 +33,8 @@ const (
 	youngHandshake = time.Second
 	// crossing is for how long after a session is up a connection can come that its peer opened before.
 	crossing = 3 * time.Second
+	// settling is for how long a session to which the peer has agreed may take to be up before another connection can take its place.
+	settling = time.Second
 	// probeWait is for how long an acknowledgement on a session that is up keeps another connection of its peer from taking its place: it
 	// must come within the round trip time, and a retransmission or two.
 	probeWait     = 2 * time.Second
@@ -458,6 +460,8 @@ func (l *Link) serve(s *session) (soon bool) {
 		case rival == nil, s.outgoing: // no message was sent yet
 			_ = s.conn.Close()
 			return false
+		case rival.settles():
+			continue
 		case !s.beats(rival), rival.answers():
 			s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.Collision})
 			return false

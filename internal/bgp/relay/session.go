@@ -100,6 +100,30 @@ func (s *session) beats(rival *session) bool {
 	return s.link.rules.Load().Session.LocalASN < offer.ASN // RFC 6286
 }
 
+// settles waits for a session that we opened and for which the peer has sent its OPEN, and reports whether it has come up or ended meanwhile. The peer
+// may have had our KEEPALIVE, and the session for established, for a while: it would take the end of that one by a collision for our
+// end, and drop our routes.
+func (s *session) settles() bool {
+	if !s.outgoing || !s.opened.Load() || s.upSince.Load() != 0 {
+		return false
+	}
+	end := time.After(settling)
+	ticker := time.NewTicker(probeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.done:
+			return true
+		case <-end:
+			return false
+		case <-ticker.C:
+			if s.upSince.Load() != 0 {
+				return true
+			}
+		}
+	}
+}
+
 // answers reports that the session is up and its connection alive at the other end: what is sent on it is acknowledged there. An attacker who can
 // send from the peer's address could otherwise replace the peer's session by his own. The kernel of a peer whose process or host
 // has restarted does not know the connection: it resets it, or, behind a firewall, is silent.
