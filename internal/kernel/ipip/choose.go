@@ -2,8 +2,8 @@ package ipip
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/binary"
-	"hash/fnv"
 	"maps"
 	"net/netip"
 	"slices"
@@ -54,10 +54,8 @@ func lot(a, b netip.Addr) uint64 {
 	if b.Less(a) {
 		a, b = b, a
 	}
-	h := fnv.New64a()
-	h.Write(a.AsSlice())
-	h.Write(b.AsSlice())
-	return h.Sum64()
+	sum := sha256.Sum256(append(a.AsSlice(), b.AsSlice()...))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // span is a part of the address space, and the node that it is behind.
@@ -84,7 +82,7 @@ func rangesOf(ways []Way) map[netip.Addr][]Range {
 			continue
 		}
 		first := uint64(binary.BigEndian.Uint32(w.Dst.Masked().Addr().AsSlice()))
-		s := span{first, first | 1<<(32-w.Dst.Bits()) - 1, w.Node}
+		s := span{first, first | (1<<(32-w.Dst.Bits()) - 1), w.Node}
 		for len(open) > 0 && open[len(open)-1].last < s.first {
 			add(open[len(open)-1])
 			open = open[:len(open)-1]

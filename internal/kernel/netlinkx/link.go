@@ -261,12 +261,19 @@ func (c *Conn) AddIPIP(name string, between Tunnel, mtu int) error {
 	return nil
 }
 
-// SetTunnelLocal changes the local address of a link of kind ipip with a fixed peer.
+// SetTunnelLocal changes the local address of a link of kind ipip with a fixed peer and path MTU discovery. Old kernels take a link's name, that it has
+// already, for a change that a link which is up cannot have.
 func (c *Conn) SetTunnelLocal(link Link, local netip.Addr) error {
-	t := link.Tunnel
-	t.Local = local
-	err := c.requests.LinkModify(t.link(netlink.LinkAttrs{Index: link.Index, Name: link.Name, MTU: link.MTU, TxQLen: -1}))
-	if err != nil {
+	const localAddress, remoteAddress, ttl = 2, 3, 4 // IFLA_IPTUN_LOCAL, _REMOTE, _TTL
+	var kind, ends nlmsg.Attributes
+	ends.Add(localAddress, local.AsSlice())
+	ends.Add(remoteAddress, link.Tunnel.Remote.AsSlice())
+	ends.Add(ttl, []byte{link.Tunnel.TTL})
+	kind.Text(unix.IFLA_INFO_KIND, link.Kind)
+	kind.Nest(unix.IFLA_INFO_DATA, ends)
+	attrs := nlmsg.Attributes(linkBody(link.Index))
+	attrs.Nest(unix.IFLA_LINKINFO, kind)
+	if err := c.execute(nlmsg.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_ACK, Body: attrs}); err != nil {
 		return fmt.Errorf("set local address %s of tunnel %s: %w", local, link.Name, err)
 	}
 	return nil
