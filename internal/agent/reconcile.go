@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
@@ -62,7 +63,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	learned, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, learned), a.pruneTunnels(ctx, &s))
-	a.syncFlowtable(ctx, &s)
+	a.setProblems("flowtable", a.syncShortcuts(ctx, &s))
 	a.lookForCalico(ctx, broken == nil && (a.Policies == nil || a.Policies.InPlace()))
 	switch {
 	case broken != nil:
@@ -90,19 +91,41 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 	return err
 }
 
-// syncFlowtable follows links and pools. Without a flowtable packets take longer, and nothing else changes: what fails is a problem to show, and no
-// reason to keep pods off.
-func (a *Agent) syncFlowtable(ctx context.Context, s *desired.Snapshot) {
-	var c flowtable.Config
-	if a.Config.Flowtable == config.FlowtableAuto {
-		c = flowtable.Choose(s.Fabric(), podnet.DefaultVethPrefix, a.links)
-		c.Guard = mayDo(s.Guard())
+// shortcuts decides which connections pass the flowtable. It follows links, pools and ways.
+func (a *Agent) shortcuts(s *desired.Snapshot, ways []desired.DesiredRoute) (c flowtable.Config) {
+	if a.Config.Flowtable != config.FlowtableAuto {
+		return c
 	}
-	var problems []error
-	if err := a.Flowtable.Sync(ctx, c); err != nil && ctx.Err() == nil && !netlinkx.IsNotExist(err) { // a link that has gone meanwhile is an event
-		problems = append(problems, err)
+	fabric := s.Fabric()
+	if fabric.ByPeers(a.links) {
+		fabric.Peers = ipip.ChoosePeers(s.Self.Addr.Addr(), s.IPIPWays(ways), ipip.MaxPeers)
 	}
-	a.setProblems("flowtable", problems)
+	c = flowtable.Choose(fabric, podnet.DefaultVethPrefix, a.links)
+	c.Guard = mayDo(s.Guard())
+	return c
+}
+
+// syncShortcuts makes the flowtable, and the devices that it needs. Without them packets take longer, and nothing else changes: what fails is a problem to
+// show, and no reason to keep pods off.
+func (a *Agent) syncShortcuts(ctx context.Context, s *desired.Snapshot) (problems []error) {
+	peers := ipip.Peers{Local: s.Self.Addr.Addr(), Keep: a.bgp.holding && a.fast.Tunnels}
+	note := func(err error) {
+		if err != nil && ctx.Err() == nil && !netlinkx.IsNotExist(err) { // a link that has gone meanwhile is an event
+			problems = append(problems, err)
+		}
+	}
+	err := a.Flowtable.Sync(ctx, a.fast)
+	note(err)
+	if t, ok := s.Tunnel(); ok && !errors.Is(err, flowtable.ErrUnsupported) {
+		peers.MTU = t.MTU
+		for _, p := range a.fast.Peers {
+			peers.Nodes = append(peers.Nodes, p.Node)
+		}
+	}
+	note(a.Encap.SyncPeers(ctx, a.links, peers, func(devices []string) error {
+		return hostsysctl.Sync(a.sysctls, hostsysctl.Config{Tunnels: devices})
+	}))
+	return problems
 }
 
 // mayDo is a digest of what pods may send by a configuration of the packet guard.
@@ -310,6 +333,8 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	a.setProblems("path", desired.Refusals(refused))
 	ways, left := judge.DesiredRoutes(accepted)
 	routes := desired.RoutesOf(ways)
+	a.fast = a.shortcuts(s, ways)
+	narrowed := a.Flowtable.Narrow(ctx, a.fast.Peers)
 	a.FIB.SetPredecessors(a.calico.Predecessors(time.Now(), s.PoolRanges()))
 	sync := a.FIB.Sync
 	if a.bgp.holding {
@@ -318,6 +343,11 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	stats, err := sync(ctx, routes)
 	a.calico.Took(time.Now(), a.FIB.Taken())
 	a.Status.SetRoutes(routesSeen{ways: ways, left: left, refused: refused, desired: len(routes), stats: stats, starting: a.bgp.holding})
+	if err != nil || narrowed != nil { // a route may lead elsewhere
+		for i := range a.fast.Peers {
+			a.fast.Peers[i].Ranges = nil
+		}
+	}
 	return err
 }
 

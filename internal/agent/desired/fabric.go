@@ -166,14 +166,14 @@ func (s *Snapshot) connected(a netip.Addr) (h routes.Hop, ok bool) {
 
 // internal reports that nothing outside of the cluster is behind a link.
 func internal(link string) bool {
-	return link == "lo" || strings.HasPrefix(link, podnet.DefaultVethPrefix) || slices.Contains(ownDevices, link) || ofServices(link)
+	return link == "lo" || strings.HasPrefix(link, podnet.DefaultVethPrefix) || slices.Contains(ownDevices, link) || ipip.Owns(link) || ofServices(link)
 }
 
 // ofServices reports the link that kube-proxy puts addresses of services on in its mode ipvs.
 func ofServices(link string) bool { return strings.HasPrefix(link, "kube-ipvs") }
 
 // ownDevices are the links that Calico or the agent make, beside those of pods.
-var ownDevices = []string{ipip.Device, vxlan.Device4, vxlan.Device6, "wireguard.cali", "wg-v6.cali"}
+var ownDevices = []string{vxlan.Device4, vxlan.Device6, "wireguard.cali", "wg-v6.cali"}
 
 // isSelf reports that an address is this node's.
 func (s *Snapshot) isSelf(a netip.Addr) bool { return s.local().own[a] }

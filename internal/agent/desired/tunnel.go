@@ -209,6 +209,26 @@ func (s *Snapshot) through(m modes, hop netip.Addr) (h routes.Hop, ok bool) {
 	return routes.Hop{Via: hop, Dev: link}, sameSubnet
 }
 
+// IPIPWays returns where packets to IPv4 destinations are sent to in a tunnel: a route with several next hops counts as another way, as do this node's pods.
+func (s *Snapshot) IPIPWays(ways []DesiredRoute) []ipip.Way {
+	var all []ipip.Way
+	for _, w := range ways {
+		if r := w.Route; r.Dst.Addr().Is4() {
+			way := ipip.Way{Dst: r.Dst}
+			if len(r.Hops) == 1 && r.Hops[0].Dev == ipip.Device {
+				way.Node = r.Hops[0].Via
+			}
+			all = append(all, way)
+		}
+	}
+	for _, a := range s.Self.Pods {
+		if a.Is4() {
+			all = append(all, ipip.Way{Dst: netip.PrefixFrom(a, a.BitLen())})
+		}
+	}
+	return all
+}
+
 // tunnelEndRoutes are ways to the ends of IPv6 tunnels that other ways lead through. The kernel looks a next hop of IPv6 up although it is
 // told that it is on the link, and refuses one that a route leads to elsewhere: the route of the block that the end's address is from
 // does so as long as a pool is being changed. An address outside of the blocks of whom the way is to is not its node's to say.

@@ -108,6 +108,11 @@ func (o *Observations) pathLinks() []string {
 			links = append(links, t.Device)
 		}
 	}
+	for _, l := range o.Links {
+		if ipip.IsPeer(l) {
+			links = append(links, l.Name)
+		}
+	}
 	return links
 }
 
@@ -235,7 +240,7 @@ func (o *Observations) otherNetworks() []Finding {
 
 // ownTunnel reports that the agent has a device of that name, as Calico's Felix has.
 func (o *Observations) ownTunnel(link string) bool {
-	return slices.ContainsFunc(o.report().Tunnels, func(t nodestatus.Tunnel) bool { return t.Device == link })
+	return strings.HasPrefix(link, ipip.PeerPrefix) || slices.ContainsFunc(o.report().Tunnels, func(t nodestatus.Tunnel) bool { return t.Device == link })
 }
 
 func begins(name string, prefixes []string) bool {
@@ -317,7 +322,7 @@ func (o *Observations) managed(name string, m Manager, remedy string) Finding {
 		return f
 	}
 	ours := slices.DeleteFunc(slices.Clone(m.Manages), func(l string) bool {
-		return l != ipip.Device && !o.ownTunnel(l) && !strings.HasPrefix(l, podnet.DefaultVethPrefix)
+		return !ipip.Owns(l) && !o.ownTunnel(l) && !strings.HasPrefix(l, podnet.DefaultVethPrefix)
 	})
 	if len(ours) == 0 {
 		f.Seen = "runs, and does not manage the agent's links"

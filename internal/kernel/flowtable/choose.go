@@ -20,6 +20,10 @@ type Config struct {
 	Guard string
 	// Devices take part, sorted: packets that come in by one are looked up.
 	Devices []string
+	// Tunnels: connections take part that come in by the device for a single node.
+	Tunnels bool
+	// Peers are the nodes that have one: a connection takes part by the one that routes lead back by.
+	Peers []ipip.Peer
 }
 
 // Fabric is how this node reaches pods of others.
@@ -28,6 +32,9 @@ type Fabric struct {
 	Uplinks []string
 	// IPIP and VXLAN say which tunnels are in use.
 	IPIP, VXLAN bool
+	// Underlay is the link that packets of IPIP leave by, Peers are the nodes that may have a device of their own.
+	Underlay string
+	Peers    []ipip.Peer
 	// Kernel is the release.
 	Kernel Release
 }
@@ -43,14 +50,27 @@ func (r Release) Before(major, minor int) bool {
 // uplinkKinds are links behind which a packet's network header follows the link's own, and that have neighbours.
 var uplinkKinds = []string{"device", "veth", "bond", "bridge", "vlan", "macvlan", "team"}
 
+// tunnelKinds are those of uplinkKinds at which the kernel itself looks into IPIP: behind others it asks for a link below them.
+var tunnelKinds = []string{"device", "veth", "bond", "team"}
+
+// ByPeers reports that the kernel gains by a device of kind ipip for each peer: since Linux 6.19 it knows IPIP itself in a flowtable, by devices with one
+// peer, and offloads nothing of a device with any peer such as tunl0: a stream then costs 3 % more than without, and a connection 13 %. Before, tunl0 is a
+// device like others. Nothing but packets tells what a kernel does, so that its release has to.
+func (f Fabric) ByPeers(links []netlinkx.Link) bool {
+	return f.IPIP && !f.Kernel.Before(6, 19) && slices.ContainsFunc(links, func(l netlinkx.Link) bool {
+		return l.Name == f.Underlay && l.Master == 0 && slices.Contains(tunnelKinds, l.Kind)
+	})
+}
+
 // Choose returns the devices among links between which the kernel gains by a flowtable.
 //
-// Kernels before 6.1 were never tested, and early ones refuse to forget a connection that is in a flowtable. Since Linux 6.19 the kernel knows IPIP
-// itself in a flowtable, by devices with one peer, and offloads nothing of a device with any peer such as tunl0: a stream then costs 3 % more than
-// without, and a connection 13 %. Before, tunl0 is a device like others. Where no way to other nodes gains there is no flowtable: each packet is
-// looked up in it.
+// Kernels before 6.1 were never tested, and early ones refuse to forget a connection that is in a flowtable. Where no way to other nodes gains there is no
+// flowtable: each packet is looked up in it.
 func Choose(f Fabric, podLinks string, links []netlinkx.Link) Config {
-	c, leaves := Config{PodLinks: podLinks}, false
+	c, leaves := Config{PodLinks: podLinks, Tunnels: f.ByPeers(links)}, false
+	if c.Tunnels {
+		c.Peers, f.Uplinks = f.Peers, append(slices.Clone(f.Uplinks), f.Underlay)
+	}
 	for _, l := range links {
 		if !f.Kernel.Before(6, 1) && f.takes(l, podLinks) {
 			c.Devices = append(c.Devices, l.Name)

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
@@ -20,6 +20,7 @@ const TableName = "tortie-flows"
 const (
 	flowtable    = "pods"
 	devicesSet   = "devices"
+	peersSet     = "peers"
 	forwardChain = "forward"
 	offloadChain = "offload"
 	// priority is behind all filters: a connection that one of them drops is not established, or does not get here.
@@ -63,6 +64,28 @@ func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	defer s.mu.Unlock()
 	s.want, s.wanted = c, true
 	return s.restore(ctx)
+}
+
+// Narrow takes back which peers' connections take part, where these peers say otherwise: before routes change, so that no connection enters by a device that
+// a route does not lead back by any more.
+func (s *Syncer) Narrow(ctx context.Context, peers []ipip.Peer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keep := elementsOf(peers)
+	if s.removed || s.wanted && len(beside(elementsOf(s.want.Peers), keep)) == 0 {
+		return nil
+	}
+	err := s.table.Exchange(ctx, func(change *nft.Change) error {
+		have, err := s.table.Read(ctx, nil)
+		if err == nil {
+			change.Delete(peersOf, beside(have.Elements(peersSet), keep))
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write nftables table inet %s: %w", TableName, err)
+	}
+	return nil
 }
 
 // Await has Sync leave everything as it is until the first Permit.
@@ -121,7 +144,7 @@ func (s *Syncer) probe(ctx context.Context, c Config) error {
 	}
 	change := s.table.Change()
 	change.MakeTable(false)
-	Config{PodLinks: c.PodLinks}.make(change)
+	Config{PodLinks: c.PodLinks, Tunnels: c.Tunnels}.make(change)
 	err := s.table.Check(ctx, change)
 	switch {
 	case err == nil, errors.Is(err, unix.EEXIST): // of an earlier agent
@@ -149,9 +172,11 @@ func (s *Syncer) difference(ctx context.Context, c Config, change *nft.Change) e
 		gone, added := without(devices, c.Devices), without(c.Devices, devices)
 		change.RemoveDevices(flowtable, gone)
 		change.AddDevices(flowtable, added)
-		known := names(have.Elements(devicesSet))
-		change.Delete(set, elements(without(known, c.Devices)))
-		change.Add(set, elements(without(c.Devices, known)))
+		for _, want := range c.sets() {
+			known := have.Elements(want.Name)
+			change.Delete(want, beside(known, want.Elements))
+			change.Add(want, beside(want.Elements, known))
+		}
 		return nil
 	case exists:
 		change.RemoveTable()
@@ -165,8 +190,10 @@ func (s *Syncer) difference(ctx context.Context, c Config, change *nft.Change) e
 
 // make makes everything in an empty table.
 func (c Config) make(change *nft.Change) {
-	change.MakeSet(set)
-	change.Add(set, elements(c.Devices))
+	for _, s := range c.sets() {
+		change.MakeSet(s)
+		change.Add(s, s.Elements)
+	}
 	change.MakeFlowtable(flowtable)
 	change.AddDevices(flowtable, c.Devices)
 	chains := c.chains()
@@ -181,7 +208,7 @@ func (c Config) make(change *nft.Change) {
 // intact reports whether a table has all but elements and devices.
 func (c Config) intact(have *nft.Content) bool {
 	chains := c.chains()
-	if _, awake := have.Exists(); !awake || len(have.Chains()) != len(chains) || len(have.Sets()) != 1 {
+	if _, awake := have.Exists(); !awake || len(have.Chains()) != len(chains) || len(have.Sets()) != len(c.sets()) {
 		return false
 	}
 	for _, chain := range chains {
@@ -189,26 +216,49 @@ func (c Config) intact(have *nft.Content) bool {
 			return false
 		}
 	}
-	_, same := have.HasSet(set)
-	return same
+	return !slices.ContainsFunc(c.sets(), func(s nft.Set) bool {
+		_, same := have.HasSet(s)
+		return !same
+	})
 }
 
-// set has the names of the devices.
-var set = nft.Set{Name: devicesSet, Key: []nft.Type{nft.LinkName}}
+// peersOf has the devices for single nodes with the sources that routes lead to by them.
+var peersOf = nft.Set{Name: peersSet, Key: []nft.Type{nft.LinkName, nft.IPv4.Addr}, Interval: true}
 
-func elements(devices []string) (all []nft.Element) {
-	for _, d := range devices {
-		all = append(all, nft.Element{First: nft.LinkKey(d)})
+// sets are the names of the devices, and the peers.
+func (c Config) sets() []nft.Set {
+	devices := nft.Set{Name: devicesSet, Key: []nft.Type{nft.LinkName}}
+	for _, d := range c.Devices {
+		devices.Elements = append(devices.Elements, nft.Element{First: nft.LinkKey(d)})
+	}
+	if !c.Tunnels {
+		return []nft.Set{devices}
+	}
+	peers := peersOf
+	peers.Elements = elementsOf(c.Peers)
+	return []nft.Set{devices, peers}
+}
+
+func elementsOf(peers []ipip.Peer) (all []nft.Element) {
+	for _, p := range peers {
+		link := nft.LinkKey(ipip.PeerDevice(p.Node))
+		for _, r := range p.Ranges {
+			all = append(all, nft.Element{First: nft.Key(link, nft.AddrKey(r.First)), Last: nft.Key(link, nft.AddrKey(r.Last))})
+		}
 	}
 	return all
 }
 
-func names(all []nft.Element) (devices []string) {
-	for _, e := range all {
-		devices = append(devices, strings.TrimRight(e.First, "\x00"))
+// beside are those of a that are not in b.
+func beside(a, b []nft.Element) []nft.Element {
+	there := map[string]string{}
+	for _, e := range b {
+		there[e.First] = e.Last
 	}
-	slices.Sort(devices)
-	return devices
+	return slices.DeleteFunc(slices.Clone(a), func(e nft.Element) bool {
+		last, found := there[e.First]
+		return found && last == e.Last
+	})
 }
 
 // without are those of a that are not in b. Both are sorted.
@@ -225,14 +275,21 @@ func without(a, b []string) (rest []string) {
 // handshake. To let in one packet's connection of sixteen by chance, which spares short ones, cost more than it saved. Of UDP only those are taken that go
 // where the client has sent them: a client may go on sending to the endpoint of a Service that has gone, and what of that kube-proxy finds and deletes is
 // not to depend on a flowtable.
+//
+// The kernel sends what belongs to a connection that has come in by the device for a single node back by it, whatever the routes say. One that goes out by
+// tunl0 has no such device, and is taken with the first packet that comes in.
 func (c Config) chains() []nft.Chain {
 	established := nft.Established.In()
 	add := nft.Offload(flowtable)
+	offload := []nft.Rule{
+		nft.NewRule(c.Guard, nft.InLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.OutLink), add),
+		nft.NewRule("", nft.OutLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.InLink), add),
+	}
+	if c.Tunnels {
+		offload = append(offload, nft.NewRule("", nft.IPv4.Is(), nft.OutLink.HasPrefix(c.PodLinks), nft.In(peersSet, nft.InLink, nft.IPv4.Src), add))
+	}
 	return []nft.Chain{
-		{Name: offloadChain, Rules: []nft.Rule{
-			nft.NewRule(c.Guard, nft.InLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.OutLink), add),
-			nft.NewRule("", nft.OutLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.InLink), add),
-		}},
+		{Name: offloadChain, Rules: offload},
 		{Name: forwardChain, Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward, Priority: priority}, Rules: []nft.Rule{
 			nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.Assured(), established, nft.Do(nft.Goto(offloadChain))),
 			nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.AssuredAsSent(), established, nft.Do(nft.Goto(offloadChain))),

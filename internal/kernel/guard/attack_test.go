@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/nat"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -684,6 +686,36 @@ func TestPathMTU(t *testing.T) {
 			if got := believed(); len(got) < 2 {
 				t.Errorf("without the guard the nodes believe %q: the test shows nothing", got)
 			}
+		})
+	}
+}
+
+// TestTranslatedError: a pod's own connection to another node is masqueraded, and so is the pod's word that packets of it were too long: it comes from its
+// node's address, and the kernel believes it of all packets between the nodes without the guard. What else it says of the connection arrives.
+func TestTranslatedError(t *testing.T) {
+	for name, is := range map[string]struct{ own, node, far netip.Addr }{"IPv4": {pod, nodeAddr, known}, "IPv6": {pod6, nodeAddr6, known6}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			pools := nat.Config{Pools: []nat.Pool{{CIDR: netip.MustParsePrefix("10.244.0.0/16"), NATOutgoing: true}, {CIDR: netip.MustParsePrefix("fd00:10::/64"), NATOutgoing: true}}}
+			errtest.Must(t, nat.New(nft.New(c.Namespace)).Sync(t.Context(), pools))
+			at := netip.AddrPortFrom(is.far, 7000)
+			server := c.known.ListenUDP(t, at.String())
+			mine := netip.AddrPortFrom(is.own, 7001)
+			c.datagram(t, mine, at, "hello")
+			if text, from := next(t, server, surely); text != "hello" || from != is.node {
+				t.Fatalf("%q arrives from %s, want it from the node's address", text, from)
+			}
+			quoted := quote(is.far, is.own, unix.IPPROTO_UDP, []byte{7000 >> 8, 7000 & 0xff, 7001 >> 8, 7001 & 0xff, 5, 180, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0})
+			attack := func() { c.send(t, tooLong(c.attacker.Link(t, "eth0").HardwareAddr, is.own, is.far, quoted)) }
+			believed := func() bool { return strings.Contains(c.known.Run(t, "ip", "route", "get", is.node.String()), "mtu") }
+			c.shut(t, nil)
+			attack()
+			c.eventually(t, guard.ErrorFromPod, 1)
+			if believed() {
+				t.Error("the other node believes it")
+			}
+			errtest.Must(t, c.guard.Remove(t.Context()))
+			waittest.Until(t, surely, "without the guard the other node believes it", func() bool { attack(); return believed() })
 		})
 	}
 }

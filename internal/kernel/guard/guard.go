@@ -237,11 +237,12 @@ type family struct {
 	nodesSet, sourcesSet string
 	icmp                 byte
 	quoted               nft.Quoted
+	tooLong              nft.Term // of errors that say so
 }
 
 var families = []family{
-	{nft.IPv4, true, prefix + "nodes-v4", prefix + "sources-v4", unix.IPPROTO_ICMP, nft.Quoted4},
-	{nft.IPv6, false, prefix + "nodes-v6", prefix + "sources-v6", unix.IPPROTO_ICMPV6, nft.Quoted6},
+	{nft.IPv4, true, prefix + "nodes-v4", prefix + "sources-v4", unix.IPPROTO_ICMP, nft.Quoted4, nft.ICMPTypeCode.Is("\x03\x04")},
+	{nft.IPv6, false, prefix + "nodes-v6", prefix + "sources-v6", unix.IPPROTO_ICMPV6, nft.Quoted6, nft.ICMPType.Is("\x02")},
 }
 
 func (c Config) nodes(f family) (nft.Set, error) {
@@ -330,10 +331,13 @@ func (c Config) fromPods() []nft.Rule {
 }
 
 // aboutNodes drops ICMP errors from pods that quote packets between nodes: no pod receives such packets. The kernel would believe a forged
-// "packet too big" about a tunnel: one would limit all traffic between two nodes to a path MTU of 552 bytes for ten minutes.
+// "packet too big" about a tunnel: one would limit all traffic between two nodes to a path MTU of 552 bytes for ten minutes. The same is said by one about a packet from a node to the pod itself if that is masqueraded, with the error: it gets there from the pod's node.
 func (c Config) aboutNodes() (rules []nft.Rule) {
 	for _, f := range c.families() {
-		rules = append(rules, drop(ErrorFromPod, f.Is(), nft.L4Proto.Is(nft.ByteKey(f.icmp)), nft.In(f.nodesSet, f.quoted.Src), nft.In(f.nodesSet, f.quoted.Dest), c.fromPod()))
+		icmp, fromNode := nft.L4Proto.Is(nft.ByteKey(f.icmp)), nft.In(f.nodesSet, f.quoted.Src)
+		rules = append(rules,
+			drop(ErrorFromPod, f.Is(), icmp, fromNode, nft.In(f.nodesSet, f.quoted.Dest), c.fromPod()),
+			drop(ErrorFromPod, f.Is(), icmp, f.tooLong, fromNode, nft.Masqueraded(), c.fromPod()))
 	}
 	return rules
 }

@@ -104,7 +104,7 @@ func (t Tunnel) validate() error {
 func (s *Syncer) ensure() (netlinkx.Link, error) {
 	link, err := s.conn.LinkByName(Device)
 	if netlinkx.IsNotExist(err) {
-		err = s.conn.AddIPIP(Device)
+		err = s.conn.AddIPIP(Device, netlinkx.Tunnel{}, 0)
 		if netlinkx.IsUnsupported(err) {
 			return netlinkx.Link{}, fmt.Errorf("%w (%w)", ErrNoIPIP, err)
 		}

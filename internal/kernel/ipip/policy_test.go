@@ -2,12 +2,14 @@ package ipip_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -107,4 +109,62 @@ func socketSCTP(t *testing.T, ns *netnstest.NS) (fd int, err error) {
 		t.Cleanup(func() { unix.Close(fd) })
 	}
 	return fd, err
+}
+
+// A host endpoint for tunl0 judges what comes out of the tunnel, by whichever device, and counts it; one for another link does not.
+func TestHostEndpoint(t *testing.T) {
+	a, b := pair(t, 1500)
+	e := netpol.New(b.Namespace, "cali")
+	t.Cleanup(e.Close)
+	b.pod.EchoUDP(t, netip.AddrPortFrom(b.podAddr(), 7000).String())
+	b.EchoUDP(t, netip.AddrPortFrom(b.tunnelAddr(), 7000).String())
+	peers := ipip.Peers{Local: addr(b.addr), MTU: tunnelMTU, Nodes: []netip.Addr{addr(a.addr)}}
+	for name, p := range map[string]ipip.Peers{"tunl0": {}, "a device of its own": peers} {
+		_, err := syncPeers(t, b.NS, p)
+		errtest.Must(t, err)
+		for link, opens := range map[string]bool{ipip.Device: false, "eth0": true} {
+			for stage, to := range map[policy.Stage]netip.Addr{policy.Forwarded: b.podAddr(), policy.Terminal: b.tunnelAddr(), policy.Untranslated: b.podAddr(), policy.Untracked: b.podAddr()} {
+				if _, err := e.Sync(t.Context(), closedLink(link, stage), nil); err != nil && !errors.Is(err, netpol.ErrNoLog) {
+					t.Fatal(err)
+				}
+				wait := 300 * time.Millisecond
+				if opens {
+					wait = 10 * time.Second
+				}
+				before := dropped(t, e)
+				if _, err := a.pod.AskUDP(t, "", netip.AddrPortFrom(to, 7000).String(), "hello", wait); (err == nil) != opens {
+					t.Errorf("%s, host endpoint %s, stage %v: %v, want it to pass: %v", name, link, stage, err, opens)
+				}
+				if counted := dropped(t, e) > before; counted == opens {
+					t.Errorf("%s, host endpoint %s, stage %v: counted is %v", name, link, stage, counted)
+				}
+			}
+		}
+	}
+}
+
+// closedLink denies port 7000 of UDP at a link.
+func closedLink(link string, stage policy.Stage) *policy.Ruleset {
+	all := policy.List{Else: policy.Verdict{Allow: true}}
+	host, key := policy.Host{Name: "host"}, fmt.Sprint("closed-", stage) // a key has one program
+	host.Programs[stage][policy.Ingress] = key
+	return &policy.Ruleset{
+		Hosts: map[string]policy.Host{link: host},
+		Programs: map[string]policy.Program{key: {Untracked: stage == policy.Untracked, Sequence: []policy.Segment{
+			{When: policy.Program{Ports: map[uint8][]policy.PortRange{unix.IPPROTO_UDP: {{First: 7000, Last: 7000, List: all}}}}, Then: policy.Deny,
+				Verdict: policy.Verdict{By: policy.ID{Kind: "GlobalNetworkPolicy", Name: "closed"}}},
+			{When: policy.Program{Rest: all}, Then: policy.Allow, Verdict: policy.Verdict{Allow: true}},
+		}}},
+	}
+}
+
+// dropped is how many packets policies have dropped.
+func dropped(t *testing.T, e *netpol.Engine) (packets uint64) {
+	t.Helper()
+	counters, err := e.Counters(t.Context())
+	errtest.Must(t, err)
+	for _, c := range counters {
+		packets += c.Packets
+	}
+	return packets
 }

@@ -247,18 +247,40 @@ func (c *Conn) AddNetkit(v Veth) error {
 	return nil
 }
 
-// AddIPIP makes an IP-in-IP tunnel from any to any address. IsExist holds for the error if the namespace has one already,
-// under whatever name; IsUnsupported if the kernel has no IPIP.
-func (c *Conn) AddIPIP(name string) error {
+// AddIPIP makes an IP-in-IP tunnel, down, with path MTU discovery; MTU 0 is the kernel's default. IsExist holds for the error if the name is taken, or the
+// namespace has a tunnel between the same addresses, under whatever name; IsUnsupported if the kernel has no IPIP.
+func (c *Conn) AddIPIP(name string, between Tunnel, mtu int) error {
 	if err := checkLinkName(name); err != nil {
 		return err
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
-	if err := c.requests.LinkAdd(&netlink.Iptun{LinkAttrs: attrs, PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}); err != nil {
+	attrs.Name, attrs.MTU = name, mtu
+	if err := c.requests.LinkAdd(between.link(attrs)); err != nil {
 		return fmt.Errorf("add ipip link %s: %w", name, err)
 	}
 	return nil
+}
+
+// SetTunnelLocal changes the local address of a link of kind ipip with a fixed peer and path MTU discovery. Old kernels take a link's name, that it has
+// already, for a change that a link which is up cannot have.
+func (c *Conn) SetTunnelLocal(link Link, local netip.Addr) error {
+	const localAddress, remoteAddress, ttl = 2, 3, 4 // IFLA_IPTUN_LOCAL, _REMOTE, _TTL
+	var kind, ends nlmsg.Attributes
+	ends.Add(localAddress, local.AsSlice())
+	ends.Add(remoteAddress, link.Tunnel.Remote.AsSlice())
+	ends.Add(ttl, []byte{link.Tunnel.TTL})
+	kind.Text(unix.IFLA_INFO_KIND, link.Kind)
+	kind.Nest(unix.IFLA_INFO_DATA, ends)
+	attrs := nlmsg.Attributes(linkBody(link.Index))
+	attrs.Nest(unix.IFLA_LINKINFO, kind)
+	if err := c.execute(nlmsg.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_ACK, Body: attrs}); err != nil {
+		return fmt.Errorf("set local address %s of tunnel %s: %w", local, link.Name, err)
+	}
+	return nil
+}
+
+func (t Tunnel) link(attrs netlink.LinkAttrs) *netlink.Iptun {
+	return &netlink.Iptun{LinkAttrs: attrs, Local: t.Local.AsSlice(), Remote: t.Remote.AsSlice(), Ttl: t.TTL, PMtuDisc: 1, Proto: unix.IPPROTO_IPIP}
 }
 
 // handle is the library's notion of a link of which only the index is known.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -111,6 +112,9 @@ func (h hostHook) byLink(rs *policy.Ruleset, linkPrefix string, rejects bool, ve
 	for _, link := range slices.Sorted(maps.Keys(rs.Hosts)) {
 		if link != policy.AllInterfaces && !strings.HasPrefix(link, linkPrefix) {
 			rules = append(rules, nft.NewRule("", h.link.Is(nft.LinkKey(link)), to(link)))
+			if link == ipip.Device && h.direction == policy.Ingress { // what comes out of a tunnel may come in by a device for its sender
+				rules = append(rules, nft.NewRule("", h.link.HasPrefix(ipip.PeerPrefix), to(link)))
+			}
 		}
 	}
 	if _, ok := rs.Hosts[policy.AllInterfaces]; ok {

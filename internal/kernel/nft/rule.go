@@ -241,6 +241,12 @@ func Translated() Term {
 	return tracked(unix.NFT_CT_STATUS, destination)
 }
 
+// Masqueraded matches packets of connections whose source was translated, and errors about them.
+func Masqueraded() Term {
+	const source = 1 << 4 // IPS_SRC_NAT
+	return tracked(unix.NFT_CT_STATUS, source)
+}
+
 // State is a set of states that connection tracking finds a packet in.
 type State uint32
 

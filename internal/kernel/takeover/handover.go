@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/kernel/flowtable"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
@@ -139,8 +140,11 @@ var own = nft.Foreign{Tables: []string{nft.TableName, netpol.TableName, flowtabl
 
 func (h Handover) rules(ctx context.Context) ([]Step, error) {
 	ours, err := h.Table.Find(ctx, own)
-	if err != nil || ours.Empty() {
+	if err != nil {
 		return nil, err
+	}
+	if ours.Empty() {
+		return h.peers(ctx)
 	}
 	felix, err := FelixPolicies(ctx, h.Kernel, h.Table)
 	if err != nil {
@@ -149,12 +153,31 @@ func (h Handover) rules(ctx context.Context) ([]Step, error) {
 	if felix == "" && !h.All {
 		return []Step{{"keep", ours.String() + ", as Felix has made no rules here yet: run this again when it has"}}, nil
 	}
-	step := []Step{{"remove", ours.String()}}
-	if h.DryRun {
-		return step, nil
+	steps := []Step{{"remove", ours.String()}}
+	if !h.DryRun {
+		if _, err = h.Table.Remove(ctx, own); err != nil {
+			return steps, err
+		}
 	}
-	_, err = h.Table.Remove(ctx, own)
-	return step, err
+	more, err := h.peers(ctx)
+	return append(steps, more...), err
+}
+
+// peers removes the devices of IPIP for single nodes, by which Felix's rules do not expect packets.
+func (h Handover) peers(ctx context.Context) (steps []Step, err error) {
+	links, err := h.Kernel.Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if ipip.IsPeer(l) {
+			steps = append(steps, Step{"remove link", l.Name})
+		}
+	}
+	if len(steps) == 0 || h.DryRun {
+		return steps, nil
+	}
+	return steps, ipip.New(h.Kernel).SyncPeers(ctx, links, ipip.Peers{}, nil)
 }
 
 // RemoveRules removes the rules and ipsets of a Felix that does not run any more.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
+	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
@@ -204,12 +205,20 @@ func (p *Pair) Track(ctx context.Context, with bool) error {
 	return nil
 }
 
+// Other is the other node than n.
+func (p *Pair) Other(n *Node) *Node {
+	if n == p.Nodes[0] {
+		return p.Nodes[1]
+	}
+	return p.Nodes[0]
+}
+
 // AddFlowtable has established connections pass from device to device, as the agent does where the kernel gains by it; added is false where it does not.
 func (p *Pair) AddFlowtable(ctx context.Context) (added bool, err error) {
 	for _, n := range p.Nodes {
 		c, err := p.Flowtable(n)
 		if err == nil {
-			err = flowtable.New(n.NS).Sync(ctx, c)
+			err = errors.Join(flowtable.New(n.NS).Sync(ctx, c), p.SyncPeers(ctx, n, c.Peers))
 		}
 		if err != nil {
 			return false, err
@@ -219,12 +228,31 @@ func (p *Pair) AddFlowtable(ctx context.Context) (added bool, err error) {
 	return added, nil
 }
 
+// SyncPeers makes a node's devices for single nodes.
+func (p *Pair) SyncPeers(ctx context.Context, n *Node, peers []ipip.Peer) error {
+	links, err := n.Conn.Links()
+	if err != nil {
+		return err
+	}
+	want := ipip.Peers{Local: n.Addr, MTU: nodeMTU - ipip.Overhead}
+	for _, peer := range peers {
+		want.Nodes = append(want.Nodes, peer.Node)
+	}
+	return ipip.New(n.Conn).SyncPeers(ctx, links, want, func(devices []string) error {
+		return n.NS.Do(func() error { return hostsysctl.Sync(sysctl.DefaultRoot, hostsysctl.Config{Tunnels: devices}) })
+	})
+}
+
 // Flowtable is what the agent would have of a node's links in its flowtable.
 func (p *Pair) Flowtable(n *Node) (flowtable.Config, error) {
-	fabric := flowtable.Fabric{IPIP: p.Encap.Guard.IPIP, VXLAN: p.Encap.Guard.VXLAN, Kernel: flowtable.Running()}
+	fabric := flowtable.Fabric{IPIP: p.Encap.Guard.IPIP, VXLAN: p.Encap.Guard.VXLAN, Underlay: "eth0", Kernel: flowtable.Running()}
 	if !fabric.IPIP && !fabric.VXLAN {
 		fabric.Uplinks = []string{"eth0"}
 	}
 	links, err := n.Conn.Links()
+	if fabric.ByPeers(links) {
+		other := p.Other(n)
+		fabric.Peers = ipip.ChoosePeers(n.Addr, []ipip.Way{{Dst: n.Block}, {Dst: other.Block, Node: other.Addr}}, ipip.MaxPeers)
+	}
 	return flowtable.Choose(fabric, podnet.DefaultVethPrefix, links), err
 }

@@ -87,9 +87,10 @@ func enforce(t *testing.T, r *rig, node int) *feed {
 // TestDenied: a connection that is in the flowtables of both nodes, and that a policy at either end forbids, stops within a second, by TCP and by UDP. One
 // that stays allowed goes on, and comes back to the flowtable; so does all when the policy goes.
 func TestDenied(t *testing.T) {
-	for node, direction := range []string{"Egress", "Ingress"} {
-		t.Run(direction, func(t *testing.T) {
-			r := newRig(t, pathtest.Routes)
+	for i, direction := range []string{"Egress", "Ingress", "Egress", "Ingress"} {
+		node, e := i%2, []pathtest.Encap{pathtest.Routes, pathtest.IPIP}[i/2]
+		t.Run(e.Name+", "+direction, func(t *testing.T) {
+			r := newRig(t, e)
 			from, to := r.Nodes[0], r.Nodes[1]
 			f := enforce(t, r, node)
 			denied, stays := open(t, "tcp", from.Pod, to.Pod, to.PodAddr(), 7000), open(t, "tcp", from.Pod, to.Pod, to.PodAddr(), 7001)

@@ -1,0 +1,90 @@
+package ipip_test
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+)
+
+func way(dst, node string) ipip.Way {
+	w := ipip.Way{Dst: netip.MustParsePrefix(dst)}
+	if node != "" {
+		w.Node = addr(node)
+	}
+	return w
+}
+
+func span(first, last string) ipip.Range { return ipip.Range{First: addr(first), Last: addr(last)} }
+
+// What is behind a node is what routes lead to by it, without more specific routes elsewhere.
+func TestChoosePeersRanges(t *testing.T) {
+	ways := []ipip.Way{
+		way("10.1.0.64/26", "172.30.0.2"),
+		way("10.1.0.70/32", "172.30.0.3"), way("10.1.0.64/32", ""), way("10.1.0.127/32", "172.30.0.3"), // borrowed, or pods of this node
+		way("10.1.0.0/26", ""), way("10.1.0.128/26", "172.30.0.3"),
+		way("10.2.0.0/16", "172.30.0.4"), way("10.2.1.0/24", "172.30.0.5"), way("10.2.1.7/32", "172.30.0.4"),
+		way("255.255.255.255/32", "172.30.0.6"), way("0.0.0.0/0", ""), way("fd00::/64", ""),
+	}
+	want := []ipip.Peer{
+		{Node: addr("172.30.0.2"), Ranges: []ipip.Range{span("10.1.0.65", "10.1.0.69"), span("10.1.0.71", "10.1.0.126")}},
+		{Node: addr("172.30.0.3"), Ranges: []ipip.Range{span("10.1.0.70", "10.1.0.70"), span("10.1.0.127", "10.1.0.127"), span("10.1.0.128", "10.1.0.191")}},
+		{Node: addr("172.30.0.4"), Ranges: []ipip.Range{span("10.2.0.0", "10.2.0.255"), span("10.2.1.7", "10.2.1.7"), span("10.2.2.0", "10.2.255.255")}},
+		{Node: addr("172.30.0.5"), Ranges: []ipip.Range{span("10.2.1.0", "10.2.1.6"), span("10.2.1.8", "10.2.1.255")}},
+		{Node: addr("172.30.0.6"), Ranges: []ipip.Range{span("255.255.255.255", "255.255.255.255")}},
+	}
+	for range ways { // in whatever order
+		ways = append(ways[1:], ways[0])
+		got := ipip.ChoosePeers(addr("172.30.0.1"), ways, 64)
+		for _, p := range got {
+			slices.SortFunc(p.Ranges, func(a, b ipip.Range) int { return a.First.Compare(b.First) })
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("%v, want %v", got, want)
+		}
+	}
+}
+
+// Nodes with most routes come first, pairs choose alike, and not all nodes the same others.
+func TestChoosePeersLimit(t *testing.T) {
+	const count = 30
+	node := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 30, 1, byte(i)}) }
+	chosen := map[netip.Addr]map[netip.Addr]bool{}
+	for self := range count {
+		var ways []ipip.Way
+		for i := range count {
+			if i != self {
+				ways = append(ways, way(fmt.Sprintf("10.1.%d.0/26", i), node(i).String()))
+			}
+		}
+		ways = append(ways, way("10.9.0.0/26", node(29).String()))
+		peers := ipip.ChoosePeers(node(self), ways, 5)
+		if len(peers) != 5 || self != 29 && peers[4].Node != node(29) {
+			t.Errorf("node %d: %v, want 5 with the one of two blocks", self, peers)
+		}
+		chosen[node(self)] = map[netip.Addr]bool{}
+		for _, p := range peers {
+			chosen[node(self)][p.Node] = true
+		}
+	}
+	times, mutual := map[netip.Addr]int{}, 0
+	for self, peers := range chosen {
+		for p := range peers {
+			if times[p]++; chosen[p][self] {
+				mutual++
+			}
+		}
+	}
+	delete(times, node(29))
+	for n, by := range times {
+		if by > 15 {
+			t.Errorf("%d of %d nodes choose %s", by, count, n)
+		}
+	}
+	if mutual < count {
+		t.Errorf("%d choices of %d are mutual", mutual, 5*count)
+	}
+}
