@@ -63,6 +63,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, learned), a.pruneTunnels(ctx, &s))
 	a.syncFlowtable(ctx, &s)
+	a.calico.SetEncrypts(s.Encrypts())
 	a.lookForCalico(ctx, broken == nil && (a.Policies == nil || a.Policies.InPlace()))
 	switch {
 	case broken != nil:
@@ -94,7 +95,7 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 // reason to keep pods off.
 func (a *Agent) syncFlowtable(ctx context.Context, s *desired.Snapshot) {
 	var c flowtable.Config
-	if a.Config.Flowtable == config.FlowtableAuto {
+	if a.Config.Flowtable == config.FlowtableAuto && !s.Encrypts() {
 		c = flowtable.Choose(s.Fabric(), podnet.DefaultVethPrefix, a.links)
 		c.Guard = mayDo(s.Guard())
 	}
@@ -143,7 +144,8 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	a.setProblems("reflection", a.agree(ctx, &s))
 	a.peering.Decide(&s, a.view.Builds)
 	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems))
-	a.tunnels.again = a.tunnels.changes.Follow(&s, desired.StandingOf(links), time.Now())
+	now := time.Now()
+	a.tunnels.again = desired.Sooner(a.tunnels.changes.Follow(&s, desired.StandingOf(links), now), a.tunnels.crypts.Follow(&s, a.tunnels.states, now))
 	none := a.tunnelAddresses(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
 	return s, errors.Join(gone, trouble, none), nil
@@ -218,7 +220,8 @@ func (a *Agent) readNode(ctx context.Context, links []netlinkx.Link) (self desir
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
 	self = desired.Self{
 		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU, ChecksumsBroken: a.tunnels.checksumsBroken,
-		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes, APIServer: a.APIServer,
+		RequireEncryption: a.Config.RequireEncryption,
+		RouterID:          a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes, APIServer: a.APIServer,
 		Found: slices.Concat(found.v4.Candidates, found.v6.Candidates),
 	}
 	a.logCandidates(self.Found)
@@ -310,7 +313,8 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	a.setProblems("path", desired.Refusals(refused))
 	ways, left := judge.DesiredRoutes(accepted)
 	routes := desired.RoutesOf(ways)
-	a.FIB.SetPredecessors(a.calico.Predecessors(time.Now(), s.PoolRanges()))
+	before := a.calico.Predecessors(time.Now(), s.PoolRanges())
+	a.FIB.SetPredecessors(before)
 	sync := a.FIB.Sync
 	if a.bgp.holding {
 		sync = a.FIB.Merge
@@ -318,7 +322,7 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	stats, err := sync(ctx, routes)
 	a.calico.Took(time.Now(), a.FIB.Taken())
 	a.Status.SetRoutes(routesSeen{ways: ways, left: left, refused: refused, desired: len(routes), stats: stats, starting: a.bgp.holding})
-	return err
+	return errors.Join(err, a.encrypt(ctx, judge, accepted, before))
 }
 
 // openForPods writes the files that the plugins wait for, and clears the condition NetworkUnavailable.

@@ -15,8 +15,29 @@ import (
 // peer has really sent from.
 const sessionTime = 180 * time.Second
 
-// peers makes what is missing of the peers. Nothing is removed.
+// Peers makes what is missing of a device's peers, and returns what the device was before. Nothing is removed.
+func (s *Syncer) Peers(_ context.Context, d Device) (State, error) {
+	link, have, err := s.read(d.V6)
+	if err == nil {
+		err = s.peers(link, have, d)
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("%s: %w", Name(d.V6), err)
+	}
+	return stateOf(have), nil
+}
+
+func (s *Syncer) read(v6 bool) (link netlinkx.Link, have netlinkx.WireGuard, err error) {
+	if link, err = s.conn.LinkByName(Name(v6)); err == nil {
+		have, err = s.conn.WireGuard(link.Index)
+	}
+	return link, have, err
+}
+
 func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) error {
+	if err := d.validatePeers(); err != nil {
+		return err
+	}
 	told := s.told[place(d.V6)]
 	there := make(map[Key]*netlinkx.WireGuardPeer, len(have.Peers))
 	for i := range have.Peers {
@@ -72,14 +93,7 @@ func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, keepaliv
 
 // Prune removes the peers that a device has and is not to have, and their addresses.
 func (s *Syncer) Prune(_ context.Context, d Device) error {
-	link, err := s.conn.LinkByName(Name(d.V6))
-	if err == nil && link.Kind != kind || netlinkx.IsNotExist(err) {
-		return nil
-	}
-	var have netlinkx.WireGuard
-	if err == nil {
-		have, err = s.conn.WireGuard(link.Index)
-	}
+	link, have, err := s.read(d.V6)
 	if err == nil {
 		err = s.conn.ChangeWireGuardPeers(link.Index, d.removals(have))
 	}

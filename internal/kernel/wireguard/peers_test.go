@@ -1,6 +1,7 @@
 package wireguard
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -72,7 +73,7 @@ func TestValidate(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:51820")
 	block := []netip.Prefix{netip.MustParsePrefix("10.0.1.0/26")}
 	good := Device{Port: 1, MTU: 1440, Peers: []Peer{{Key{1}, at, block}, {Key{2}, at, nil}}}
-	if err := good.validate(); err != nil {
+	if err := errors.Join(good.validate(), good.validatePeers()); err != nil {
 		t.Error(err)
 	}
 	for name, spoil := range map[string]func(d *Device){
@@ -86,7 +87,7 @@ func TestValidate(t *testing.T) {
 		"allowed of the other family": func(d *Device) { d.Peers = []Peer{{Key{1}, at, []netip.Prefix{netip.MustParsePrefix("fd00::/64")}}} },
 	} {
 		d := good
-		if spoil(&d); d.validate() == nil {
+		if spoil(&d); d.validate() == nil && d.validatePeers() == nil {
 			t.Errorf("%s: was taken", name)
 		}
 	}

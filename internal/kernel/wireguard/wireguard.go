@@ -66,8 +66,6 @@ type Device struct {
 	MTU  int
 	// Addr becomes the device's only address, as a /32 or /128; invalid: it has none.
 	Addr netip.Addr
-	// Priority is that of the ip rule.
-	Priority int
 	// Keepalive is the interval of keepalives in seconds; 0: none.
 	Keepalive uint16
 	// Peers are the other nodes. No two have one key, or one allowed address.
@@ -153,8 +151,8 @@ func place(v6 bool) int {
 	return 0
 }
 
-// Merge makes the device as desired, with these peers, and the rule. Correct properties are not written. A device that is there was perhaps made by
-// Felix; it keeps its key. Peers that are not desired stay until Prune. The error wraps ErrNoWireGuard if the kernel has no WireGuard.
+// Merge makes the device as desired, but for its peers. Correct properties are not written. A device that is there was perhaps made by Felix; it keeps
+// its key. The error wraps ErrNoWireGuard if the kernel has no WireGuard.
 func (s *Syncer) Merge(ctx context.Context, d Device) (State, error) {
 	state, err := s.merge(ctx, d)
 	if err != nil {
@@ -183,11 +181,11 @@ func (s *Syncer) merge(ctx context.Context, d Device) (State, error) {
 	if d.Addr.IsValid() {
 		addr = netip.PrefixFrom(d.Addr, d.Addr.BitLen())
 	}
-	errs := []error{s.conn.SoleAddr(link.Index, netlinkx.FamilyAll, addr), s.peers(link, have, d)}
+	errs := []error{s.conn.SoleAddr(link.Index, netlinkx.FamilyAll, addr)}
 	if !link.Up {
 		errs = append(errs, explainPort(s.conn.SetUp(link.Index), d.Port)) // which opens the socket
 	}
-	return state, errors.Join(append(errs, s.rule(d.V6, d.Priority))...)
+	return state, errors.Join(errs...)
 }
 
 func stateOf(w netlinkx.WireGuard) State {
@@ -210,6 +208,11 @@ func (d *Device) validate() error {
 	case d.Addr.IsValid() && d.Addr.Is6() != d.V6:
 		return fmt.Errorf("address %s is of the other family", d.Addr)
 	}
+	return nil
+}
+
+// validatePeers refuses what the kernel would understand as something else.
+func (d *Device) validatePeers() error {
 	keys, allowed := map[Key]bool{}, map[netip.Prefix]bool{}
 	for _, p := range d.Peers {
 		if p.Key == (Key{}) || !p.Endpoint.IsValid() || p.Endpoint.Addr().Is6() != d.V6 || keys[p.Key] {
@@ -287,8 +290,8 @@ func explainPort(err error, port uint16) error {
 	return fmt.Errorf("%w: another program has UDP port %d: end it, or set FelixConfiguration spec.wireguardListeningPort and spec.wireguardListeningPortV6 for all nodes", err, port)
 }
 
-// rule makes the rule that leads packets without the mark to the table, and takes those of other priorities away.
-func (s *Syncer) rule(v6 bool, priority int) error {
+// Lead makes the rule that leads packets without the mark to a family's table, and takes those of other priorities away.
+func (s *Syncer) Lead(_ context.Context, v6 bool, priority int) error {
 	rules, err := s.conn.Rules()
 	if err != nil {
 		return err
@@ -350,33 +353,44 @@ func (s *Syncer) Routes(ctx context.Context, v6 bool, desired []routes.Route, pr
 	return nil
 }
 
-// Remove takes away a family's device, the rule that leads to its table and the routes there. Without a device only a rule of this agent's is one
-// to remove.
+// Remove takes away the rule that leads to a family's table, this agent's routes there, and the device. Without a device only a rule of this agent's
+// is one to remove.
 func (s *Syncer) Remove(ctx context.Context, v6 bool, before routes.Predecessors) error {
 	rules, err := s.conn.Rules()
 	if err != nil {
 		return err
 	}
-	link, err := s.conn.LinkByName(Name(v6))
-	if err != nil && !netlinkx.IsNotExist(err) {
+	_, has, err := s.find(v6)
+	if err != nil {
 		return err
 	}
-	has := err == nil && link.Kind == kind
 	var errs []error
 	for _, r := range rules {
 		if ours(r, v6) && (has || r.Protocol == s.protocol) {
 			errs = append(errs, s.deleteRule(r))
 		}
 	}
-	errs = append(errs, s.Routes(ctx, v6, nil, true, before))
-	if has {
-		clear(s.told[place(v6)])
-		if err := s.conn.DeleteLink(link.Index); err != nil && !netlinkx.IsNotExist(err) {
-			errs = append(errs, err)
-		}
+	return errors.Join(append(errs, s.Routes(ctx, v6, nil, true, before), s.RemoveDevice(ctx, v6))...)
+}
+
+// RemoveDevice takes away a family's device alone.
+func (s *Syncer) RemoveDevice(_ context.Context, v6 bool) error {
+	link, has, err := s.find(v6)
+	if err != nil || !has {
+		return err
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove %s: %w", Name(v6), err)
+	clear(s.told[place(v6)])
+	if err := s.conn.DeleteLink(link.Index); err != nil && !netlinkx.IsNotExist(err) {
+		return fmt.Errorf("remove %s: %w", link.Name, err)
 	}
 	return nil
+}
+
+// find finds a family's device.
+func (s *Syncer) find(v6 bool) (link netlinkx.Link, has bool, err error) {
+	link, err = s.conn.LinkByName(Name(v6))
+	if netlinkx.IsNotExist(err) {
+		return link, false, nil
+	}
+	return link, err == nil && link.Kind == kind, err
 }

@@ -64,7 +64,7 @@ func newNS(t *testing.T) *netnstest.NS {
 }
 
 func device(peers ...wireguard.Peer) wireguard.Device {
-	return wireguard.Device{Port: 51820, MTU: 1440, Addr: addr("10.0.1.0"), Priority: 99, Peers: peers}
+	return wireguard.Device{Port: 51820, MTU: 1440, Addr: addr("10.0.1.0"), Peers: peers}
 }
 
 func peer(n byte, allowed ...string) wireguard.Peer {
@@ -136,9 +136,12 @@ var ways = []routes.Route{
 
 func sync(t *testing.T, s *wireguard.Syncer, d wireguard.Device, ways []routes.Route) wireguard.State {
 	t.Helper()
-	state, err := s.Merge(t.Context(), d)
+	_, err := s.Merge(t.Context(), d)
+	errtest.Must(t, err)
+	state, err := s.Peers(t.Context(), d)
 	errtest.Must(t, err)
 	errtest.Must(t, s.Routes(t.Context(), d.V6, ways, true, routes.Predecessors{}))
+	errtest.Must(t, s.Lead(t.Context(), d.V6, 99))
 	errtest.Must(t, s.Prune(t.Context(), d))
 	return state
 }
@@ -190,8 +193,7 @@ func TestSync(t *testing.T) {
 	sync(t, s, d, ways[1:])
 	wantSeen(t, ns, d, wantWays[1:]...)
 
-	d.Priority = 98
-	sync(t, s, d, nil)
+	errtest.Must(t, s.Lead(t.Context(), false, 98))
 	if rules := marked(t, ns); len(rules) != 1 || rules[0].Priority != 98 {
 		t.Errorf("rules %+v", rules)
 	}
@@ -206,7 +208,7 @@ func TestSync(t *testing.T) {
 func TestIPv6(t *testing.T) {
 	ns := newNS(t)
 	s := newSyncer(ns)
-	d := wireguard.Device{V6: true, Port: 51821, MTU: 1420, Addr: addr("fd00::1"), Priority: 99, Peers: []wireguard.Peer{{Key: wireguard.Key{2}, Endpoint: at("[2001:db8::2]:51821"), Allowed: []netip.Prefix{prefix("fd00:2::/122")}}}}
+	d := wireguard.Device{V6: true, Port: 51821, MTU: 1420, Addr: addr("fd00::1"), Peers: []wireguard.Peer{{Key: wireguard.Key{2}, Endpoint: at("[2001:db8::2]:51821"), Allowed: []netip.Prefix{prefix("fd00:2::/122")}}}}
 	both := device(peer(2, "10.0.2.0/26"))
 	sync(t, s, both, ways[:1])
 	sync(t, s, d, []routes.Route{routes.To(prefix("fd00:2::/122"), routes.Hop{Dev: wireguard.Device6}), {Dst: prefix("fd00:2::7/128"), Type: netlinkx.Throw}})
@@ -334,6 +336,10 @@ func TestFelix(t *testing.T) {
 		t.Errorf("key %s, was %s; rules %+v", state.Public, before.Public, got.Rules)
 	}
 	difftest.Want(t, "routes", wantWays, got.Routes, comparable...)
+	errtest.Must(t, s.Lead(t.Context(), false, 99))
+	if rules := marked(t, ns); len(rules) != 1 || rules[0].Protocol == routes.DefaultProtocol {
+		t.Errorf("rules %+v: Felix's was right", rules)
+	}
 	errtest.Must(t, s.Remove(t.Context(), false, routes.Predecessors{}))
 	if rules := marked(t, ns); len(rules) != 0 {
 		t.Errorf("rules %+v", rules)

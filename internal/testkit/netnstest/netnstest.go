@@ -73,7 +73,7 @@ func WireGuard() error {
 		return err
 	}
 	defer conn.Close()
-	_, err = wireguard.New(conn, 0, nil).Merge(context.Background(), wireguard.Device{Port: wireguard.DefaultPort4, MTU: 1440, Priority: wireguard.DefaultPriority})
+	_, err = wireguard.New(conn, 0, nil).Merge(context.Background(), wireguard.Device{Port: wireguard.DefaultPort4, MTU: 1440})
 	return err
 }
 
