@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,42 +87,19 @@ func restart(t *testing.T, node *meshtest.Node) {
 // watchWire counts the IPv4 packets on a link from now on: those of WireGuard, and those that show an address of a pod.
 func watchWire(t *testing.T, node *meshtest.Node, link string) func() (encrypted, clear int) {
 	t.Helper()
-	const all = 0x0300 // ETH_P_ALL in network order
-	var fd int
-	node.Within(t, func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all)
-		return err
-	})
-	errtest.Must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: node.Link(t, link).Index}))
-	errtest.Must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000}))
-	var encrypted, clear atomic.Int64
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		defer unix.Close(fd)
-		b := make([]byte, 2048)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			size, _, err := unix.Recvfrom(fd, b, 0)
-			if err != nil || size < 28 || b[0]>>4 != 4 {
-				continue
-			}
-			switch {
-			case ofPods(b[12:20]) || b[9] == unix.IPPROTO_IPIP:
-				clear.Add(1)
-			case b[9] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(b[22:]) == 51820:
-				encrypted.Add(1)
-			}
+	var encrypted, clear int
+	stop := node.Watch(t, link, func(b []byte) {
+		switch {
+		case b[0]>>4 != 4:
+		case ofPods(b[12:20]) || b[9] == unix.IPPROTO_IPIP:
+			clear++
+		case b[9] == unix.IPPROTO_UDP && binary.BigEndian.Uint16(b[22:]) == 51820:
+			encrypted++
 		}
-	}()
+	})
 	return func() (int, int) {
-		close(stop)
-		<-done
-		return int(encrypted.Load()), int(clear.Load())
+		stop()
+		return encrypted, clear
 	}
 }
 
