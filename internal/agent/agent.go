@@ -33,6 +33,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
 
@@ -88,9 +89,11 @@ type Dataplane struct {
 	FIB    *routes.Table
 	Encap  *ipip.Syncer
 	VXLAN  *vxlan.Syncer
-	NFT    *nft.Table
-	NAT    *nat.Syncer
-	Guard  *guard.Syncer
+	// WireGuard has the devices, and the tables beside the main one.
+	WireGuard *wireguard.Syncer
+	NFT       *nft.Table
+	NAT       *nat.Syncer
+	Guard     *guard.Syncer
 	// Flowtable has established connections of pods.
 	Flowtable *flowtable.Syncer
 }
@@ -338,7 +341,7 @@ func (a *Agent) sooner(next time.Duration) time.Duration {
 func (a *Agent) subscribe(ctx context.Context) (err error) {
 	if a.kernelEvents == nil {
 		protocols := append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, netlinkx.HostProtocols...)
-		events := netlinkx.LinkEvents | netlinkx.AddrEvents | netlinkx.RouteEvents | netlinkx.SettingEvents
+		events := netlinkx.LinkEvents | netlinkx.AddrEvents | netlinkx.RouteEvents | netlinkx.RuleEvents | netlinkx.SettingEvents
 		a.kernelEvents, err = a.Kernel.SubscribeToOthers(ctx, events, protocols...)
 		if err != nil {
 			return err

@@ -14,18 +14,25 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
 // tunnels is the state of the agent's tunnels.
 type tunnels struct {
 	ends    [desired.TunnelKinds]tunnelEnd
 	changes desired.Changes
-	again   time.Duration // until changes look different; 0: they will not by themselves
+	crypts  desired.Crypts
+	states  [2]wireguard.State // of WireGuard's devices over IPv4 and IPv6, as of the last pass
+	// unencrypted is why some packets are not encrypted, of this pass.
+	unencrypted []error
+	again       time.Duration // until changes look different; 0: they will not by themselves
 	// rest has the devices to remove once no route needs them.
 	rest []vxlan.Merged
 	// checksumsBroken: see Self.
@@ -60,6 +67,9 @@ func newTunnels(client *ipam.Client, node, stateDir string) tunnels {
 		desired.IPIPTunnel:   {duties.IPIP, api.AnnotationIPv4TunnelAddr},
 		desired.VXLANTunnel:  {duties.VXLAN, api.AnnotationIPv4VXLANAddr},
 		desired.VXLANTunnel6: {duties.VXLANv6, api.AnnotationIPv6VXLANAddr},
+
+		desired.WireGuardTunnel:  {duties.WireGuard, api.AnnotationIPv4WireGuard},
+		desired.WireGuardTunnel6: {duties.WireGuardV6, api.AnnotationIPv6WireGuard},
 	} {
 		t.ends[k] = tunnelEnd{keeper: duties.NewTunnel(client, of.kind, node, time.Now), annotation: of.annotation}
 	}
@@ -81,6 +91,9 @@ func (a *Agent) tunnelAddresses(ctx context.Context, s *desired.Snapshot) error 
 		}
 		if !a.gone && a.offline == nil { // an address for no Node is a leak
 			assign, keep := s.TunnelRanges(k)
+			if noted == "" && !end.addr.IsValid() && keep == nil && (k == desired.WireGuardTunnel || k == desired.WireGuardTunnel6) {
+				continue // it is off on nearly all clusters, and asking for an address would be a request of each agent's start
+			}
 			in := duties.TunnelInput{Ranges: duties.Ranges{Assign: assign, Keep: keep}, UID: a.node.UID, Known: a.tunnels.known == a.node.UID, Noted: noted, Blocks: s.Blocks, Unsure: unread}
 			addr, err := end.keeper.Address(ctx, in)
 			if err == nil {
@@ -133,6 +146,12 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 			want[end.annotation] = addrText(end.addr)
 		}
 	}
+	for i, key := range desired.KeyAnnotations {
+		want[key] = ""
+		if state := a.tunnels.states[i]; s.Announces(i == 1) && state.Public != (wireguard.Key{}) {
+			want[key] = state.Public.String()
+		}
+	}
 	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {
 		if errors.Is(err, datastore.ErrNotFound) { // the Node is gone
 			for _, end := range a.tunnels.ends {
@@ -170,8 +189,76 @@ func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 			links = append(links, m.Link)
 		}
 	}
+	a.syncWireGuard(ctx, s)
 	slices.Sort(links)
 	return errors.Join(append(errs, t.listen(ctx, a, links))...)
+}
+
+// syncWireGuard makes WireGuard's devices, but for their peers.
+func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
+	t := &a.tunnels
+	t.unencrypted = nil
+	for i := range t.states {
+		d := s.WireGuard(i == 1)
+		if d == nil {
+			continue
+		}
+		state, err := a.WireGuard.Merge(ctx, *d)
+		t.ends[desired.WireGuardTunnel+desired.TunnelKind(i)].stands = err == nil
+		if err != nil {
+			t.unencrypted = append(t.unencrypted, err)
+			continue
+		}
+		t.states[i] = state
+	}
+}
+
+// encrypt makes the peers of WireGuard's devices, and the routes and rules by which packets go there: first what is received, then what is sent. It
+// removes nothing while routes are held. What fails is a problem to show, and a reason to keep pods off only where encryption is required.
+func (a *Agent) encrypt(ctx context.Context, judge *desired.Judge, accepted []bgp.Path, before routes.Predecessors) error {
+	errs := a.tunnels.unencrypted
+	for _, v6 := range []bool{false, true} {
+		if err := a.encryptFamily(ctx, judge, v6, accepted, before); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	a.setProblems("wireguard", errs)
+	if a.Config.RequireEncryption {
+		return errors.Join(errs...)
+	}
+	return nil
+}
+
+func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool, accepted []bgp.Path, before routes.Predecessors) error {
+	state := &a.tunnels.states[0]
+	if v6 {
+		state = &a.tunnels.states[1]
+	}
+	d, held := judge.WireGuard(v6), a.bgp.holding
+	if !judge.Rules(v6) {
+		if held {
+			return nil
+		}
+		*state = wireguard.State{}
+		return a.WireGuard.Remove(ctx, v6, before)
+	}
+	peers, ways := judge.Encrypted(v6, accepted)
+	var errs []error
+	if stands := d != nil && state.Public != (wireguard.Key{}); stands {
+		d.Peers = peers
+		_, err := a.WireGuard.Peers(ctx, *d)
+		errs = append(errs, err)
+	}
+	errs = append(errs, a.WireGuard.Routes(ctx, v6, ways, !held, before), a.WireGuard.Lead(ctx, v6, judge.RulePriority()))
+	switch {
+	case held:
+	case d == nil:
+		*state = wireguard.State{}
+		errs = append(errs, a.WireGuard.RemoveDevice(ctx, v6))
+	case len(d.Peers) > 0 || state.Peers > 0:
+		errs = append(errs, a.WireGuard.Prune(ctx, *d))
+	}
+	return errors.Join(errs...)
 }
 
 // listen has changes of the devices' entries wake the agent.
@@ -221,9 +308,10 @@ func (a *Agent) pruneTunnels(ctx context.Context, s *desired.Snapshot) error {
 			continue
 		}
 		a.tunnels.ends[k].stands = false
-		if k == desired.IPIPTunnel {
+		switch k {
+		case desired.IPIPTunnel:
 			errs = append(errs, a.Encap.Remove(ctx))
-		} else {
+		case desired.VXLANTunnel, desired.VXLANTunnel6:
 			errs = append(errs, a.VXLAN.Remove(ctx, k == desired.VXLANTunnel6))
 		}
 	}

@@ -64,6 +64,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, learned), a.pruneTunnels(ctx, &s))
 	a.setProblems("flowtable", a.syncShortcuts(ctx, &s))
+	a.calico.SetEncrypts(s.Encrypts())
 	a.lookForCalico(ctx, broken == nil && (a.Policies == nil || a.Policies.InPlace()))
 	switch {
 	case broken != nil:
@@ -93,7 +94,7 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 
 // shortcuts decides which connections pass the flowtable. It follows links, pools and ways.
 func (a *Agent) shortcuts(s *desired.Snapshot, ways []desired.DesiredRoute) (c flowtable.Config) {
-	if a.Config.Flowtable != config.FlowtableAuto {
+	if a.Config.Flowtable != config.FlowtableAuto || s.Encrypts() {
 		return c
 	}
 	fabric := s.Fabric()
@@ -166,7 +167,8 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	a.setProblems("reflection", a.agree(ctx, &s))
 	a.peering.Decide(&s, a.view.Builds)
 	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems))
-	a.tunnels.again = a.tunnels.changes.Follow(&s, desired.StandingOf(links), time.Now())
+	now := time.Now()
+	a.tunnels.again = desired.Sooner(a.tunnels.changes.Follow(&s, desired.StandingOf(links), now), a.tunnels.crypts.Follow(&s, a.tunnels.states, now))
 	none := a.tunnelAddresses(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
 	return s, errors.Join(gone, trouble, none), nil
@@ -241,7 +243,8 @@ func (a *Agent) readNode(ctx context.Context, links []netlinkx.Link) (self desir
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
 	self = desired.Self{
 		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU, ChecksumsBroken: a.tunnels.checksumsBroken,
-		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes, APIServer: a.APIServer,
+		RequireEncryption: a.Config.RequireEncryption,
+		RouterID:          a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes, APIServer: a.APIServer,
 		Found: slices.Concat(found.v4.Candidates, found.v6.Candidates),
 	}
 	a.logCandidates(self.Found)
@@ -335,7 +338,8 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	routes := desired.RoutesOf(ways)
 	a.fast = a.shortcuts(s, ways)
 	narrowed := a.Flowtable.Narrow(ctx, a.fast.Peers)
-	a.FIB.SetPredecessors(a.calico.Predecessors(time.Now(), s.PoolRanges()))
+	before := a.calico.Predecessors(time.Now(), s.PoolRanges())
+	a.FIB.SetPredecessors(before)
 	sync := a.FIB.Sync
 	if a.bgp.holding {
 		sync = a.FIB.Merge
@@ -348,7 +352,7 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 			a.fast.Peers[i].Ranges = nil
 		}
 	}
-	return err
+	return errors.Join(err, a.encrypt(ctx, judge, accepted, before))
 }
 
 // openForPods writes the files that the plugins wait for, and clears the condition NetworkUnavailable.

@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
@@ -235,8 +236,17 @@ func tunnelReports(s *desired.Snapshot) []nodestatus.Tunnel {
 			})
 		}
 	}
+	for _, c := range s.CryptReports() {
+		all = append(all, nodestatus.Tunnel{
+			Kind: "WireGuard", Device: wireguard.Name(c.V6), Address: addrText(c.Addr), MTU: c.MTU, Port: int(c.Port), Ends: c.Encrypted,
+			Unencrypted: len(c.Clear), UnencryptedNodes: c.Clear[:min(len(c.Clear), mostUnencrypted)],
+		})
+	}
 	return all
 }
+
+// mostUnencrypted is how many nodes are named that are not sent encrypted packets.
+const mostUnencrypted = 10
 
 // encapsulations are the encapsulations of packets that leave by a device.
 var encapsulations = map[string]string{ipip.Device: "IPIP", vxlan.Device(false): "VXLAN", vxlan.Device6: "VXLAN"}
@@ -252,7 +262,9 @@ func routeReport(w desired.DesiredRoute, names map[netip.Addr]string) nodestatus
 		Destination: w.Route.Dst.String(), Type: cmp.Or(w.Route.Type, netlinkx.Unicast).String(), Via: strings.Join(via, ", "),
 		Device: strings.Join(slices.Compact(dev), ", "), Metric: int(w.Route.Metric), Source: w.About,
 	}
-	line.Encap = encapsulations[line.Device]
+	if line.Encap = encapsulations[line.Device]; w.Encrypted {
+		line.Encap = "WireGuard"
+	}
 	if len(w.Paths) == 0 {
 		return line
 	}

@@ -107,6 +107,11 @@ const (
 	AnnotationIPv6VXLANAddr = "projectcalico.org/IPv6VXLANTunnelAddr"
 	AnnotationVXLANMAC      = "projectcalico.org/VXLANTunnelMACAddr"
 	AnnotationVXLANMACv6    = "projectcalico.org/VXLANTunnelMACAddrV6"
+	// Public keys for WireGuard, and the addresses of its devices.
+	AnnotationWireGuardKey   = "projectcalico.org/WireguardPublicKey"
+	AnnotationWireGuardKeyV6 = "projectcalico.org/WireguardPublicKeyV6"
+	AnnotationIPv4WireGuard  = "projectcalico.org/IPv4WireguardInterfaceAddr"
+	AnnotationIPv6WireGuard  = "projectcalico.org/IPv6WireguardInterfaceAddr"
 	// AnnotationReflector marks a route reflector by its cluster ID: it takes no part in the mesh.
 	AnnotationReflector = "projectcalico.org/RouteReflectorClusterID"
 	// AnnotationLabels has labels that only Calico's selectors see, as a JSON object.

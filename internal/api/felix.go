@@ -39,6 +39,24 @@ type FelixConfigurationSpec struct {
 	VXLANMTU *int `json:"vxlanMTU,omitempty"`
 	// VXLANMTUV6 is the MTU of vxlan-v6.calico; 0 derives it.
 	VXLANMTUV6 *int `json:"vxlanMTUV6,omitempty"`
+	// WireguardEnabled encrypts IPv4 between pods of different nodes, and from nodes to pods of others; the default is false.
+	WireguardEnabled *bool `json:"wireguardEnabled,omitempty"`
+	// WireguardEnabledV6 encrypts IPv6; the default is false.
+	WireguardEnabledV6 *bool `json:"wireguardEnabledV6,omitempty"`
+	// WireguardListeningPort is the UDP port of all nodes for IPv4; the default is 51820.
+	WireguardListeningPort *int `json:"wireguardListeningPort,omitempty"`
+	// WireguardListeningPortV6 is that for IPv6; the default is 51821.
+	WireguardListeningPortV6 *int `json:"wireguardListeningPortV6,omitempty"`
+	// WireguardMTU is the MTU of wireguard.cali; 0 derives it from the link with the node's address.
+	WireguardMTU *int `json:"wireguardMTU,omitempty"`
+	// WireguardMTUV6 is the MTU of wg-v6.cali; 0 derives it.
+	WireguardMTUV6 *int `json:"wireguardMTUV6,omitempty"`
+	// WireguardRoutingRulePriority is the priority of the ip rule that leads packets to tables 1 and 2; the default is 99.
+	WireguardRoutingRulePriority *int `json:"wireguardRoutingRulePriority,omitempty"`
+	// WireguardKeepAlive is the interval of keepalives, such as 25s; the default is 0: none.
+	WireguardKeepAlive string `json:"wireguardKeepAlive,omitempty"`
+	// WireguardHostEncryptionEnabled true is refused: packets to the addresses of nodes are not encrypted.
+	WireguardHostEncryptionEnabled *bool `json:"wireguardHostEncryptionEnabled,omitempty"`
 	// FeatureDetectOverride says what the kernel can do, in words such as ChecksumOffloadBroken=true, which is the only one that is
 	// read here.
 	FeatureDetectOverride string `json:"featureDetectOverride,omitempty"`
@@ -94,6 +112,15 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 		VXLANVNI:                       cmp.Or(s.VXLANVNI, base.VXLANVNI),
 		VXLANMTU:                       cmp.Or(s.VXLANMTU, base.VXLANMTU),
 		VXLANMTUV6:                     cmp.Or(s.VXLANMTUV6, base.VXLANMTUV6),
+		WireguardEnabled:               cmp.Or(s.WireguardEnabled, base.WireguardEnabled),
+		WireguardEnabledV6:             cmp.Or(s.WireguardEnabledV6, base.WireguardEnabledV6),
+		WireguardListeningPort:         cmp.Or(s.WireguardListeningPort, base.WireguardListeningPort),
+		WireguardListeningPortV6:       cmp.Or(s.WireguardListeningPortV6, base.WireguardListeningPortV6),
+		WireguardMTU:                   cmp.Or(s.WireguardMTU, base.WireguardMTU),
+		WireguardMTUV6:                 cmp.Or(s.WireguardMTUV6, base.WireguardMTUV6),
+		WireguardRoutingRulePriority:   cmp.Or(s.WireguardRoutingRulePriority, base.WireguardRoutingRulePriority),
+		WireguardKeepAlive:             cmp.Or(s.WireguardKeepAlive, base.WireguardKeepAlive),
+		WireguardHostEncryptionEnabled: cmp.Or(s.WireguardHostEncryptionEnabled, base.WireguardHostEncryptionEnabled),
 		FeatureDetectOverride:          cmp.Or(s.FeatureDetectOverride, base.FeatureDetectOverride),
 		AllowIPIPPacketsFromWorkloads:  cmp.Or(s.AllowIPIPPacketsFromWorkloads, base.AllowIPIPPacketsFromWorkloads),
 		AllowVXLANPacketsFromWorkloads: cmp.Or(s.AllowVXLANPacketsFromWorkloads, base.AllowVXLANPacketsFromWorkloads),

@@ -32,10 +32,11 @@ const (
 type HostRules struct {
 	// Inbound and Outbound are what the node's own programs always receive and send.
 	Inbound, Outbound []Failsafe
-	// Nodes send encapsulated packets to each other: by IPIP, and by VXLAN to a port, as far as these are in use.
-	Nodes     []netip.Addr
-	IPIP      bool
-	VXLANPort uint16 // 0: none
+	// Nodes send encapsulated packets to each other: by IPIP, and by VXLAN and WireGuard to ports, as far as these are in use.
+	Nodes          []netip.Addr
+	IPIP           bool
+	VXLANPort      uint16 // 0: none
+	WireGuardPorts []uint16
 	// Open: the node's own programs may connect to these, also where another address is put in their place, but for sockets that ask to be judged.
 	Open []netip.AddrPort
 	// DropFromPods: pods of the node open no connections to its programs, whatever their policies allow.

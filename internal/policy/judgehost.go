@@ -71,8 +71,16 @@ func (r *HostRules) Spares(d Direction, peer netip.Addr, packet Packet) bool {
 		return true
 	}
 	const ipip = 4
-	encapsulated := r.IPIP && packet.Protocol == ipip || r.VXLANPort != 0 && packet.Protocol == UDP && packet.Port == r.VXLANPort
+	encapsulated := r.IPIP && packet.Protocol == ipip || packet.Protocol == UDP && slices.Contains(r.TunnelPorts(), packet.Port)
 	return encapsulated && slices.ContainsFunc(r.Nodes, func(a netip.Addr) bool { return a.Unmap() == peer })
+}
+
+// TunnelPorts are the UDP ports to which nodes send encapsulated packets to each other.
+func (r *HostRules) TunnelPorts() []uint16 {
+	if r.VXLANPort == 0 {
+		return r.WireGuardPorts
+	}
+	return append([]uint16{r.VXLANPort}, r.WireGuardPorts...)
 }
 
 // Spares is that of the State's HostRules.

@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
 // Grounds are the facts, beside a Snapshot, by which paths are judged. In the zero value none are known.
@@ -173,7 +174,7 @@ func internal(link string) bool {
 func ofServices(link string) bool { return strings.HasPrefix(link, "kube-ipvs") }
 
 // ownDevices are the links that Calico or the agent make, beside those of pods.
-var ownDevices = []string{vxlan.Device4, vxlan.Device6, "wireguard.cali", "wg-v6.cali"}
+var ownDevices = []string{vxlan.Device4, vxlan.Device6, wireguard.Device4, wireguard.Device6}
 
 // isSelf reports that an address is this node's.
 func (s *Snapshot) isSelf(a netip.Addr) bool { return s.local().own[a] }

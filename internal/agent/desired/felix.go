@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -29,6 +30,7 @@ type Felix struct {
 	VXLANPort           uint16
 	VXLANVNI            uint32 // 0: the default, as with the port
 	VXLANMTU, VXLANMTU6 int    // 0 derives them from the links
+	WireGuard           WireGuard
 	// Checksums of what is tunneled must not be left to devices, or may be.
 	Checksums             checksums
 	AllowIPIP, AllowVXLAN bool // from pods
@@ -68,6 +70,7 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 		note("ipForwarding", spec.IPForwarding, "Enabled or Disabled")
 	}
 	f.parseVXLAN(spec, note)
+	f.WireGuard.parse(spec, note)
 	if !choice(spec.WorkloadSourceSpoofing, "Disabled", "Any", &f.OtherSources) {
 		note("workloadSourceSpoofing", spec.WorkloadSourceSpoofing, "Disabled or Any")
 	}
@@ -188,33 +191,44 @@ func (s *Snapshot) HostRules() policy.HostRules {
 	if g.VXLAN {
 		r.VXLANPort = cmp.Or(g.VXLANPort, guard.DefaultVXLANPort)
 	}
+	r.WireGuardPorts = g.WireGuardPorts
 	slices.SortFunc(r.Nodes, netip.Addr.Compare)
 	return r
 }
 
+// noter notes a field that cannot be understood.
+type noter func(field, value, remedy string)
+
+// number sets a number within limits, and 0 for an absent one.
+func (note noter) number(field string, value *int, low, high int, remedy string, set func(int)) {
+	switch {
+	case value == nil:
+		set(0)
+	case *value >= low && *value <= high:
+		set(*value)
+	default:
+		note(field, fmt.Sprint(*value), remedy)
+	}
+}
+
+// mtu sets that of a device; 0 derives it from the link.
+func (note noter) mtu(field string, value *int, least, most int, set func(int)) {
+	if value != nil && *value == 0 {
+		value = nil
+	}
+	note.number(field, value, least, most, fmt.Sprintf("a number from %d to %d, or 0 to derive it from the link", least, most), set)
+}
+
+const udpPort = "a UDP port from 1 to 65535"
+
 // parseVXLAN reads what concerns VXLAN.
-func (f *Felix) parseVXLAN(spec api.FelixConfigurationSpec, note func(field, value, remedy string)) {
-	number := func(field string, value *int, low, high int, remedy string, set func(int)) {
-		switch {
-		case value == nil:
-			set(0)
-		case *value >= low && *value <= high:
-			set(*value)
-		default:
-			note(field, fmt.Sprint(*value), remedy)
-		}
-	}
-	mtu := func(field string, value *int, v6 bool, set func(int)) {
-		least, most := vxlan.MTULimits(v6)
-		if value != nil && *value == 0 {
-			value = nil
-		}
-		number(field, value, least, most, fmt.Sprintf("a number from %d to %d, or 0 to derive it from the link", least, most), set)
-	}
-	number("vxlanPort", spec.VXLANPort, 1, 1<<16-1, "a UDP port from 1 to 65535", func(n int) { f.VXLANPort = uint16(n) })
-	number("vxlanVNI", spec.VXLANVNI, 1, vxlan.MaxVNI, "a number from 1 to 16777215", func(n int) { f.VXLANVNI = uint32(n) })
-	mtu("vxlanMTU", spec.VXLANMTU, false, func(n int) { f.VXLANMTU = n })
-	mtu("vxlanMTUV6", spec.VXLANMTUV6, true, func(n int) { f.VXLANMTU6 = n })
+func (f *Felix) parseVXLAN(spec api.FelixConfigurationSpec, note noter) {
+	least, most := vxlan.MTULimits(false)
+	least6, most6 := vxlan.MTULimits(true)
+	note.number("vxlanPort", spec.VXLANPort, 1, 1<<16-1, udpPort, func(n int) { f.VXLANPort = uint16(n) })
+	note.number("vxlanVNI", spec.VXLANVNI, 1, vxlan.MaxVNI, "a number from 1 to 16777215", func(n int) { f.VXLANVNI = uint32(n) })
+	note.mtu("vxlanMTU", spec.VXLANMTU, least, most, func(n int) { f.VXLANMTU = n })
+	note.mtu("vxlanMTUV6", spec.VXLANMTUV6, least6, most6, func(n int) { f.VXLANMTU6 = n })
 	if broken, ok := featureOverride(spec.FeatureDetectOverride, "ChecksumOffloadBroken"); ok {
 		f.Checksums = broken
 	} else {
@@ -305,6 +319,7 @@ func (s *Snapshot) Guard() guard.Config {
 	return guard.Config{
 		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.Needs(IPIPTunnel),
 		VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), VXLANPort: s.Felix.VXLANPort, BGPPorts: s.bgpPorts(),
+		WireGuardPorts:    s.wireGuardPorts(),
 		AllowIPIPFromPods: s.Felix.AllowIPIP, AllowVXLANFromPods: s.Felix.AllowVXLAN, Sources: s.otherSources(),
 	}
 }
@@ -349,6 +364,9 @@ func (s *Snapshot) Host() hostsysctl.Config {
 	}
 	if s.Needs(VXLANTunnel) {
 		c.Tunnels = append(c.Tunnels, vxlan.Device4)
+	}
+	if s.Needs(WireGuardTunnel) {
+		c.Tunnels = append(c.Tunnels, wireguard.Device4)
 	}
 	for _, source := range s.otherSources() {
 		if source.Prefix.Addr().Is4() && !slices.Contains(c.Pods, source.Link) {

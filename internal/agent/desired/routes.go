@@ -20,6 +20,8 @@ type DesiredRoute struct {
 	Paths []bgp.Path
 	// About says what a way without paths is for.
 	About string
+	// Encrypted: WireGuard's table is looked up before, and leads the packets to its device.
+	Encrypted bool
 }
 
 // RoutesOf returns the ways' routes, in their order.
@@ -55,7 +57,7 @@ func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []
 		}
 		w, without := j.way(paths, &hops)
 		left = append(left, without...)
-		if len(w.Paths) > 0 {
+		if len(w.Paths) > 0 && len(w.Route.Hops) > 0 {
 			ways = append(ways, w)
 		}
 	}
@@ -100,10 +102,10 @@ func (s *hopStore) add(from int, h routes.Hop) {
 // way returns the route of one prefix. A path without next hops here is left to the network.
 func (j *Judge) way(paths []bgp.Path, hops *hopStore) (w DesiredRoute, left []Refusal) {
 	pool, _ := j.poolOf(paths[0].Prefix)
-	w = DesiredRoute{Route: routes.Route{Dst: paths[0].Prefix, Metric: j.metric(paths[0].Prefix, pool)}, Paths: paths}
+	w = DesiredRoute{Route: routes.Route{Dst: paths[0].Prefix, Metric: j.metric(paths[0].Prefix, pool)}, Paths: paths, Encrypted: j.encryptedTo(paths)}
 	from := len(*hops)
 	for _, p := range paths {
-		if !j.hops(p, pool, from, hops) {
+		if !j.hops(p, pool, from, hops) && !w.Encrypted {
 			left = append(left, j.without(p))
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
 // Calico's defaults.
@@ -64,6 +65,7 @@ type Snapshot struct {
 	priorities    priorities
 	index         index
 	networks      *localNetworks // made when they are first asked for
+	crypt         [2]crypt       // of WireGuard over IPv4 and IPv6
 	// Unsure are the objects that must be read before all can be decided.
 	Unsure Unsure
 }
@@ -106,6 +108,10 @@ type Self struct {
 	// of their MACs, zero if it leaves them to its name.
 	VTEP, VTEP6 netip.Addr
 	MAC, MAC6   vxlan.MAC
+	// WireGuard and WireGuard6 are the addresses of wireguard.cali and wg-v6.cali, invalid as TunnelAddr.
+	WireGuard, WireGuard6 netip.Addr
+	// RequireEncryption: what is not encrypted is not sent to pods of other nodes, if WireGuard is on.
+	RequireEncryption bool
 	// ChecksumsBroken: this kernel computes wrong checksums of tunneled packets with checksum offload.
 	ChecksumsBroken bool
 	// TunnelMTU is the MTU of tunl0 that the environment sets; 0 means that FelixConfiguration or the link decide.
@@ -148,6 +154,8 @@ type Member struct {
 	// VTEP and VTEP6 are its ends of VXLAN tunnels. Tunneled: it has announced an address of tunl0.
 	VTEP, VTEP6 VTEP
 	Tunneled    bool
+	// Keys are its public keys for WireGuard over IPv4 and IPv6; zero: none that is its own.
+	Keys [2]wireguard.Key
 }
 
 // In returns the member's address in the family of a, which may be invalid.
@@ -206,6 +214,7 @@ func build(self Self, w state.Cluster, ev Evidence) (Snapshot, []error) {
 	s.pools(w.Pools, note)
 	s.blocks(w.Affinities, &ev, note)
 	s.checkVTEPs(w.Nodes, &ev, note)
+	s.checkKeys(w.Nodes, &ev, note)
 	s.coverMembers(&ev, note)
 	return s, problems
 }
@@ -265,6 +274,7 @@ func (s *Snapshot) members(w state.Cluster, ev *Evidence, note func(error)) {
 			VTEP:  vtep(n, false, note), VTEP6: vtep(n, true, note), Tunneled: n.Annotations[api.AnnotationIPv4TunnelAddr] != "",
 		}
 		m.ClusterID, m.Reflector = clusterID(n, note)
+		m.Keys = keysOf(n, note)
 		if m.Addr.IsValid() || m.Addr6.IsValid() { // else its agent has not come up yet
 			s.Others = append(s.Others, m)
 		}

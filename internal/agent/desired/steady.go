@@ -15,15 +15,16 @@ const changeGrace = 3 * time.Second
 // addressKeys are the annotations by which a node is reached.
 var addressKeys = [...]string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr,
-	api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6,
+	api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6,
 }
 
 // Places of annotations in addressKeys.
 const (
-	keyIPv4 = 0
-	keyIPv6 = 1
-	keyMAC  = 4
-	keyMAC6 = 5
+	keyIPv4  = 0
+	keyIPv6  = 1
+	keyMAC   = 4
+	keyMAC6  = 5
+	keyCrypt = 6 // of WireGuard for IPv4, before that for IPv6
 )
 
 // Announcements remember, by the Node's name, which addresses the other nodes are reached by.

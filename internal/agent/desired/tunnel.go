@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
 // TunnelKind is one of the node's tunnels, each of which has a device and an address.
@@ -22,8 +23,13 @@ const (
 	IPIPTunnel TunnelKind = iota
 	VXLANTunnel
 	VXLANTunnel6
+	WireGuardTunnel
+	WireGuardTunnel6
 	TunnelKinds
 )
+
+// is6 reports whether the tunnel's packets, outer and inner, are of IPv6.
+func (k TunnelKind) is6() bool { return k == VXLANTunnel6 || k == WireGuardTunnel6 }
 
 // Standing says which tunnels' devices are there, and receive.
 type Standing [TunnelKinds]bool
@@ -34,6 +40,8 @@ func StandingOf(links []netlinkx.Link) (found Standing) {
 		found[IPIPTunnel] = found[IPIPTunnel] || l.Up && ipip.Is(l)
 		found[VXLANTunnel] = found[VXLANTunnel] || l.Up && vxlan.Is(l, false)
 		found[VXLANTunnel6] = found[VXLANTunnel6] || l.Up && vxlan.Is(l, true)
+		found[WireGuardTunnel] = found[WireGuardTunnel] || l.Up && wireguard.Is(l, false)
+		found[WireGuardTunnel6] = found[WireGuardTunnel6] || l.Up && wireguard.Is(l, true)
 	}
 	return found
 }
@@ -119,12 +127,16 @@ func (s *Self) mac(v6 bool) vxlan.MAC {
 // Needs reports that packets may come or go in a tunnel, and that the node has an address for the outer ones.
 func (s *Snapshot) Needs(k TunnelKind) bool {
 	local, _ := s.Self.of(k)
+	switch k {
+	case WireGuardTunnel, WireGuardTunnel6:
+		return local.IsValid() && (s.Felix.WireGuard.On[place(k.is6())] || s.crypt[place(k.is6())].leaving)
+	}
 	return local.IsValid() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) || p.in(p.Former.modes, k) })
 }
 
 // of returns the node's address, with its subnet, and link in the family of a tunnel's outer packets.
 func (s *Self) of(k TunnelKind) (addr netip.Prefix, link string) {
-	if k == VXLANTunnel6 {
+	if k.is6() {
 		return s.Addr6, s.Link6
 	}
 	return s.Addr, s.Link
@@ -132,7 +144,7 @@ func (s *Self) of(k TunnelKind) (addr netip.Prefix, link string) {
 
 // AddrOf is where the address of a tunnel's device stands.
 func (s *Self) AddrOf(k TunnelKind) *netip.Addr {
-	return [...]*netip.Addr{&s.TunnelAddr, &s.VTEP, &s.VTEP6}[k]
+	return [...]*netip.Addr{&s.TunnelAddr, &s.VTEP, &s.VTEP6, &s.WireGuard, &s.WireGuard6}[k]
 }
 
 // TunnelAddrs are the addresses that the tunnels' devices have.
@@ -155,10 +167,10 @@ func (p Pool) in(m modes, k TunnelKind) bool {
 	switch k {
 	case IPIPTunnel:
 		return !v6 && encapsulates(m.ipip)
-	case VXLANTunnel:
-		return !v6 && encapsulates(m.vxlan)
+	case VXLANTunnel, VXLANTunnel6:
+		return v6 == k.is6() && encapsulates(m.vxlan)
 	}
-	return v6 && encapsulates(m.vxlan)
+	return false // WireGuard is no mode of a pool
 }
 
 // over returns the way to a node's address in a pool: directly within a subnet if the pool lets it, else through a tunnel. ok is
@@ -287,20 +299,24 @@ func (s *Snapshot) tunnelMTU(k TunnelKind) int {
 	case IPIPTunnel:
 		return cmp.Or(s.Self.TunnelMTU, s.settings.tunnelMTU, ipip.MTU(s.Self.LinkMTU))
 	case VXLANTunnel:
-		return fitting(s.Felix.VXLANMTU, s.Self.LinkMTU, false)
+		return fitting(s.Felix.VXLANMTU, vxlan.MTU(s.Self.LinkMTU, false), false)
+	case VXLANTunnel6:
+		return fitting(s.Felix.VXLANMTU6, vxlan.MTU(s.Self.LinkMTU6, true), true)
+	case WireGuardTunnel:
+		return fitting(s.Felix.WireGuard.MTU[0], wireguard.MTU(s.Self.LinkMTU, false), false)
 	}
-	return fitting(s.Felix.VXLANMTU6, s.Self.LinkMTU6, true)
+	return fitting(s.Felix.WireGuard.MTU[1], wireguard.MTU(s.Self.LinkMTU6, true), true)
 }
 
-func fitting(wanted, link int, v6 bool) int {
+func fitting(wanted, fits int, v6 bool) int {
 	least, _ := vxlan.MTULimits(v6)
-	fits := max(vxlan.MTU(link, v6), least)
+	fits = max(fits, least)
 	return min(cmp.Or(wanted, fits), fits)
 }
 
 // PodMTU returns the MTU of pods' interfaces: what fits through every way that a pod's packets can take.
 func (s *Snapshot) PodMTU() int {
-	v4, v6 := s.familyMTU(s.Self.LinkMTU, IPIPTunnel, VXLANTunnel), s.familyMTU(s.Self.LinkMTU6, VXLANTunnel6)
+	v4, v6 := s.familyMTU(s.Self.LinkMTU, IPIPTunnel, VXLANTunnel, WireGuardTunnel), s.familyMTU(s.Self.LinkMTU6, VXLANTunnel6, WireGuardTunnel6)
 	if v4 == 0 || v6 != 0 && v6 < v4 {
 		return v6
 	}
@@ -311,7 +327,7 @@ func (s *Snapshot) PodMTU() int {
 func (s *Snapshot) familyMTU(link int, kinds ...TunnelKind) (mtu int) {
 	for _, k := range kinds {
 		local, _ := s.Self.of(k)
-		used := slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) })
+		used := s.encrypts(k) || slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) })
 		if m := s.tunnelMTU(k); local.IsValid() && used && (mtu == 0 || m < mtu) {
 			mtu = m
 		}
@@ -326,8 +342,11 @@ func (s *Snapshot) TunnelRanges(k TunnelKind) (assign, keep []netip.Prefix) {
 		return nil, nil
 	}
 	for _, p := range s.Pools {
-		now := p.in(p.modes(), k)
-		if !now && !p.in(p.Former.modes, k) {
+		now, before := p.in(p.modes(), k), p.in(p.Former.modes, k)
+		if k == WireGuardTunnel || k == WireGuardTunnel6 {
+			now, before = s.encrypts(k) && p.CIDR.Addr().Is6() == k.is6(), s.Needs(k) && p.CIDR.Addr().Is6() == k.is6()
+		}
+		if !now && !before {
 			continue
 		}
 		keep = append(keep, p.CIDR)

@@ -29,7 +29,7 @@ type Report struct {
 	BGPPort  uint16   `json:"bgpPort,omitempty" help:"TCP port of BGP on this node."`
 	RouterID string   `json:"routerID,omitempty" help:"BGP's router ID."`
 	Tunnel   *Tunnel  `json:"tunnel,omitempty" help:"The first of the tunnels, if a pool encapsulates."`
-	Tunnels  []Tunnel `json:"tunnels,omitempty" help:"All of them: IPIP, VXLAN, VXLAN of IPv6."`
+	Tunnels  []Tunnel `json:"tunnels,omitempty" help:"All of them: IPIP, VXLAN, VXLAN of IPv6, WireGuard, WireGuard of IPv6."`
 	PodMTU   int      `json:"podMTU,omitempty" help:"MTU of pods' interfaces."`
 
 	Reflection *Reflection `json:"reflection,omitempty" help:"This node's part in route reflection, if it has one."`
@@ -77,13 +77,16 @@ type Candidate struct {
 
 // Tunnel is one device that encapsulates.
 type Tunnel struct {
-	Kind    string `json:"kind,omitempty" help:"IPIP or VXLAN."`
+	Kind    string `json:"kind,omitempty" help:"IPIP, VXLAN or WireGuard."`
 	Device  string `json:"device" help:"Its name."`
 	Address string `json:"address,omitempty" help:"Its address; none if no pool to assign from selects this node."`
 	MTU     int    `json:"mtu" help:"Its MTU."`
-	Port    int    `json:"port,omitempty" help:"Its UDP port, of VXLAN."`
+	Port    int    `json:"port,omitempty" help:"Its UDP port, of VXLAN and WireGuard."`
 	VNI     int    `json:"vni,omitempty" help:"Its network identifier, of VXLAN."`
-	Ends    int    `json:"ends,omitempty" help:"How many other ends it knows, of VXLAN."`
+	Ends    int    `json:"ends,omitempty" help:"How many other ends it knows, of VXLAN; how many nodes are sent encrypted packets, of WireGuard."`
+
+	Unencrypted      int      `json:"unencrypted,omitempty" help:"How many nodes are not, of WireGuard: they have no key or do not answer. Their pods are reached in the clear, or with TORTIE_REQUIRE_ENCRYPTION not at all."`
+	UnencryptedNodes []string `json:"unencryptedNodes,omitempty" help:"The first of them by name."`
 }
 
 // Reflection is a node's part in route reflection.
@@ -206,7 +209,7 @@ type Route struct {
 	Peer        string   `json:"peer,omitempty" help:"The BGP peer that announced it."`
 	Peers       []string `json:"peers,omitempty" help:"All peers whose paths it follows, if several: it has several next hops."`
 	Metric      int      `json:"metric,omitempty" help:"Its metric in the kernel."`
-	Encap       string   `json:"encapsulation,omitempty" help:"IPIP or VXLAN, if its packets travel so."`
+	Encap       string   `json:"encapsulation,omitempty" help:"IPIP, VXLAN or WireGuard, if its packets travel so."`
 	ASPath      string   `json:"asPath,omitempty" help:"Of the path that it follows: AS numbers from the peer to the origin."`
 	Communities string   `json:"communities,omitempty" help:"Of the path that it follows."`
 }

@@ -175,6 +175,9 @@ func (r *Report) tunnelText() string {
 	for i, t := range r.Tunnels {
 		address := cmp.Or(t.Address, "no address, as no pool to assign from selects this node")
 		texts[i] = fmt.Sprintf("%s, %s, MTU %d", t.Device, address, t.MTU)
+		if t.Unencrypted > 0 {
+			texts[i] += fmt.Sprintf(", not encrypted to %s (%s)", count(t.Unencrypted, "node", "nodes"), strings.Join(t.UnencryptedNodes, ", "))
+		}
 	}
 	return strings.Join(texts, "; ")
 }

@@ -114,6 +114,12 @@ func VXLANHandle(node string) string { return "vxlan-tunnel-addr-" + node }
 // VXLANv6Handle: see VXLANHandle.
 func VXLANv6Handle(node string) string { return "vxlan-v6-tunnel-addr-" + node }
 
+// WireGuardHandle returns the handle ID of a node's WireGuard address, and WireGuardV6Handle that of the one of IPv6.
+func WireGuardHandle(node string) string { return "wireguard-tunnel-addr-" + node }
+
+// WireGuardV6Handle: see WireGuardHandle.
+func WireGuardV6Handle(node string) string { return "wireguard-v6-tunnel-addr-" + node }
+
 // tunnelMark precedes the node's name in the handle IDs of all tunnel addresses, and follows the kind of tunnel.
 const tunnelMark = "tunnel-addr-"
 

@@ -87,7 +87,6 @@ type RawAccepted struct {
 	PollInterval     string `env:"AUTODETECT_POLL_INTERVAL" default:"" help:"Accepted: the kernel tells of changes, nothing is polled."`
 	HealthEnabled    string `env:"FELIX_HEALTHENABLED" default:"" help:"Accepted: health is always served."`
 	IPv6Support      string `env:"FELIX_IPV6SUPPORT" default:"" help:"Accepted: IP6 decides."`
-	WireGuardMTU     string `env:"FELIX_WIREGUARDMTU" default:"" help:"Accepted: there is no WireGuard."`
 	NoFileLogging    string `env:"CALICO_DISABLE_FILE_LOGGING" default:"" help:"Accepted: the log goes to standard error alone."`
 	StartupLogLevel  string `env:"CALICO_STARTUP_LOGLEVEL" default:"" help:"Accepted: LOG_LEVEL counts."`
 	ManageCNI        string `env:"CALICO_MANAGE_CNI" default:"" help:"Accepted: the installer manages the plugins."`

@@ -17,6 +17,15 @@ type RawFelix struct {
 	VXLANVNI              *int   `env:"FELIX_VXLANVNI" default:"" is:"1-16777215" help:"As vxlanVNI."`
 	VXLANMTU              *int   `env:"FELIX_VXLANMTU" default:"" is:"0-65535" help:"MTU of vxlan.calico; 0: FelixConfiguration's vxlanMTU, else the interface's less 50."`
 	VXLANMTUV6            *int   `env:"FELIX_VXLANMTUV6" default:"" is:"0-65535" help:"The same for vxlan-v6.calico and vxlanMTUV6, less 70."`
+	WireGuard             *bool  `env:"FELIX_WIREGUARDENABLED" default:"" help:"As wireguardEnabled."`
+	WireGuardV6           *bool  `env:"FELIX_WIREGUARDENABLEDV6" default:"" help:"As wireguardEnabledV6."`
+	WireGuardPort         *int   `env:"FELIX_WIREGUARDLISTENINGPORT" default:"" is:"1-65535" help:"As wireguardListeningPort."`
+	WireGuardPortV6       *int   `env:"FELIX_WIREGUARDLISTENINGPORTV6" default:"" is:"1-65535" help:"As wireguardListeningPortV6."`
+	WireGuardMTU          *int   `env:"FELIX_WIREGUARDMTU" default:"" is:"0-65535" help:"MTU of wireguard.cali; 0: FelixConfiguration's wireguardMTU, else the interface's less 60."`
+	WireGuardMTUV6        *int   `env:"FELIX_WIREGUARDMTUV6" default:"" is:"0-65535" help:"The same for wg-v6.cali and wireguardMTUV6, less 80."`
+	WireGuardPriority     *int   `env:"FELIX_WIREGUARDROUTINGRULEPRIORITY" default:"" is:"1-32765" help:"As wireguardRoutingRulePriority."`
+	WireGuardKeepAlive    string `env:"FELIX_WIREGUARDPERSISTENTKEEPALIVE" default:"" help:"As wireguardKeepAlive, such as 25s."`
+	WireGuardHosts        *bool  `env:"FELIX_WIREGUARDHOSTENCRYPTIONENABLED" default:"" help:"As wireguardHostEncryptionEnabled: true is refused."`
 	FeatureDetectOverride string `env:"FELIX_FEATUREDETECTOVERRIDE" default:"" help:"As featureDetectOverride; only ChecksumOffloadBroken is known."`
 	AllowIPIP             *bool  `env:"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS" default:"" help:"As allowIPIPPacketsFromWorkloads."`
 	AllowVXLAN            *bool  `env:"FELIX_ALLOWVXLANPACKETSFROMWORKLOADS" default:"" help:"As allowVXLANPacketsFromWorkloads."`
@@ -40,6 +49,9 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 		VXLANMTU: positive(raw.VXLANMTU), VXLANMTUV6: positive(raw.VXLANMTUV6),
 		AllowIPIPPacketsFromWorkloads: raw.AllowIPIP, AllowVXLANPacketsFromWorkloads: raw.AllowVXLAN,
 	}
+	s.WireguardEnabled, s.WireguardEnabledV6, s.WireguardListeningPort, s.WireguardListeningPortV6 = raw.WireGuard, raw.WireGuardV6, raw.WireGuardPort, raw.WireGuardPortV6
+	s.WireguardMTU, s.WireguardMTUV6, s.WireguardRoutingRulePriority = positive(raw.WireGuardMTU), positive(raw.WireGuardMTUV6), raw.WireGuardPriority
+	s.WireguardKeepAlive, s.WireguardHostEncryptionEnabled = raw.WireGuardKeepAlive, raw.WireGuardHosts
 	s.FailsafeInboundHostPorts, s.FailsafeOutboundHostPorts = failsafePorts(raw.FailsafeInbound), failsafePorts(raw.FailsafeOutbound)
 	s.DefaultEndpointToHostAction = raw.EndpointToHost
 	s.NftablesFilterDenyAction, s.IptablesFilterDenyAction, s.DisableConntrackInvalidCheck = raw.NftablesDeny, raw.IptablesDeny, raw.InvalidToo

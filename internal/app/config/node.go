@@ -35,10 +35,12 @@ type Node struct {
 	LockoutGuard     bool       `env:"TORTIE_POLICY_LOCKOUT_GUARD" default:"false" help:"true lets programs of the node reach the API server after host endpoints' policies have changed, until it has answered a connection that these judge."`
 	Flows            Flows
 	Flowtable        FlowtableMode `env:"TORTIE_FLOWTABLE" default:"off" help:"auto has the kernel pass packets of pods' established connections from device to device, where that costs less than routes and rules; off does not."`
-	SysctlRoot       string        `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
-	StateDir         string        `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
-	RunDir           string        `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
-	LogLevel         slog.Level    `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+	// RequireEncryption counts where WireGuard is on.
+	RequireEncryption bool       `env:"TORTIE_REQUIRE_ENCRYPTION" default:"false" help:"true sends nothing in the clear to pods of other nodes where WireGuard is on (wireguardEnabled or wireguardEnabledV6), in both address families: nodes without a key are not reached."`
+	SysctlRoot        string     `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
+	StateDir          string     `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
+	RunDir            string     `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
+	LogLevel          slog.Level `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
 
 // NodeVariables are the variables of cmd/node.

@@ -29,6 +29,9 @@ var (
 	IPIP    = TunnelKind{device: "tunl0", handle: names.TunnelHandle, mark: "ipipTunnelAddress"}
 	VXLAN   = TunnelKind{device: "vxlan.calico", handle: names.VXLANHandle, mark: "vxlanTunnelAddress"}
 	VXLANv6 = TunnelKind{device: "vxlan-v6.calico", handle: names.VXLANv6Handle, mark: "vxlanV6TunnelAddress", v6: true}
+
+	WireGuard   = TunnelKind{device: "wireguard.cali", handle: names.WireGuardHandle, mark: "wireguardTunnelAddress"}
+	WireGuardV6 = TunnelKind{device: "wg-v6.cali", handle: names.WireGuardV6Handle, mark: "wireguardV6TunnelAddress", v6: true}
 )
 
 const (

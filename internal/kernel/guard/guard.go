@@ -28,6 +28,8 @@ type Config struct {
 	IPIP, VXLAN bool
 	// VXLANPort is the UDP port of VXLAN, 0 for the default.
 	VXLANPort uint16
+	// WireGuardPorts are the UDP ports at which nodes receive WireGuard; none if it is off.
+	WireGuardPorts []uint16
 	// BGPPorts are the TCP ports of all BGP speakers known, besides DefaultBGPPort.
 	BGPPorts []uint16
 	// AllowIPIPFromPods, AllowVXLANFromPods and AllowBGPFromPods let pods send such packets to other hosts, and open BGP
@@ -166,16 +168,19 @@ func (c Config) families() (of []family) {
 	return of
 }
 
-// betweenNodes keeps VXLAN between nodes out of connection tracking: a user with the right to make a pod with a host port, or a Service
-// with an external address, could otherwise have it translated to a pod.
+// betweenNodes keeps VXLAN and WireGuard between nodes out of connection tracking: a user with the right to make a pod with a host port, or a
+// Service with an external address, could otherwise have it translated to a pod.
 func (c Config) betweenNodes() []nft.Rule {
-	if !c.VXLAN {
-		return nil
+	ports := slices.Clone(c.WireGuardPorts)
+	if c.VXLAN {
+		ports = append([]uint16{c.VXLANPort}, ports...)
 	}
 	var rules []nft.Rule
-	for _, f := range c.families() {
-		terms := append([]nft.Term{f.Is()}, c.vxlan()...)
-		rules = append(rules, nft.NewRule("", append(terms, nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack())...))
+	for _, port := range ports {
+		for _, f := range c.families() {
+			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(port)),
+				nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack()))
+		}
 	}
 	return rules
 }

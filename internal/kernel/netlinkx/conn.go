@@ -36,13 +36,18 @@ type Conn struct {
 
 	// direct is for routes and neighbours, and for what the library does not know.
 	direct directSocket
+
+	// generic is for WireGuard, and wgFamily is its number there; 0: not known yet.
+	generic  directSocket
+	wgFamily uint16
 }
 
 // directSocket is opened when it is first needed. It is not the library's, as many answers to one request must not mix with those to
 // others.
 type directSocket struct {
-	mu     sync.Mutex
-	socket *nlmsg.Socket
+	protocol int
+	mu       sync.Mutex
+	socket   *nlmsg.Socket
 }
 
 // with runs fn alone with the socket. A socket that failed is replaced: answers may still be under way on it.
@@ -51,7 +56,7 @@ func (d *directSocket) with(ns *Namespace, fn func(*nlmsg.Socket) error) error {
 	defer d.mu.Unlock()
 	if d.socket == nil {
 		err := ns.Do(func() (err error) {
-			d.socket, err = nlmsg.Open(unix.NETLINK_ROUTE, answerTimeout)
+			d.socket, err = nlmsg.Open(d.protocol, answerTimeout)
 			return err
 		})
 		if err != nil {
@@ -98,7 +103,7 @@ func OpenAt(ns *Namespace) (*Conn, error) {
 }
 
 func open(ns *Namespace) (*Conn, error) {
-	c := &Conn{ns: ns}
+	c := &Conn{ns: ns, direct: directSocket{protocol: unix.NETLINK_ROUTE}, generic: directSocket{protocol: unix.NETLINK_GENERIC}}
 	err := ns.Do(func() (err error) {
 		c.requests, err = newHandle()
 		return err
@@ -126,6 +131,7 @@ func newHandle() (*netlink.Handle, error) {
 func (c *Conn) Close() {
 	c.requests.Close()
 	c.direct.close()
+	c.generic.close()
 	c.ns.Close()
 }
 

@@ -25,6 +25,8 @@ const (
 	Unicast     RouteType = unix.RTN_UNICAST
 	Blackhole   RouteType = unix.RTN_BLACKHOLE   // drop silently
 	Unreachable RouteType = unix.RTN_UNREACHABLE // drop, and tell the sender
+	Prohibit    RouteType = unix.RTN_PROHIBIT    // drop, and tell the sender that it is by intent
+	Throw       RouteType = unix.RTN_THROW       // leave the table: the next rule decides
 )
 
 func (t RouteType) String() string {
@@ -35,6 +37,10 @@ func (t RouteType) String() string {
 		return "blackhole"
 	case Unreachable:
 		return "unreachable"
+	case Prohibit:
+		return "prohibit"
+	case Throw:
+		return "throw"
 	}
 	return fmt.Sprintf("type %d", uint8(t))
 }

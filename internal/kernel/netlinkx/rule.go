@@ -1,6 +1,8 @@
 package netlinkx
 
 import (
+	"fmt"
+
 	"github.com/vishvananda/netlink"
 )
 
@@ -10,6 +12,11 @@ type Rule struct {
 	Priority int
 	Table    int
 	Mark     uint32 // 0: the rule is about something else
+	Mask     uint32 // of the bits of the mark that count
+	Not      bool   // for packets without the mark
+	Protocol Protocol
+	// More marks a listed rule that looks at something else besides, or does something else than to look a table up.
+	More bool
 }
 
 // Rules lists the rules of both families.
@@ -21,8 +28,43 @@ func (c *Conn) Rules() ([]Rule, error) {
 			return nil, err
 		}
 		for _, r := range found {
-			rules = append(rules, Rule{Family: family, Priority: r.Priority, Table: r.Table, Mark: r.Mark})
+			rules = append(rules, ruleFrom(family, r))
 		}
 	}
 	return rules, nil
+}
+
+func ruleFrom(family Family, r netlink.Rule) Rule {
+	rule := Rule{
+		Family: family, Priority: r.Priority, Table: r.Table, Mark: r.Mark, Not: r.Invert, Protocol: Protocol(r.Protocol),
+		More: r.Src != nil || r.Dst != nil || r.IifName != "" || r.OifName != "" || r.Tos != 0 || r.TunID != 0 || r.IPProto != 0 ||
+			r.Dport != nil || r.Sport != nil || r.UIDRange != nil || r.Goto >= 0 || r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0,
+	}
+	if r.Mask != nil {
+		rule.Mask = *r.Mask
+	}
+	return rule
+}
+
+// AddRule adds a rule; IsExist holds for the error if there is one that is alike.
+func (c *Conn) AddRule(r Rule) error {
+	if err := c.requests.RuleAdd(r.request()); err != nil {
+		return fmt.Errorf("add ip rule %d for table %d: %w", r.Priority, r.Table, err)
+	}
+	return nil
+}
+
+// DeleteRule deletes a rule; IsNotExist holds for the error if there is none.
+func (c *Conn) DeleteRule(r Rule) error {
+	if err := c.requests.RuleDel(r.request()); err != nil {
+		return fmt.Errorf("delete ip rule %d for table %d: %w", r.Priority, r.Table, err)
+	}
+	return nil
+}
+
+func (r Rule) request() *netlink.Rule {
+	rule := netlink.NewRule()
+	rule.Family, rule.Priority, rule.Table, rule.Mark, rule.Mask = int(r.Family), r.Priority, r.Table, r.Mark, &r.Mask
+	rule.Invert, rule.Protocol = r.Not, uint8(r.Protocol)
+	return rule
 }

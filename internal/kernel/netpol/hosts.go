@@ -183,8 +183,8 @@ func (h hostHook) always(r policy.HostRules, nodes []nft.Set) []nft.Rule {
 		if r.IPIP {
 			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_IPIP)), between, nft.Do(nft.Accept)))
 		}
-		if r.VXLANPort != 0 {
-			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(r.VXLANPort)), between, nft.Do(nft.Accept)))
+		for _, port := range r.TunnelPorts() {
+			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(port)), between, nft.Do(nft.Accept)))
 		}
 	}
 	return rules

@@ -130,7 +130,7 @@ type foreignRoutes struct {
 // at returns the foreign routes with r's destination and metric.
 func (f *foreignRoutes) at(r netlinkx.Route) ([]netlinkx.Route, error) {
 	if f.byKey == nil {
-		all, err := f.table.conn.Routes(netlinkx.RouteFilter{})
+		all, err := f.table.conn.Routes(netlinkx.RouteFilter{Table: f.table.opts.Table})
 		if err != nil {
 			return nil, err
 		}

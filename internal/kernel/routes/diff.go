@@ -12,7 +12,7 @@ import (
 
 // wanted are the desired routes by key, and what they depend on in the kernel.
 type wanted struct {
-	own    netlinkx.Protocol
+	opts   Options
 	routes []Route
 	at     map[key]int // in routes
 	links  map[string]link
@@ -20,8 +20,8 @@ type wanted struct {
 	errs   []error      // why
 }
 
-func newWanted(desired []Route, own netlinkx.Protocol) (*wanted, error) {
-	w := &wanted{own: own, routes: desired, at: make(map[key]int, len(desired)), held: map[int]bool{}}
+func newWanted(desired []Route, opts Options) (*wanted, error) {
+	w := &wanted{opts: opts, routes: desired, at: make(map[key]int, len(desired)), held: map[int]bool{}}
 	for i, r := range desired {
 		if other, ok := w.at[r.key()]; ok {
 			return nil, fmt.Errorf("two routes with one destination and metric: %s, and %s", desired[other], r)
@@ -107,7 +107,7 @@ func (w *wanted) destinations() map[netip.Prefix]bool {
 func (w *wanted) kernel(i int) netlinkx.Route {
 	r := w.routes[i]
 	k := netlinkx.Route{
-		Dst: r.Dst, Table: netlinkx.TableMain, Protocol: w.own, Type: cmp.Or(r.Type, netlinkx.Unicast), Src: r.Src, Metric: r.key().metric,
+		Dst: r.Dst, Table: w.opts.Table, Protocol: w.opts.Protocol, Type: cmp.Or(r.Type, netlinkx.Unicast), Src: r.Src, Metric: r.key().metric,
 	}
 	if len(r.Hops) == 1 { // as nearly all of ten thousand have
 		h := r.Hops[0]

@@ -22,6 +22,9 @@ type Options struct {
 	// Protocol is the mark of our routes; 0: DefaultProtocol.
 	Protocol netlinkx.Protocol
 
+	// Table is the routing table; 0: main.
+	Table int
+
 	// TakeOver names protocols of a predecessor (BIRD's 12, Felix's 80). Its routes are replaced where they stand in the place of
 	// desired ones. A complete Sync also removes those to desired destinations with other metrics, which would be used again
 	// once ours are withdrawn, those through Devices, and those that Predecessors names. Its other routes are not touched, nor are those
@@ -72,7 +75,7 @@ func (t *Table) alive(r netlinkx.Route) bool {
 
 // New returns the table of the connection's namespace. It touches nothing yet.
 func New(conn *netlinkx.Conn, opts Options) *Table {
-	opts.Protocol = cmp.Or(opts.Protocol, DefaultProtocol)
+	opts.Protocol, opts.Table = cmp.Or(opts.Protocol, DefaultProtocol), cmp.Or(opts.Table, netlinkx.TableMain)
 	return &Table{conn: conn, opts: opts}
 }
 
@@ -93,14 +96,14 @@ func (t *Table) Merge(ctx context.Context, desired []Route) (Stats, error) {
 
 func (t *Table) sync(ctx context.Context, desired []Route, prune bool) (Stats, error) {
 	t.taken = nil
-	w, err := newWanted(desired, t.opts.Protocol)
+	w, err := newWanted(desired, t.opts)
 	if err != nil {
 		return Stats{}, err
 	}
 	if w.links, err = t.devices(desired); err != nil {
 		return Stats{}, err
 	}
-	actual, err := t.conn.Routes(netlinkx.RouteFilter{Protocol: t.opts.Protocol})
+	actual, err := t.conn.Routes(netlinkx.RouteFilter{Table: t.opts.Table, Protocol: t.opts.Protocol})
 	if err != nil {
 		return Stats{}, err
 	}
@@ -166,7 +169,7 @@ func (t *Table) leftBehind(w *wanted) (left []netlinkx.Route, err error) {
 		if slices.Contains(t.predecessors.Alive, protocol) {
 			continue
 		}
-		theirs, err := t.conn.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		theirs, err := t.conn.Routes(netlinkx.RouteFilter{Table: t.opts.Table, Protocol: protocol})
 		if err != nil {
 			return nil, err
 		}

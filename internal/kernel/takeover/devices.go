@@ -9,7 +9,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
 // devices removes the tunnels and the pods' links. A pod that still runs has no network from then on, as it would have none without
@@ -43,6 +45,10 @@ func (h Handover) tunnels(ctx context.Context) (steps []Step, err error) {
 		}
 		steps = append(steps, Step{"remove link", link.Name})
 	}
+	more, err := h.wireGuard(ctx)
+	if steps = append(steps, more...); err != nil {
+		return steps, err
+	}
 	link, err := h.Kernel.LinkByName(ipip.Device)
 	if netlinkx.IsNotExist(err) || err == nil && !link.Up {
 		return steps, nil
@@ -54,6 +60,24 @@ func (h Handover) tunnels(ctx context.Context) (steps []Step, err error) {
 		return steps, err
 	}
 	return append(steps, Step{"take down link", link.Name + ", which the kernel keeps, and its address"}), nil
+}
+
+func (h Handover) wireGuard(ctx context.Context) (steps []Step, err error) {
+	wg := wireguard.New(h.Kernel, h.Protocol, nil)
+	for _, v6 := range []bool{false, true} {
+		link, err := h.Kernel.LinkByName(wireguard.Name(v6))
+		if netlinkx.IsNotExist(err) || err == nil && !wireguard.Is(link, v6) {
+			continue
+		}
+		if err == nil && !h.DryRun {
+			err = wg.Remove(ctx, v6, routes.Predecessors{})
+		}
+		if err != nil {
+			return steps, err
+		}
+		steps = append(steps, Step{"remove link", link.Name + ", with its ip rule and routes"})
+	}
+	return steps, nil
 }
 
 func (h Handover) podLinks(ctx context.Context) ([]Step, error) {

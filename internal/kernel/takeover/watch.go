@@ -38,6 +38,8 @@ type Watch struct {
 	remove  bool
 	sockets func() ([]string, error)
 
+	encrypts bool // the agent uses WireGuard itself
+
 	tracker Tracker
 	birds   []string // sockets that listen
 	looked  time.Time
@@ -51,6 +53,9 @@ type Watch struct {
 func NewWatch(kernel *netlinkx.Conn, table *nft.Table, remove bool) *Watch {
 	return &Watch{kernel: kernel, table: table, remove: remove, sockets: listeningBIRD}
 }
+
+// SetEncrypts says whether the agent uses WireGuard itself: then what Felix has for it is taken over.
+func (w *Watch) SetEncrypts(on bool) { w.encrypts = on }
 
 // Predecessors says which of their routes may be taken away. Ranges are the cluster's pools.
 func (w *Watch) Predecessors(now time.Time, ranges []netip.Prefix) routes.Predecessors {
@@ -156,7 +161,7 @@ func (w *Watch) findOthers() (found []string, err error) {
 	policies, failed := w.kernel.Rules()
 	err = errors.Join(err, failed)
 	for _, r := range policies {
-		if r.Priority == fwmarkPriority && r.Mark != 0 {
+		if r.Priority == fwmarkPriority && r.Mark != 0 && !w.encrypts {
 			found = append(found, fmt.Sprintf("ip rule %d leads packets to table %d, as Felix has it for WireGuard (ip rule del priority %d; ip route flush table %d)", r.Priority, r.Table, r.Priority, r.Table))
 		}
 	}

@@ -42,6 +42,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/program"
 )
 
@@ -182,7 +183,8 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 			FIB: routes.New(kernel, routes.Options{
 				Protocol: netlinkx.Protocol(cfg.RouteProtocol), TakeOver: takeover.Protocols, Devices: []string{ipip.Device, vxlan.Device4, vxlan.Device6},
 			}),
-			Encap: ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets, Flowtable: fast,
+			WireGuard: wireguard.New(kernel, netlinkx.Protocol(cfg.RouteProtocol), takeover.Protocols),
+			Encap:     ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets, Flowtable: fast,
 		},
 		Config: cfg, Log: log, Store: store, Watch: watch, Speaker: speaker, Status: newStatus(cfg, speaker, recorder, packets, policy),
 		APIServer: cluster.Addresses(rest), Events: recorder, Policies: policy.worker,

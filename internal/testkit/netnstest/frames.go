@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Frame encodes an Ethernet frame.
@@ -93,4 +95,38 @@ func (n *NS) Send(t testing.TB, link string, frames ...[]byte) {
 		}
 		return nil
 	})
+}
+
+// Watch hands see the IP packets that pass a link from now on, in both directions, until the returned function is called.
+func (n *NS) Watch(t testing.TB, link string, see func(packet []byte)) (stop func()) {
+	t.Helper()
+	const all = 0x0300 // ETH_P_ALL in network order; a listener for one protocol does not see what is sent
+	var fd int
+	n.Within(t, func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all)
+		return err
+	})
+	errtest.Must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: n.Link(t, link).Index}))
+	errtest.Must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000}))
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		defer unix.Close(fd)
+		b := make([]byte, 64<<10)
+		for {
+			size, _, err := unix.Recvfrom(fd, b, 0)
+			if version := b[0] >> 4; err == nil && size >= 20 && (version == 4 || version == 6) {
+				see(b[:size])
+			}
+			select {
+			case <-ended:
+				return
+			default:
+			}
+		}
+	}()
+	return func() {
+		close(ended)
+		<-done
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
@@ -58,6 +59,22 @@ func IPIP() error {
 	}
 	defer conn.Close()
 	return ipip.New(conn).Sync(context.Background(), ipip.Tunnel{MTU: 1480})
+}
+
+// WireGuard returns nil if the kernel has WireGuard, or can load it, and wireguard.ErrNoWireGuard if not.
+func WireGuard() error {
+	ns, err := NewNamespace()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	conn, err := netlinkx.OpenAt(ns)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = wireguard.New(conn, 0, nil).Merge(context.Background(), wireguard.Device{Port: wireguard.DefaultPort4, MTU: 1440})
+	return err
 }
 
 // New makes a namespace with lo up. It ends with the test.

@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -56,6 +57,28 @@ var (
 		return n.route(ctx, other, routes.Hop{Via: other.Block.Addr(), Dev: vxlan.Device4, Onlink: true})
 	}}
 )
+
+// WireGuard encrypts between the nodes, whose pods' network knows nothing of pods.
+var WireGuard = Encap{Name: "WireGuard", Overhead: wireguard.Overhead4, Guard: guard.Config{WireGuardPorts: []uint16{wireguard.DefaultPort4}}, Program: encrypt}
+
+func encrypt(ctx context.Context, n, other *Node) error {
+	var devices [2]wireguard.Device
+	var keys [2]wireguard.Key
+	for i, node := range []*Node{n, other} {
+		devices[i] = wireguard.Device{Port: wireguard.DefaultPort4, MTU: nodeMTU - wireguard.Overhead4, Addr: node.Block.Addr()}
+		state, err := wireguard.New(node.Conn, routes.DefaultProtocol, nil).Merge(ctx, devices[i])
+		if err != nil {
+			return err
+		}
+		keys[i] = state.Public
+	}
+	s, d := wireguard.New(n.Conn, routes.DefaultProtocol, nil), devices[0]
+	d.Peers = []wireguard.Peer{{Key: keys[1], Endpoint: netip.AddrPortFrom(other.Addr, wireguard.DefaultPort4), Allowed: []netip.Prefix{netip.PrefixFrom(other.Addr, 32), other.Block}}}
+	_, err := s.Peers(ctx, d)
+	way := []routes.Route{routes.To(other.Block, routes.Hop{Dev: wireguard.Device4})}
+	_, failed := routes.New(n.Conn, routes.Options{}).Sync(ctx, []routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}})
+	return errors.Join(err, failed, s.Routes(ctx, false, way, true, routes.Predecessors{}), s.Lead(ctx, false, wireguard.DefaultPriority))
+}
 
 func direct(ctx context.Context, n, other *Node) error {
 	return n.route(ctx, other, routes.Hop{Via: other.Addr, Dev: "eth0"})

@@ -1,0 +1,483 @@
+package desired
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
+)
+
+// WireGuard has the fields of a FelixConfiguration that concern it, for IPv4 and IPv6. The zero value is Calico's default: off.
+type WireGuard struct {
+	On        [2]bool
+	Port      [2]uint16 // 0: the default
+	MTU       [2]int    // 0 derives it from the link
+	Priority  int       // of the ip rule; 0: the default
+	Keepalive uint16    // seconds
+}
+
+// place is that of an address family in what there is for both.
+func place(v6 bool) int {
+	if v6 {
+		return 1
+	}
+	return 0
+}
+
+// cryptKind is the tunnel of a place.
+func cryptKind(i int) TunnelKind { return WireGuardTunnel + TunnelKind(i) }
+
+// parse reads them.
+func (w *WireGuard) parse(spec api.FelixConfigurationSpec, note noter) {
+	on := func(b *bool) bool { return b != nil && *b }
+	w.On = [2]bool{on(spec.WireguardEnabled), on(spec.WireguardEnabledV6)}
+	note.number("wireguardListeningPort", spec.WireguardListeningPort, 1, 1<<16-1, udpPort, func(n int) { w.Port[0] = uint16(n) })
+	note.number("wireguardListeningPortV6", spec.WireguardListeningPortV6, 1, 1<<16-1, udpPort, func(n int) { w.Port[1] = uint16(n) })
+	for i, field := range []string{"wireguardMTU", "wireguardMTUV6"} {
+		least, most := wireguard.MTULimits(i == 1)
+		note.mtu(field, []*int{spec.WireguardMTU, spec.WireguardMTUV6}[i], least, most, func(n int) { w.MTU[i] = n })
+	}
+	const lastRule = 32765 // before the main table's
+	note.number("wireguardRoutingRulePriority", spec.WireguardRoutingRulePriority, 1, lastRule, "a number from 1 to 32765", func(n int) { w.Priority = n })
+	if d, err := optional(spec.WireguardKeepAlive, time.ParseDuration); err == nil && d >= 0 && d <= math.MaxUint16*time.Second {
+		w.Keepalive = uint16(d / time.Second)
+	} else {
+		note("wireguardKeepAlive", cut(spec.WireguardKeepAlive), "a duration from 0s to 65535s, such as 25s")
+	}
+	if on(spec.WireguardHostEncryptionEnabled) {
+		note("wireguardHostEncryptionEnabled", "true", "false: what is sent to addresses of nodes is not encrypted here")
+	}
+}
+
+// port is where nodes receive.
+func (w *WireGuard) port(i int) uint16 {
+	return cmp.Or(w.Port[i], [...]uint16{wireguard.DefaultPort4, wireguard.DefaultPort6}[i])
+}
+
+// wireGuardPorts are the ports of the devices that this node has.
+func (s *Snapshot) wireGuardPorts() (ports []uint16) {
+	for i := range s.crypt {
+		if port := s.Felix.WireGuard.port(i); s.Needs(cryptKind(i)) && !slices.Contains(ports, port) {
+			ports = append(ports, port)
+		}
+	}
+	return ports
+}
+
+// encrypts reports that the tunnel is one of WireGuard that is on.
+func (s *Snapshot) encrypts(k TunnelKind) bool {
+	return k >= WireGuardTunnel && s.Needs(k) && s.Felix.WireGuard.On[place(k.is6())]
+}
+
+// Encrypts reports that packets may be encrypted, in one family at least.
+func (s *Snapshot) Encrypts() bool { return s.Needs(WireGuardTunnel) || s.Needs(WireGuardTunnel6) }
+
+// mustEncrypt reports that nothing is to be sent in the clear to pods of other nodes. With WireGuard off that says nothing: an operator can turn off
+// encryption in one place.
+func (s *Snapshot) mustEncrypt() bool {
+	return s.Self.RequireEncryption && slices.Contains(s.Felix.WireGuard.On[:], true)
+}
+
+// KeyAnnotations are where nodes announce keys, of IPv4 and IPv6.
+var KeyAnnotations = [2]string{api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6}
+
+// keysOf reads the public keys of a Node.
+func keysOf(n api.Node, note func(error)) (keys [2]wireguard.Key) {
+	for i, annotation := range KeyAnnotations {
+		text := n.Annotations[annotation]
+		if text == "" {
+			continue
+		}
+		var err error
+		if keys[i], err = wireguard.ParseKey(text); err != nil {
+			note(inNode(n.Name, fmt.Errorf("annotation %s %q %w: what is sent to its pods is not encrypted until its agent has corrected that", annotation, cut(text), err)))
+		}
+	}
+	return keys
+}
+
+// checkKeys leaves each key to one node, the first in precedence of those that announce it. Who has another node's key cannot decrypt by it, but all
+// that is sent to that node would go astray.
+func (s *Snapshot) checkKeys(nodes []api.Node, ev *Evidence, note func(error)) {
+	for i := range KeyAnnotations {
+		first := map[wireguard.Key]claimant{}
+		for n := range nodes {
+			at, member := s.index.byName[nodes[n].Name]
+			if !member || s.Others[at].Keys[i] == (wireguard.Key{}) {
+				continue
+			}
+			key, c := s.Others[at].Keys[i], claimant{Node: &nodes[n], since: ev.Known.since(nodes[n].Name, keyCrypt+i)}
+			before, taken := first[key]
+			if !taken {
+				first[key] = c
+				continue
+			}
+			loser := c
+			if c.before(before) {
+				first[key], loser = c, before
+			}
+			s.Others[s.index.byName[loser.Name]].Keys[i] = wireguard.Key{}
+			note(inNode(loser.Name, fmt.Errorf("its key for WireGuard is that of node %s: what is sent to its pods is not encrypted: remove annotation %s of the wrong one", first[key].Name, KeyAnnotations[i])))
+		}
+	}
+}
+
+// crypt is the state of WireGuard over one address family.
+type crypt struct {
+	// leaving: it was turned off a moment ago. Other nodes may still send encrypted.
+	leaving bool
+	// peers are the nodes with keys, by name; all of them can be received from.
+	peers map[string]cryptPeer
+}
+
+type cryptPeer struct {
+	key wireguard.Key
+	// ready: what is sent to the node is encrypted.
+	ready bool
+	// gone: the node announces this key no more.
+	gone bool
+}
+
+// Crypts remember, for both address families, which nodes can decrypt. Nodes hear of each other's keys at different times: a node is sent encrypted
+// packets once a handshake has shown that it has this node's key, and what it sends encrypted is received for some time after it, or this node, has
+// turned WireGuard off. So no packet is lost.
+type Crypts [2]struct {
+	on    bool
+	ended time.Time // when it was turned off
+	peers map[string]knownPeer
+}
+
+type knownPeer struct {
+	cryptPeer
+	since time.Time // when it got the key, or lost it
+}
+
+// patience is how long a handshake is waited for while packets go in the clear: a node that is silent for longer is no reason to send so for ever.
+const patience = followTime
+
+// Follow takes up the nodes as they are now and tells the snapshot which of them are sent encrypted packets, given what is known of the devices. again
+// is when to look again, 0 for never.
+func (c *Crypts) Follow(s *Snapshot, states [2]wireguard.State, now time.Time) (again time.Duration) {
+	for i := range c {
+		m, k := &c[i], cryptKind(i)
+		local, _ := s.Self.of(k)
+		switch on := local.IsValid() && s.Felix.WireGuard.On[i]; {
+		case m.on && !on:
+			m.ended = now
+		case on:
+			m.ended = time.Time{}
+		}
+		m.on = local.IsValid() && s.Felix.WireGuard.On[i]
+		leaving := !m.ended.IsZero() && now.Sub(m.ended) < followTime
+		if !m.on && !leaving {
+			m.peers = nil
+			continue
+		}
+		if m.peers == nil {
+			m.peers = map[string]knownPeer{}
+		}
+		again = Sooner(again, c.follow(i, s, states[i], now))
+		if leaving {
+			again = Sooner(again, followTime-now.Sub(m.ended))
+		}
+		s.crypt[i] = crypt{leaving: leaving, peers: make(map[string]cryptPeer, len(m.peers))}
+		for name, p := range m.peers {
+			p.ready = p.ready && m.on
+			s.crypt[i].peers[name] = p.cryptPeer
+		}
+	}
+	return again
+}
+
+// follow takes up the keys of one address family.
+func (c *Crypts) follow(i int, s *Snapshot, state wireguard.State, now time.Time) (again time.Duration) {
+	peers := c[i].peers
+	announced := map[string]bool{}
+	for _, m := range s.Others {
+		key := m.Keys[i]
+		if key == (wireguard.Key{}) || key == state.Public || !m.of(i).IsValid() {
+			continue
+		}
+		announced[m.Name] = true
+		p := peers[m.Name]
+		if p.key != key {
+			p = knownPeer{cryptPeer{key: key}, now}
+		}
+		if p.gone {
+			p.gone, p.since = false, now
+		}
+		_, answered := state.Handshakes[key]
+		if p.ready = p.ready || answered || s.mustEncrypt() || now.Sub(p.since) >= patience; !p.ready {
+			again = Sooner(again, min(time.Second, patience-now.Sub(p.since)))
+		}
+		peers[m.Name] = p
+	}
+	for name, p := range peers {
+		if announced[name] {
+			continue
+		}
+		if !p.gone {
+			p.gone, p.ready, p.since = true, false, now
+		}
+		if now.Sub(p.since) >= followTime {
+			delete(peers, name)
+			continue
+		}
+		peers[name] = p
+		again = Sooner(again, followTime-now.Sub(p.since))
+	}
+	return again
+}
+
+// Sooner returns the lesser of two pauses, of which 0 stands for none.
+func Sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// of returns the member's address in the family of a place.
+func (m *Member) of(i int) netip.Addr {
+	if i == 1 {
+		return m.Addr6
+	}
+	return m.Addr
+}
+
+// WireGuard returns a family's device without peers; nil if this node should not have it.
+func (s *Snapshot) WireGuard(v6 bool) *wireguard.Device {
+	k := cryptKind(place(v6))
+	if !s.Needs(k) {
+		return nil
+	}
+	w := &s.Felix.WireGuard
+	return &wireguard.Device{
+		V6: v6, Port: w.port(place(v6)), MTU: s.tunnelMTU(k), Addr: *s.Self.AddrOf(k), Keepalive: w.Keepalive,
+	}
+}
+
+// Rules reports whether a family's table is to be looked up: there is a device, or what must not be sent.
+func (s *Snapshot) Rules(v6 bool) bool {
+	return s.Needs(cryptKind(place(v6))) || s.mustEncrypt() && slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.CIDR.Addr().Is6() == v6 })
+}
+
+// RulePriority is that of the rules.
+func (s *Snapshot) RulePriority() int {
+	return cmp.Or(s.Felix.WireGuard.Priority, wireguard.DefaultPriority)
+}
+
+// Announces reports whether the node announces a family's key: it is to, unless WireGuard is off or being turned off.
+func (s *Snapshot) Announces(v6 bool) bool { return s.encrypts(cryptKind(place(v6))) }
+
+// Encrypted returns the peers of a family's device and the routes of its table, by the accepted paths. All paths in pools by way of a node with a key
+// lead there; what else lies in such a path is left to the main table, or refused where encryption is required.
+func (j *Judge) Encrypted(v6 bool, accepted []bgp.Path) (peers []wireguard.Peer, ways []routes.Route) {
+	e := encryption{Judge: j, v6: v6, crypt: &j.crypt[place(v6)], allowed: map[string][]netip.Prefix{}}
+	if j.Needs(cryptKind(place(v6))) {
+		e.follow(accepted)
+		peers = e.peers()
+	}
+	return peers, distinct(e.ways())
+}
+
+// distinct drops routes to destinations that an earlier one has.
+func distinct(ways []routes.Route) []routes.Route {
+	seen := make(map[netip.Prefix]bool, len(ways))
+	return slices.DeleteFunc(ways, func(r routes.Route) bool {
+		before := seen[r.Dst]
+		seen[r.Dst] = true
+		return before
+	})
+}
+
+// encryption is one call of Encrypted.
+type encryption struct {
+	*Judge
+	v6        bool
+	crypt     *crypt
+	allowed   map[string][]netip.Prefix // by node
+	encrypted []routes.Route
+	clear     []netip.Prefix // what others have
+}
+
+// follow sorts the accepted paths by whether what is sent there is encrypted.
+func (e *encryption) follow(accepted []bgp.Path) {
+	for paths := range byPrefix(accepted) {
+		prefix := paths[0].Prefix
+		if _, in := e.poolOf(prefix); !in || prefix.Addr().Is6() != e.v6 {
+			continue
+		}
+		node, p, has := e.cryptPeer(paths)
+		if has {
+			e.allowed[node] = append(e.allowed[node], prefix)
+		}
+		if has && p.ready {
+			e.encrypted = append(e.encrypted, routes.To(prefix, routes.Hop{Dev: wireguard.Name(e.v6)}))
+		} else {
+			e.clear = append(e.clear, prefix)
+		}
+	}
+}
+
+// cryptPeer returns the node with a key that all paths of a prefix lead to.
+func (s *Snapshot) cryptPeer(paths []bgp.Path) (node string, p cryptPeer, has bool) {
+	hop := paths[0].NextHop
+	m, known := s.MemberAt(hop)
+	if !known || slices.ContainsFunc(paths, func(p bgp.Path) bool { return p.NextHop != hop }) {
+		return "", p, false
+	}
+	p, has = s.crypt[place(hop.Is6())].peers[m.Name]
+	return m.Name, p, has
+}
+
+// encryptedTo reports whether what is sent by the paths of a prefix is encrypted.
+func (s *Snapshot) encryptedTo(paths []bgp.Path) bool {
+	_, in := s.poolOf(paths[0].Prefix)
+	_, p, has := s.cryptPeer(paths)
+	return in && has && p.ready
+}
+
+// peers are the nodes with keys. They may also send from their own address, which what they answer to pods has as its source. A key that a node has
+// given up is left to the node that has it now.
+func (e *encryption) peers() (peers []wireguard.Peer) {
+	i := place(e.v6)
+	live, taken := map[wireguard.Key]bool{}, map[netip.Prefix]bool{}
+	for _, p := range e.crypt.peers {
+		live[p.key] = live[p.key] || !p.gone
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.crypt.peers)) {
+		p := e.crypt.peers[name]
+		m, ok := e.Member(name)
+		if !ok || !m.of(i).IsValid() || p.gone && live[p.key] {
+			continue
+		}
+		live[p.key] = true
+		addr := m.of(i)
+		peer := wireguard.Peer{Key: p.key, Endpoint: netip.AddrPortFrom(addr, e.Felix.WireGuard.port(i))}
+		for _, a := range append([]netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}, e.allowed[name]...) {
+			if !taken[a] {
+				taken[a] = true
+				peer.Allowed = append(peer.Allowed, a)
+			}
+		}
+		peers = append(peers, peer)
+	}
+	return peers
+}
+
+// ways are the routes of the table, of several to one destination the one that counts first.
+func (e *encryption) ways() []routes.Route {
+	ways, inside, must := e.encrypted, e.insider(), e.mustEncrypt()
+	for _, p := range e.own() {
+		if must || inside(p) {
+			ways = append(ways, routes.Route{Dst: p, Type: netlinkx.Throw})
+		}
+	}
+	other := netlinkx.Throw
+	if must {
+		ways, other = append(ways, e.refused()...), netlinkx.Prohibit
+	}
+	for _, p := range e.clear {
+		if must || inside(p) {
+			ways = append(ways, routes.Route{Dst: p, Type: other})
+		}
+	}
+	return ways
+}
+
+// insider returns a function that reports whether a prefix lies in one that leads to the device.
+func (e *encryption) insider() func(netip.Prefix) bool {
+	routed := map[netip.Prefix]bool{}
+	lengths := map[int]bool{}
+	for _, r := range e.encrypted {
+		routed[r.Dst], lengths[r.Dst.Bits()] = true, true
+	}
+	return func(p netip.Prefix) bool {
+		for bits := range lengths {
+			if bits <= p.Bits() && routed[netip.PrefixFrom(p.Addr(), bits).Masked()] {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// own are this node's blocks, and its pods' addresses in other nodes' blocks.
+func (e *encryption) own() (own []netip.Prefix) {
+	for _, b := range e.Blocks {
+		if b.Addr().Is6() == e.v6 {
+			own = append(own, b)
+		}
+	}
+	for _, a := range e.Self.Pods {
+		single := netip.PrefixFrom(a, a.BitLen())
+		if _, owner, owned := e.blockOf(single); a.Is6() == e.v6 && (!owned || owner.Node != e.Self.Name) {
+			own = append(own, single)
+		}
+	}
+	return own
+}
+
+// refused are the routes that keep what is not encrypted from being sent to pools, but not from nodes, from the networks that this node is in, and
+// from what is asked for by the API server.
+func (e *encryption) refused() (ways []routes.Route) {
+	leave := slices.Concat(e.nodeAddrs(), e.Self.Internal, e.Self.APIServer, e.Self.Gateways)
+	for _, pool := range e.Pools {
+		if pool.CIDR.Addr().Is6() != e.v6 || slices.Equal(pool.Uses, []api.AllowedUse{api.UseLoadBalancer}) {
+			continue
+		}
+		ways = append(ways, routes.Route{Dst: pool.CIDR, Type: netlinkx.Prohibit})
+		for _, a := range leave {
+			if pool.CIDR.Contains(a) {
+				ways = append(ways, routes.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Type: netlinkx.Throw})
+			}
+		}
+		for _, at := range e.Subnets() {
+			if inside(at.prefix, pool.CIDR) && at.prefix != pool.CIDR {
+				ways = append(ways, routes.Route{Dst: at.prefix, Type: netlinkx.Throw})
+			}
+		}
+	}
+	return ways
+}
+
+// CryptReport is what people are told of WireGuard over one address family.
+type CryptReport struct {
+	wireguard.Device
+	// Encrypted counts the nodes that are sent encrypted packets. Clear are the others: they are reached in the clear, or not at all where encryption
+	// is required.
+	Encrypted int
+	Clear     []string
+}
+
+// CryptReports returns them for the devices that this node should have.
+func (s *Snapshot) CryptReports() (all []CryptReport) {
+	for i := range s.crypt {
+		d := s.WireGuard(i == 1)
+		if d == nil {
+			continue
+		}
+		r := CryptReport{Device: *d}
+		for _, m := range s.Others {
+			switch p, has := s.crypt[i].peers[m.Name]; {
+			case !m.of(i).IsValid():
+			case has && p.ready:
+				r.Encrypted++
+			default:
+				r.Clear = append(r.Clear, m.Name)
+			}
+		}
+		all = append(all, r)
+	}
+	return all
+}

@@ -1,0 +1,144 @@
+package wireguard
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// sessionTime is how long a session may be used after its handshake (RejectAfterTime of WireGuard). Before, an endpoint that differs is where the
+// peer has really sent from.
+const sessionTime = 180 * time.Second
+
+// Peers makes what is missing of a device's peers, and returns what the device was before. Nothing is removed.
+func (s *Syncer) Peers(_ context.Context, d Device) (State, error) {
+	link, have, err := s.read(d.V6)
+	if err == nil {
+		err = s.peers(link, have, d)
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("%s: %w", Name(d.V6), err)
+	}
+	return stateOf(have), nil
+}
+
+func (s *Syncer) read(v6 bool) (link netlinkx.Link, have netlinkx.WireGuard, err error) {
+	if link, err = s.conn.LinkByName(Name(v6)); err == nil {
+		have, err = s.conn.WireGuard(link.Index)
+	}
+	return link, have, err
+}
+
+func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) error {
+	if err := d.validatePeers(); err != nil {
+		return err
+	}
+	told := s.told[place(d.V6)]
+	there := make(map[Key]*netlinkx.WireGuardPeer, len(have.Peers))
+	for i := range have.Peers {
+		there[have.Peers[i].Public] = &have.Peers[i]
+	}
+	var changes []netlinkx.WireGuardChange
+	for _, p := range d.Peers {
+		if c, needed := p.change(there[p.Key], told[p.Key], d.Keepalive, time.Now()); needed {
+			changes = append(changes, c)
+		}
+	}
+	if err := s.conn.ChangeWireGuardPeers(link.Index, changes); err != nil {
+		return err
+	}
+	for _, p := range d.Peers {
+		told[p.Key] = p.Endpoint
+	}
+	return nil
+}
+
+// helloSeconds is the keepalive that a new peer begins with: the kernel begins the handshake at once when it is set, and not only with the first
+// packet, which would have to wait for it.
+const helloSeconds = 25
+
+// change returns what must be written of a peer that is there, or nil if it is not.
+func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, keepalive uint16, now time.Time) (c netlinkx.WireGuardChange, needed bool) {
+	c.Public = p.Key
+	if have == nil {
+		c.Endpoint, c.AllowedIPs, c.Keepalive, c.SetKeepalive = p.Endpoint, p.Allowed, helloSeconds, true
+		return c, true
+	}
+	// A peer behind a translation of addresses is where its packets come from, unless it is known to have moved.
+	if have.Endpoint != p.Endpoint && (told.IsValid() && told != p.Endpoint || now.Sub(have.Handshake) > sessionTime) {
+		c.Endpoint, needed = p.Endpoint, true
+	}
+	if have.Handshake.IsZero() {
+		keepalive = helloSeconds
+	}
+	if have.Keepalive != keepalive {
+		c.Keepalive, c.SetKeepalive, needed = keepalive, true, true
+	}
+	has := make(map[netip.Prefix]bool, len(have.AllowedIPs))
+	for _, a := range have.AllowedIPs {
+		has[a] = true
+	}
+	for _, a := range p.Allowed {
+		if !has[a] {
+			c.AllowedIPs, needed = append(c.AllowedIPs, a), true
+		}
+	}
+	return c, needed
+}
+
+// Prune removes the peers that a device has and is not to have, and their addresses.
+func (s *Syncer) Prune(_ context.Context, d Device) error {
+	link, have, err := s.read(d.V6)
+	if err == nil {
+		err = s.conn.ChangeWireGuardPeers(link.Index, d.removals(have))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", Name(d.V6), err)
+	}
+	told := s.told[place(d.V6)]
+	for key := range told {
+		if !slices.ContainsFunc(d.Peers, func(p Peer) bool { return p.Key == key }) {
+			delete(told, key)
+		}
+	}
+	return nil
+}
+
+// removals are the changes that take away what is not desired. The kernel replaces all addresses of a peer or adds some, and drops packets while they
+// are replaced: what a peer must lose is moved to a peer that exists for this message only.
+func (d *Device) removals(have netlinkx.WireGuard) (changes []netlinkx.WireGuardChange) {
+	wanted := make(map[Key]*Peer, len(d.Peers))
+	for i := range d.Peers {
+		wanted[d.Peers[i].Key] = &d.Peers[i]
+	}
+	var lost []netip.Prefix
+	for _, h := range have.Peers {
+		p := wanted[h.Public]
+		if p == nil {
+			changes = append(changes, netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Public: h.Public}, Remove: true, UpdateOnly: true})
+			continue
+		}
+		has := make(map[netip.Prefix]bool, len(p.Allowed))
+		for _, a := range p.Allowed {
+			has[a] = true
+		}
+		for _, a := range h.AllowedIPs {
+			if !has[a] {
+				lost = append(lost, a)
+			}
+		}
+	}
+	if len(lost) == 0 {
+		return changes
+	}
+	var nobody netlinkx.WireGuardPeer
+	_, _ = rand.Read(nobody.Public[:]) // it never fails
+	nobody.AllowedIPs = lost
+	gone := netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Public: nobody.Public}, Remove: true, UpdateOnly: true}
+	return append(changes, netlinkx.WireGuardChange{WireGuardPeer: nobody}, gone)
+}

@@ -1,0 +1,396 @@
+package wireguard
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+)
+
+// What Calico's nodes use unless a FelixConfiguration says otherwise.
+const (
+	DefaultPort4    uint16 = 51820
+	DefaultPort6    uint16 = 51821
+	DefaultPriority        = 99
+)
+
+// The devices' names are Calico's.
+const (
+	Device4 = "wireguard.cali"
+	Device6 = "wg-v6.cali"
+)
+
+// What distinguishes WireGuard's packets and routes, with the values that Calico has: the mark of outer packets, which the rule leaves to the main
+// table, and the tables.
+const (
+	Mark   uint32 = 0x200000
+	Table4        = 1
+	Table6        = 2
+)
+
+// Overhead is the size of what comes before and after an inner packet: IP (20 or 40), UDP (8), WireGuard's header and tag (32).
+const (
+	Overhead4 = 60
+	Overhead6 = 80
+)
+
+const kind = "wireguard"
+
+// ErrNoWireGuard says that the kernel can't do WireGuard. Its text names the remedy.
+var ErrNoWireGuard = errors.New("the kernel has no WireGuard: load module wireguard (modprobe wireguard, and a line \"wireguard\" in /etc/modules-load.d/wireguard.conf), use a kernel from 5.6 built with CONFIG_WIREGUARD, or set FelixConfiguration spec.wireguardEnabled and spec.wireguardEnabledV6 to false")
+
+// Key is a public key; the zero value is none.
+type Key = netlinkx.WireGuardKey
+
+// ParseKey reads a key as Calico annotates it.
+func ParseKey(text string) (k Key, err error) {
+	b, err := base64.StdEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) != len(k) || len(text) != base64.StdEncoding.EncodedLen(len(k)) { // the decoder passes over line ends
+		return Key{}, errors.New("is no key of 32 bytes in base64")
+	}
+	return Key(b), nil
+}
+
+// Device is the desired device of one family, and all that is in it.
+type Device struct {
+	V6   bool
+	Port uint16
+	MTU  int
+	// Addr becomes the device's only address, as a /32 or /128; invalid: it has none.
+	Addr netip.Addr
+	// Keepalive is the interval of keepalives in seconds; 0: none.
+	Keepalive uint16
+	// Peers are the other nodes. No two have one key, or one allowed address.
+	Peers []Peer
+}
+
+// Peer is another node.
+type Peer struct {
+	Key      Key
+	Endpoint netip.AddrPort
+	// Allowed are the prefixes that the peer may send from, and to which packets go to it.
+	Allowed []netip.Prefix
+}
+
+// State is what a device is, after a Merge.
+type State struct {
+	// Public is the key that other nodes need.
+	Public Key
+	// Handshakes says when a handshake with a peer was completed last. A peer without one is missing.
+	Handshakes map[Key]time.Time
+	Peers      int
+}
+
+// Name returns the name of a family's device.
+func Name(v6 bool) string {
+	if v6 {
+		return Device6
+	}
+	return Device4
+}
+
+// Is reports that a link is a family's device, and not another of the same name.
+func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Name(v6) && l.Kind == kind }
+
+// Table returns the routing table of a family.
+func Table(v6 bool) int {
+	if v6 {
+		return Table6
+	}
+	return Table4
+}
+
+// MTU returns the largest MTU of a device whose outer packets leave through a link with the MTU given.
+func MTU(host int, v6 bool) int {
+	if v6 {
+		return host - Overhead6
+	}
+	return host - Overhead4
+}
+
+// MTULimits are the kernel's least for a link of a family, and what an outer packet can carry.
+func MTULimits(v6 bool) (least, most int) {
+	if v6 {
+		return 1280, 65535 - Overhead6
+	}
+	return 68, 65535 - Overhead4
+}
+
+// Syncer keeps the devices in one network namespace. What is there is read from the kernel each time. It is for one goroutine.
+type Syncer struct {
+	conn     *netlinkx.Conn
+	protocol netlinkx.Protocol
+	told     [2]map[Key]netip.AddrPort // endpoints that were set last, of IPv4 and IPv6
+	tables   [2]*routes.Table
+}
+
+// New returns the syncer of the connection's namespace, whose routes have the protocol given. takeOver are the protocols of predecessors. It touches
+// nothing yet.
+func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Protocol) *Syncer {
+	s := &Syncer{conn: conn, protocol: protocol}
+	for i := range s.tables {
+		name := Name(i == 1)
+		s.tables[i] = routes.New(conn, routes.Options{Protocol: protocol, Table: Table(i == 1), TakeOver: takeOver, Devices: []string{name}})
+		s.told[i] = map[Key]netip.AddrPort{}
+	}
+	return s
+}
+
+func place(v6 bool) int {
+	if v6 {
+		return 1
+	}
+	return 0
+}
+
+// Merge makes the device as desired, but for its peers. Correct properties are not written. A device that is there was perhaps made by Felix; it keeps
+// its key. The error wraps ErrNoWireGuard if the kernel has no WireGuard.
+func (s *Syncer) Merge(ctx context.Context, d Device) (State, error) {
+	state, err := s.merge(ctx, d)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", Name(d.V6), err)
+	}
+	return state, err
+}
+
+func (s *Syncer) merge(ctx context.Context, d Device) (State, error) {
+	if err := d.validate(); err != nil {
+		return State{}, err
+	}
+	link, err := s.ensure(d)
+	if err != nil {
+		return State{}, err
+	}
+	have, err := s.settings(link, d)
+	if err != nil {
+		return State{}, err
+	}
+	state := stateOf(have)
+	if err := ctx.Err(); err != nil {
+		return state, err
+	}
+	var addr netip.Prefix
+	if d.Addr.IsValid() {
+		addr = netip.PrefixFrom(d.Addr, d.Addr.BitLen())
+	}
+	errs := []error{s.conn.SoleAddr(link.Index, netlinkx.FamilyAll, addr)}
+	if !link.Up {
+		errs = append(errs, explainPort(s.conn.SetUp(link.Index), d.Port)) // which opens the socket
+	}
+	return state, errors.Join(errs...)
+}
+
+func stateOf(w netlinkx.WireGuard) State {
+	state := State{Public: w.Public, Handshakes: map[Key]time.Time{}, Peers: len(w.Peers)}
+	for _, p := range w.Peers {
+		if !p.Handshake.IsZero() {
+			state.Handshakes[p.Public] = p.Handshake
+		}
+	}
+	return state
+}
+
+func (d *Device) validate() error {
+	least, most := MTULimits(d.V6)
+	switch {
+	case d.Port == 0:
+		return errors.New("no port")
+	case d.MTU < least || d.MTU > most:
+		return fmt.Errorf("mtu %d is not between %d and %d", d.MTU, least, most)
+	case d.Addr.IsValid() && d.Addr.Is6() != d.V6:
+		return fmt.Errorf("address %s is of the other family", d.Addr)
+	}
+	return nil
+}
+
+// validatePeers refuses what the kernel would understand as something else.
+func (d *Device) validatePeers() error {
+	keys, allowed := map[Key]bool{}, map[netip.Prefix]bool{}
+	for _, p := range d.Peers {
+		if p.Key == (Key{}) || !p.Endpoint.IsValid() || p.Endpoint.Addr().Is6() != d.V6 || keys[p.Key] {
+			return fmt.Errorf("peer %s at %s has no key of its own, or no address of this family", p.Key, p.Endpoint)
+		}
+		keys[p.Key] = true
+		for _, a := range p.Allowed {
+			if a.Addr().Is6() != d.V6 || a != a.Masked() || allowed[a] {
+				return fmt.Errorf("peer at %s: %s is of the other family, or of two peers", p.Endpoint, a)
+			}
+			allowed[a] = true
+		}
+	}
+	return nil
+}
+
+// ensure returns the device.
+func (s *Syncer) ensure(d Device) (netlinkx.Link, error) {
+	name := Name(d.V6)
+	link, err := s.conn.LinkByName(name)
+	if netlinkx.IsNotExist(err) {
+		clear(s.told[place(d.V6)])
+		if err = s.conn.AddWireGuard(name, d.MTU); netlinkx.IsUnsupported(err) {
+			return link, fmt.Errorf("%w (%w)", ErrNoWireGuard, err)
+		}
+		if err == nil {
+			link, err = s.conn.LinkByName(name)
+		}
+	}
+	switch {
+	case err != nil:
+		return link, err
+	case link.Kind != kind:
+		return link, fmt.Errorf("there is an interface of this name of kind %s: remove or rename it", link.Kind)
+	case link.MTU != d.MTU:
+		err = s.conn.SetMTU(link.Index, d.MTU)
+	}
+	return link, err
+}
+
+// settings gives the device its key, its port and its mark, and returns what it has.
+func (s *Syncer) settings(link netlinkx.Link, d Device) (have netlinkx.WireGuard, err error) {
+	if have, err = s.conn.WireGuard(link.Index); err != nil {
+		return have, err
+	}
+	if have.Public == (Key{}) {
+		var private Key
+		if _, err := rand.Read(private[:]); err != nil {
+			return have, err
+		}
+		if err := s.conn.SetWireGuardKey(link.Index, private); err != nil {
+			return have, err
+		}
+		now, err := s.conn.WireGuard(link.Index)
+		if err != nil {
+			return have, err
+		}
+		have = now
+	}
+	if have.Mark != Mark {
+		if err := s.conn.SetWireGuardMark(link.Index, Mark); err != nil {
+			return have, err
+		}
+	}
+	if have.Port == d.Port {
+		return have, nil
+	}
+	return have, explainPort(s.conn.SetWireGuardPort(link.Index, d.Port), d.Port)
+}
+
+func explainPort(err error, port uint16) error {
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return err
+	}
+	return fmt.Errorf("%w: another program has UDP port %d: end it, or set FelixConfiguration spec.wireguardListeningPort and spec.wireguardListeningPortV6 for all nodes", err, port)
+}
+
+// Lead makes the rule that leads packets without the mark to a family's table, and takes those of other priorities away.
+func (s *Syncer) Lead(_ context.Context, v6 bool, priority int) error {
+	rules, err := s.conn.Rules()
+	if err != nil {
+		return err
+	}
+	there := false
+	var others []netlinkx.Rule
+	for _, r := range rules {
+		switch {
+		case !ours(r, v6):
+		case r.Priority == priority && r.Table == Table(v6) && !there:
+			there = true
+		default:
+			others = append(others, r)
+		}
+	}
+	var errs []error
+	if !there {
+		r := netlinkx.Rule{Family: family(v6), Priority: priority, Table: Table(v6), Mark: Mark, Mask: Mark, Not: true, Protocol: s.protocol}
+		if err := s.conn.AddRule(r); err != nil && !netlinkx.IsExist(err) {
+			return err
+		}
+	}
+	for _, r := range others {
+		errs = append(errs, s.deleteRule(r))
+	}
+	return errors.Join(errs...)
+}
+
+// ours reports a rule for packets without WireGuard's mark, which this agent or Felix has made.
+func ours(r netlinkx.Rule, v6 bool) bool {
+	return r.Family == family(v6) && r.Not && r.Mark == Mark && r.Mask == Mark && !r.More
+}
+
+func (s *Syncer) deleteRule(r netlinkx.Rule) error {
+	if err := s.conn.DeleteRule(r); err != nil && !netlinkx.IsNotExist(err) {
+		return err
+	}
+	return nil
+}
+
+func family(v6 bool) netlinkx.Family {
+	if v6 {
+		return netlinkx.IPv6
+	}
+	return netlinkx.IPv4
+}
+
+// Routes makes the routes of a family's table as desired: see routes.Table. Without prune none of ours is removed.
+func (s *Syncer) Routes(ctx context.Context, v6 bool, desired []routes.Route, prune bool, before routes.Predecessors) error {
+	table := s.tables[place(v6)]
+	table.SetPredecessors(before)
+	sync := table.Merge
+	if prune {
+		sync = table.Sync
+	}
+	if _, err := sync(ctx, desired); err != nil {
+		return fmt.Errorf("%s: routing table %d: %w", Name(v6), Table(v6), err)
+	}
+	return nil
+}
+
+// Remove takes away the rule that leads to a family's table, this agent's routes there, and the device. Without a device only a rule of this agent's
+// is one to remove.
+func (s *Syncer) Remove(ctx context.Context, v6 bool, before routes.Predecessors) error {
+	rules, err := s.conn.Rules()
+	if err != nil {
+		return err
+	}
+	_, has, err := s.find(v6)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range rules {
+		if ours(r, v6) && (has || r.Protocol == s.protocol) {
+			errs = append(errs, s.deleteRule(r))
+		}
+	}
+	return errors.Join(append(errs, s.Routes(ctx, v6, nil, true, before), s.RemoveDevice(ctx, v6))...)
+}
+
+// RemoveDevice takes away a family's device alone.
+func (s *Syncer) RemoveDevice(_ context.Context, v6 bool) error {
+	link, has, err := s.find(v6)
+	if err != nil || !has {
+		return err
+	}
+	clear(s.told[place(v6)])
+	if err := s.conn.DeleteLink(link.Index); err != nil && !netlinkx.IsNotExist(err) {
+		return fmt.Errorf("remove %s: %w", link.Name, err)
+	}
+	return nil
+}
+
+// find finds a family's device.
+func (s *Syncer) find(v6 bool) (link netlinkx.Link, has bool, err error) {
+	link, err = s.conn.LinkByName(Name(v6))
+	if netlinkx.IsNotExist(err) {
+		return link, false, nil
+	}
+	return link, err == nil && link.Kind == kind, err
+}
