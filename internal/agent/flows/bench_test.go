@@ -12,7 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tortie-net/tortie/internal/agent/flows"
+	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -40,11 +44,11 @@ func newSite(t testing.TB) *site {
 	s.client.Route(t, "0.0.0.0/0", "192.0.2.1", "")
 	s.pod.Route(t, "0.0.0.0/0", "10.65.0.1", "")
 	s.set(t, sysctl.Key{"net", "ipv4", "ip_forward"}, "1")
-	for _, cmd := range []string{
-		"add table inet t", "add chain inet t f { type filter hook forward priority filter; }", "add rule inet t f ct state established accept",
-	} {
-		s.node.Run(t, "nft", cmd)
-	}
+	tracks := nft.NewRule("", nft.Established.In(), nft.Do(nft.Accept))
+	_, err := nft.New(s.node.Namespace).Sync(t.Context(), nft.Part{Prefixes: []string{"t-"}, Chains: []nft.Chain{
+		{Name: "t-forward", Hook: &nft.Hook{Type: nft.Filter, Number: nft.Forward}, Rules: []nft.Rule{tracks}},
+	}})
+	errtest.Must(t, err)
 	key := policy.PodKey{Namespace: "shop", Name: "web"}
 	s.pods = map[policy.PodKey]*policy.Pod{key: {PodKey: key, Addresses: []netip.Addr{netip.MustParseAddr(podAddr)}}}
 	s.selection = policy.Select(policy.State{Local: map[string]policy.PodKey{"cali1": key}, Pods: s.pods, Namespaces: map[string]map[string]string{"shop": nil}})
@@ -118,12 +122,11 @@ func (s *site) stream(t testing.TB, address string) float64 {
 	return float64(sent)
 }
 
-// dials opens connections one after the other, and returns how many.
-func (s *site) dials(t testing.TB, address string) float64 {
+// connect opens and resets connections, and has the kernel end them.
+func (s *site) connect(t testing.TB, address string) (connections float64) {
 	t.Helper()
-	n, begun := 0, time.Now()
 	s.client.Within(t, func() error {
-		for ; time.Since(begun) < round; n++ {
+		for begun := time.Now(); time.Since(begun) < round; connections++ {
 			c, err := net.Dial("tcp", address)
 			if err != nil {
 				return err
@@ -133,35 +136,97 @@ func (s *site) dials(t testing.TB, address string) float64 {
 		}
 		return nil
 	})
-	return float64(n)
+	s.node.Within(t, func() error {
+		kernel, err := nlmsg.Open(unix.NETLINK_NETFILTER, time.Minute)
+		if err != nil {
+			return err
+		}
+		defer kernel.Close()
+		const deletion = 2 // IPCTNL_MSG_CT_DELETE: without a tuple of all
+		return kernel.Execute(nlmsg.Netfilter(unix.NFNL_SUBSYS_CTNETLINK, deletion, unix.NLM_F_ACK, 0, nil), func(nlmsg.Message) error { return nil })
+	})
+	time.Sleep(4 * pause) // until their ends have been read
+	return connections
 }
 
-// What records cost connections, in turns with and without: one that carries as much as it can, and many that begin and end.
+// pause is that between two reads of events.
+const pause = 50 * time.Millisecond
+
+// discard reads events as records do, and does nothing with them.
+func (s *site) discard(t testing.TB) (stop func()) {
+	t.Helper()
+	s.set(t, accounting, "1")
+	var events *nlmsg.Events
+	s.node.Within(t, func() (err error) {
+		const begun, ended = 1, 3 // NFNLGRP_CONNTRACK_NEW and _DESTROY
+		events, err = nlmsg.ListenUnwatched(unix.NETLINK_NETFILTER, []int{begun, ended}, 2<<20)
+		return err
+	})
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for tick := time.Tick(pause); ; events.Discard(1 << 20) {
+			select {
+			case <-end:
+				return
+			case <-tick:
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+		errtest.Must(t, events.Close())
+		s.set(t, accounting, "0")
+	}
+}
+
+// What records cost a connection that carries as much as it can.
 func BenchmarkTraffic(b *testing.B) {
 	s := newSite(b)
 	address := s.serve(b)
-	for name, work := range map[string]func(testing.TB, string) float64{"bulk": s.stream, "connections": s.dials} {
-		measure := func() (done, each float64) {
-			before := processor(b)
-			done = work(b, address)
-			return done, (processor(b) - before) / done
-		}
-		b.Run(name, func(b *testing.B) {
-			var more, cost []float64
-			for b.Loop() {
-				for range 9 {
-					off, offEach := measure()
-					_, stop := s.record(b)
-					on, onEach := measure()
-					stop()
-					more, cost = append(more, on/off), append(cost, onEach/offEach)
-				}
+	b.Run("bulk", func(b *testing.B) {
+		s.compare(b, func() float64 { return s.stream(b, address) }, map[string]func() func(){"": s.recording(b)})
+	})
+}
+
+// What records cost many connections that carry nothing, and what of it is the kernel's part.
+func BenchmarkConnections(b *testing.B) {
+	s := newSite(b)
+	address := s.serve(b)
+	s.compare(b, func() float64 { return s.connect(b, address) }, map[string]func() func(){
+		"": s.recording(b), "-kernel": func() func() { return s.discard(b) },
+	})
+}
+
+func (s *site) recording(b *testing.B) func() func() {
+	return func() func() { _, stop := s.record(b); return stop }
+}
+
+// compare reports how many times the work, and the processor time for a unit of it, is with something beside as without, in turns.
+func (s *site) compare(b *testing.B, work func() float64, beside map[string]func() (stop func())) {
+	measure := func() (done, each float64) {
+		before := processor(b)
+		done = work()
+		return done, (processor(b) - before) / done
+	}
+	more, cost := map[string][]float64{}, map[string][]float64{}
+	for b.Loop() {
+		for range 9 {
+			off, offEach := measure()
+			for name, start := range beside {
+				stop := start()
+				on, onEach := measure()
+				stop()
+				more[name], cost[name] = append(more[name], on/off), append(cost[name], onEach/offEach)
 			}
-			slices.Sort(more)
-			slices.Sort(cost)
-			b.ReportMetric(more[len(more)/2], "x-throughput")
-			b.ReportMetric(cost[len(cost)/2], "x-CPU")
-		})
+		}
+	}
+	for name := range beside {
+		slices.Sort(more[name])
+		slices.Sort(cost[name])
+		b.ReportMetric(more[name][len(more[name])/2], "x-throughput"+name)
+		b.ReportMetric(cost[name][len(cost[name])/2], "x-CPU"+name)
 	}
 }
 

@@ -208,7 +208,7 @@ func (r *Recorder) take(e *netlinkx.FlowEvent) {
 	}
 	for _, l := range f.sides {
 		if l != nil {
-			r.table.counts(&l.Key).Completed++
+			r.counts(l).Completed++
 		}
 	}
 	delete(r.live.of, key)
@@ -240,7 +240,7 @@ func (r *Recorder) started(f *liveFlow) {
 	for _, l := range f.sides {
 		if l != nil {
 			r.total(l)
-			r.table.counts(&l.Key).Started++
+			r.counts(l).Started++
 		}
 	}
 }
@@ -248,9 +248,18 @@ func (r *Recorder) started(f *liveFlow) {
 // total counts a connection, or a denied packet, once.
 func (r *Recorder) total(l *label) {
 	r.totals.add(l)
-	if r.table.crowded(&l.Key) {
+	if r.counts(l); l.crowded {
 		r.lost.Crowded++
 	}
+}
+
+// counts returns a label's counts of this interval. The label keeps them, as to find them by the Key took half of the time of an event.
+func (r *Recorder) counts(l *label) *Counts {
+	if l.counts == nil || l.interval != r.interval {
+		l.counts, l.crowded = r.table.counts(&l.Key)
+		l.interval = r.interval
+	}
+	return l.counts
 }
 
 // count counts what has passed since it was counted last.
@@ -260,7 +269,7 @@ func (r *Recorder) count(f *liveFlow, now *netlinkx.TrackedFlow) {
 		if l == nil {
 			continue
 		}
-		c := r.table.counts(&l.Key)
+		c := r.counts(l)
 		if f.interval != r.interval {
 			c.Flows++
 		}
@@ -291,7 +300,7 @@ func (r *Recorder) Denied(d netpol.Drop) {
 	}
 	l := r.label(&c, by.Direction, verdict{by: by})
 	r.total(l)
-	counts := r.table.counts(&l.Key)
+	counts := r.counts(l)
 	counts.Flows++
 	add(&counts.Out, netlinkx.Count{Packets: 1, Bytes: d.Bytes})
 }

@@ -13,27 +13,23 @@ type table struct {
 
 func newTable(most int) *table { return &table{most: most, of: map[Key]*Counts{}} }
 
-// counts are those of a Key.
-func (t *table) counts(k *Key) *Counts {
+// counts are those of a Key; crowded: the Key has none of its own.
+func (t *table) counts(k *Key) (c *Counts, crowded bool) {
 	if c := t.of[*k]; c != nil {
-		return c
+		return c, false
 	}
 	if len(t.of) < t.most {
 		c := &Counts{}
 		t.of[*k] = c
-		return c
+		return c, false
 	}
 	rest := Key{Direction: k.Direction, Allow: k.Allow, Protocol: k.Protocol, Source: End{Type: TypeNetwork, Name: other}, Dest: End{Type: TypeNetwork, Name: other}}
-	c := t.of[rest]
-	if c == nil {
+	if c = t.of[rest]; c == nil {
 		c = &Counts{}
 		t.of[rest] = c // at most 2 · 2 · 256 of these
 	}
-	return c
+	return c, true
 }
-
-// crowded reports that a Key has no counts of its own.
-func (t *table) crowded(k *Key) bool { return len(t.of) >= t.most && t.of[*k] == nil }
 
 // take empties the table.
 func (t *table) take() map[Key]*Counts {
@@ -100,6 +96,11 @@ type label struct {
 	Key
 	// staged is the staged policy because of which another decides; without a Name there is none.
 	staged policy.ID
+	// counts are those of the interval, once there are some; crowded: they are of many Keys.
+	counts   *Counts
+	interval uint32
+	crowded  bool
+	totals   []*uint64
 }
 
 // grown returns the packets and bytes since before. A counter that begins anew has nothing before it.

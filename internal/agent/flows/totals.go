@@ -1,8 +1,6 @@
 package flows
 
 import (
-	"maps"
-
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -27,27 +25,39 @@ type Lost struct {
 }
 
 // totals are counters since the start, at most mostTotals of them and a few for Others.
-type totals map[Total]uint64
+type totals map[Total]*uint64
 
 func (t totals) add(l *label) {
-	t.one(Total{Direction: l.Direction, Allow: l.Allow, By: l.Enforced.Policy})
-	if l.staged.Name != "" {
-		t.one(Total{Direction: l.Direction, Allow: l.Allow, By: l.staged, Staged: true, Pending: l.Pending.Allow})
+	if l.totals == nil {
+		l.totals = append(l.totals, t.one(Total{Direction: l.Direction, Allow: l.Allow, By: l.Enforced.Policy}))
+		if l.staged.Name != "" {
+			l.totals = append(l.totals, t.one(Total{Direction: l.Direction, Allow: l.Allow, By: l.staged, Staged: true, Pending: l.Pending.Allow}))
+		}
+	}
+	for _, n := range l.totals {
+		*n++
 	}
 }
 
-func (t totals) one(by Total) {
+func (t totals) one(by Total) *uint64 {
 	if _, known := t[by]; !known && len(t) >= mostTotals {
 		by.By = Others
 	}
-	t[by]++
+	if t[by] == nil {
+		t[by] = new(uint64)
+	}
+	return t[by]
 }
 
 // Totals returns all counters.
 func (r *Recorder) Totals() map[Total]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return maps.Clone(r.totals)
+	all := make(map[Total]uint64, len(r.totals))
+	for by, n := range r.totals {
+		all[by] = *n
+	}
+	return all
 }
 
 // Lost returns what is missing.

@@ -3,6 +3,7 @@ package netlinkx_test
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -98,5 +99,29 @@ func TestFlowEventsAreLost(t *testing.T) {
 	events.Close()
 	if _, err := events.Read(func(netlinkx.FlowEvent) bool { return true }); err == nil {
 		t.Error("a closed socket is read")
+	}
+}
+
+// A flood of events leaves no garbage: collecting it would cost as much as reading them.
+func TestFlowEventsAllocateNothing(t *testing.T) {
+	client, node, _ := router(t)
+	events, err := node.Conn.FlowEvents(4 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { events.Close() })
+	from := client.ListenUDP(t, "0.0.0.0:0")
+	for port := range uint16(1000) {
+		if _, err := from.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(netip.MustParseAddr("10.65.0.3"), 10000+port)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := 0
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = events.Read(func(netlinkx.FlowEvent) bool { read++; return true })
+	runtime.ReadMemStats(&after)
+	if allocated := after.Mallocs - before.Mallocs; err != nil || read < 900 || allocated > 100 {
+		t.Errorf("%d events, %d allocations, %v", read, allocated, err)
 	}
 }

@@ -31,8 +31,9 @@ func listen(flags, protocol int, groups []int, filter []unix.SockFilter, buffer 
 		return nil, err
 	}
 	e := &Events{file: os.NewFile(uintptr(fd), "netlink events")}
+	err = unix.SetNonblock(fd, true) // after NewFile, which hands to the poller what it finds so
 	if len(filter) > 0 {
-		err = attach(fd, filter)
+		err = errors.Join(err, attach(fd, filter))
 	}
 	if buffer > 0 && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer) != nil {
 		err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer))
@@ -180,9 +181,10 @@ func (e *Events) Discard(most int) {
 	})
 }
 
+// receive reads a datagram without waiting. Recvfrom would make an address for each.
 func receive(fd int, b []byte) (n int, err error) {
 	for {
-		if n, _, err = unix.Recvfrom(fd, b, unix.MSG_DONTWAIT); err != unix.EINTR {
+		if n, err = unix.Read(fd, b); err != unix.EINTR {
 			return n, err
 		}
 	}
