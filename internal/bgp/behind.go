@@ -25,7 +25,7 @@ import (
 // behind is GoBGP as the relay sees it, for one peer.
 type behind struct {
 	*Server
-	neighbour
+	*place
 }
 
 // attachPause is between attempts to connect to GoBGP, which closes what comes a moment too early.
@@ -33,6 +33,9 @@ const attachPause = 10 * time.Millisecond
 
 // Ready implements relay.Behind. GoBGP can tell of changes, too, but its watcher can't be stopped without racing its own end.
 func (b behind) Ready(ctx context.Context) error {
+	if fresh, err := b.enter(ctx); fresh || err != nil {
+		return err
+	}
 	for {
 		active := false
 		err := b.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: b.alias.String()}, func(p *api.Peer) {

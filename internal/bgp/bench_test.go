@@ -99,8 +99,8 @@ func attend(from netip.Addr, to string) {
 	}
 }
 
-// BenchmarkThousandPeers has a thousand peers connect at once: seconds until all their paths are learned, and the memory
-// of the speaker then.
+// BenchmarkThousandPeers has a thousand peers connect at once: seconds until all their paths are learned, of the processor also, and the
+// memory of the speaker before they connect and then.
 func BenchmarkThousandPeers(b *testing.B) {
 	const count = 1000
 	for b.Loop() {
@@ -119,6 +119,7 @@ func BenchmarkThousandPeers(b *testing.B) {
 		begin := time.Now()
 		node.Call(bgptest.Call{Method: "SetPeers", Peers: peers, Timeout: time.Minute})
 		b.ReportMetric(time.Since(begin).Seconds(), "s/SetPeers")
+		b.ReportMetric(float64(node.Usage().Anonymous>>10), "MiB-anonymous-before")
 		cmd := exec.Command(self, crowdArg, strconv.Itoa(count), netip.AddrPortFrom(node.V4, 179).String())
 		in, err := cmd.StdinPipe()
 		errtest.Must(b, err)
@@ -131,6 +132,7 @@ func BenchmarkThousandPeers(b *testing.B) {
 			return nil
 		})
 		b.ReportMetric((time.Since(begin) - time.Second).Seconds(), "s/converged")
+		b.ReportMetric(node.Usage().CPU.Seconds(), "s/CPU")
 		b.ReportMetric(float64(node.Usage().Peak>>10), "MiB-peak")
 		b.ReportMetric(float64(node.Usage().RSS>>10), "MiB")
 		node.End(syscall.SIGKILL)

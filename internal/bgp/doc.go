@@ -48,7 +48,8 @@
 //     is allowed there or a filter has put it there, is hidden from it; see wire.MaskedASN.
 //   - It sets an MD5 key for each peer on its listeners, of which a socket can have some hundred only, and does not say so.
 //
-// To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay connects.
+// To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay connects. It is added when
+// the peer first answers; see place.
 // A peer gets another one, too, when this node becomes a reflector or is none any more; the old one stays until all its
 // paths have come again. All families run over these connections; the session's family is the one of the peer's real address. What GoBGP says is
 // translated back in one place, neighbours. Other processes of this host can connect there, too, so that all is signed

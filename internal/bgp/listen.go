@@ -122,7 +122,7 @@ func (s *Server) change(ctx context.Context, local Local) error {
 	s.local = local
 	var errs []error
 	for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
-		if p := s.peers[addr]; s.inner(p) != s.sessions[addr].inside {
+		if p := s.peers[addr]; s.inner(p) != s.sessions[addr].told {
 			errs = append(errs, s.replacePeer(ctx, p))
 		}
 	}

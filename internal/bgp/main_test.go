@@ -87,7 +87,7 @@ type wedge struct {
 }
 
 func (w *wedge) Handle(ctx context.Context, record slog.Record) error {
-	if w.shut.Load() && record.Message == "Add a peer configuration" {
+	if w.shut.Load() && record.Message == "delete policy" {
 		select {}
 	}
 	return w.Handler.Handle(ctx, record)

@@ -1,25 +1,16 @@
 package bgp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"net/netip"
 	"slices"
 	"time"
 
-	api "github.com/osrg/gobgp/v3/api"
-
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
-
-// idleHoldTime is how many seconds GoBGP stays in Idle, where it closes what connects, after a reset. 0 would mean its
-// default of 30, and it multiplies without a look: this many seconds are a negative number of nanoseconds, which have
-// passed. TestFastReconnect fails when an upgrade takes the number at its word.
-const idleHoldTime = uint64(math.MaxInt64/int64(time.Second)) + 1
 
 // SetPeers implements Speaker.
 func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
@@ -47,7 +38,7 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 			errs = append(errs, s.replacePeer(ctx, want[addr]))
 		}
 		for _, addr := range c.add {
-			errs = append(errs, s.addPeer(ctx, want[addr]))
+			s.addPeer(want[addr])
 		}
 		if len(c.remove)+len(c.replace) > 0 {
 			s.wake() // their paths are gone
@@ -61,20 +52,23 @@ func (s *Server) setPasswords(peers map[netip.Addr]Peer) error {
 	if s.noMD5 != nil {
 		return nil // told for each peer that has one
 	}
-	passwords := make(map[netip.Addr]string, len(peers))
+	passwords, some := make(map[netip.Addr]string, len(peers)), false
 	for addr, p := range peers {
 		passwords[addr] = p.Password
+		some = some || p.Password != ""
+	}
+	if !some {
+		passwords = nil // which the relay keeps
 	}
 	return s.relay.SetPasswords(passwords)
 }
 
-// session is a peer in GoBGP and its link to the outside.
+// session is a peer's place in GoBGP and its link to the outside.
 type session struct {
-	neighbour
-	link   *relay.Link // nil: there is none, as the history tells
-	inside inner       // what GoBGP was told of it
-	outer  relay.Peer  // what the relay was told
-	rules  *relay.Rules
+	*place
+	link  *relay.Link // nil: there is none, as the history tells
+	outer relay.Peer  // what the relay was told
+	rules *relay.Rules
 }
 
 func (s session) retire() {
@@ -105,36 +99,17 @@ func (s session) heldUntil() time.Time {
 	return s.link.HeldUntil()
 }
 
-func (s *Server) addPeer(ctx context.Context, p Peer) error {
+func (s *Server) addPeer(p Peer) {
 	s.hist.begin(p.Addr)
-	added, err := s.addInside(ctx, p)
-	if err != nil {
-		s.hist.end(p.Addr)
-		return err
-	}
-	s.link(p, added)
+	s.link(p, session{place: s.newPlace(p)})
 	s.known[p.Addr] = true
-	return nil
-}
-
-// addInside adds a peer to GoBGP, under an alias that is new.
-func (s *Server) addInside(ctx context.Context, p Peer) (session, error) {
-	if err := ctx.Err(); err != nil {
-		return session{}, fmt.Errorf("add peer %s: %w", p.Addr, err)
-	}
-	added := session{neighbour: s.neighbours.add(p.Addr), inside: s.inner(p)}
-	if err := s.bgp.AddPeer(ctx, &api.AddPeerRequest{Peer: s.peerConfig(p, added.alias)}); err != nil {
-		s.neighbours.remove(added.neighbour)
-		return session{}, fmt.Errorf("add peer %s: %w", p.Addr, err)
-	}
-	return added, nil
 }
 
 // link connects a session that GoBGP has with the outside. It may have been connected before, for the same peer in GoBGP or
 // another one.
 func (s *Server) link(p Peer, known session) {
 	known.outer, known.rules = s.relayPeer(p), s.rulesOf(p)
-	back := behind{Server: s, neighbour: known.neighbour}
+	back := behind{Server: s, place: known.place}
 	switch {
 	case p.Password != "" && s.noMD5 != nil:
 		s.hist.failed(p.Addr, "no session: it has a password, and "+s.noMD5.Error())
@@ -156,40 +131,36 @@ func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 	outer := s.relayPeer(p)
 	outer.KeptUntil = known.outer.KeptUntil
 	switch {
-	case known.inside == want && known.outer == outer && known.link != nil:
+	case known.told == want && known.outer == outer && known.link != nil:
 		s.peers[p.Addr] = p
 		return s.setRules(ctx, p.Addr)
-	case known.inside == want:
+	case known.told == want:
 		s.link(p, known)
 		return nil
-	case known.inside.Peer == want.Peer:
-		return s.exchange(ctx, p)
+	case known.told.Peer == want.Peer:
+		s.exchange(p)
+		return nil
 	}
 	if err := s.removePeer(ctx, p.Addr); err != nil {
 		return err
 	}
-	return s.addPeer(ctx, p)
+	s.addPeer(p)
+	return nil
 }
 
 // exchange gives a peer another place in GoBGP, where it is reflected to or is not any more. The one that it had stays, with its
 // paths, until the peer has sent all of them again; on the outside it is as if the connection had broken.
-func (s *Server) exchange(ctx context.Context, p Peer) error {
+func (s *Server) exchange(p Peer) {
 	old := s.sessions[p.Addr]
-	added, err := s.addInside(ctx, p)
-	if err != nil {
-		return err
-	}
-	added.link = old.link
-	s.link(p, added)
-	go s.removeLater(old.neighbour, s.sessions[p.Addr].link, p.RestartTime)
-	return nil
+	s.link(p, session{place: s.newPlace(p), link: old.link})
+	go s.removeLater(old.place, s.sessions[p.Addr].link, p.RestartTime)
 }
 
 // settleWait is the time for GoBGP to process the end of a table.
 const settleWait = time.Second
 
 // removeLater removes what a peer was in GoBGP when its successor has the peer's whole table, or too much time has passed.
-func (s *Server) removeLater(old neighbour, successor *relay.Link, most time.Duration) {
+func (s *Server) removeLater(old *place, successor *relay.Link, most time.Duration) {
 	if successor != nil {
 		select {
 		case <-successor.Whole():
@@ -202,30 +173,14 @@ func (s *Server) removeLater(old neighbour, successor *relay.Link, most time.Dur
 			return nil
 		}
 		s.version.Add(1)
-		err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: old.alias.String()})
-		s.neighbours.remove(old)
+		err := old.leave(ctx)
+		s.neighbours.remove(old.neighbour)
 		return err
 	})
 	if err != nil {
 		s.log.Error("remove what a BGP peer was before", "peer", old.peer, "error", err)
 	}
 	s.wake()
-}
-
-// inner is GoBGP's configuration of a peer.
-type inner struct {
-	Peer
-	cluster netip.Addr // that the peer is reflected to in; invalid: it is not
-}
-
-func (s *Server) inner(p Peer) inner {
-	return inner{
-		Peer: Peer{
-			Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), From: p.From,
-			HoldTime: p.HoldTime, Keepalive: p.Keepalive, RestartTime: p.RestartTime,
-		},
-		cluster: s.cluster(p),
-	}
 }
 
 // cluster is the one that this node reflects routes to a peer in; invalid: it does not.
@@ -243,7 +198,7 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 	}
 	gone := s.sessions[addr]
 	gone.retire()
-	if err := s.bgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: gone.alias.String()}); err != nil {
+	if err := gone.leave(ctx); err != nil {
 		return fmt.Errorf("remove peer %s: %w", addr, err)
 	}
 	gone.release()
@@ -267,65 +222,6 @@ func (s *Server) relayPeer(p Peer) relay.Peer {
 		peer.KeptUntil = s.startedAt.Add(p.RestartTime)
 	}
 	return peer
-}
-
-// peerConfig is a peer in GoBGP's words.
-func (s *Server) peerConfig(p Peer, alias netip.Addr) *api.Peer {
-	seconds := func(d time.Duration) uint64 { return uint64(d / time.Second) }
-	return &api.Peer{
-		Conf: &api.PeerConf{
-			NeighborAddress: alias.String(), PeerAsn: p.ASN, LocalAsn: s.localASN(p),
-			// Loops are found by the relay, which knows how often our AS number may be in a path, and hides it (wire.MaskedASN). Of a
-			// path with the peer's AS number GoBGP would say nothing to the peer, not even that what it was told before is over; with our
-			// own in its place, which this does, it is passed to the relay, which withdraws it.
-			AllowOwnAsn: math.MaxUint8, ReplacePeerAsn: s.external(p),
-		},
-		RouteReflector: s.reflection(p),
-		Timers: &api.Timers{Config: &api.TimersConfig{
-			HoldTime:               seconds(p.HoldTime),
-			KeepaliveInterval:      max(1, seconds(cmp.Or(p.Keepalive, p.HoldTime/3))),
-			IdleHoldTimeAfterReset: idleHoldTime,
-		}},
-		// LocalAddress is the next hop of what this node announces on the session. GoBGP would also compare it with where a
-		// connection came in, unless the session is bound to an interface, which it does for connections that it opens: none.
-		Transport: &api.Transport{LocalAddress: ourEnd(p).String(), BindInterface: "lo", PassiveMode: true},
-		GracefulRestart: &api.GracefulRestart{
-			// GoBGP does not know of a restart of ours: it would keep its UPDATEs back for a second at least, and call the restart over
-			// for all peers when the first one has sent its table. The relay tells the peers.
-			Enabled:     true,
-			RestartTime: uint32(seconds(p.RestartTime)),
-			// RFC 8538: a hold timer that runs out on a busy node does not flush its paths.
-			NotificationEnabled: true,
-		},
-		// One family, the session's: a family that is configured and not negotiated makes GoBGP wait for an end of table
-		// that never comes.
-		AfiSafis: []*api.AfiSafi{{
-			Config:            &api.AfiSafiConfig{Family: familyOf(p.Addr), Enabled: true},
-			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
-		}},
-	}
-}
-
-// reflection is what GoBGP does with a peer of our own AS if this node is a reflector: to it each one is a client. To those that are
-// none it would pass paths on without ORIGINATOR_ID and CLUSTER_LIST, and not withdraw what a client has announced when a path that
-// is not for them takes its place. The relay knows clients from others.
-func (s *Server) reflection(p Peer) *api.RouteReflector {
-	cluster := s.cluster(p)
-	if !cluster.IsValid() {
-		return nil
-	}
-	return &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: cluster.String()}
-}
-
-// ourEnd is the next hop of what this node announces on the session; if only the connection will tell, the relay puts it in.
-func ourEnd(p Peer) netip.Addr {
-	switch {
-	case p.From.IsValid():
-		return p.From
-	case p.Addr.Is4():
-		return relay.Placeholder4
-	}
-	return relay.Placeholder6
 }
 
 // Peers implements Speaker.

@@ -136,8 +136,7 @@ func (s *Server) setRules(ctx context.Context, addr netip.Addr) error {
 	if before.SameExports(now) {
 		return nil
 	}
-	request := &api.ResetPeerRequest{Address: known.alias.String(), Soft: true, Direction: api.ResetPeerRequest_OUT}
-	if err := s.bgp.ResetPeer(ctx, request); err != nil {
+	if err := known.resend(ctx); err != nil {
 		return fmt.Errorf("send peer %s what it is to have now: %w", addr, err)
 	}
 	return nil

@@ -116,6 +116,12 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 		peers := dualStackMesh(nine.Host, ten.Host)
 		nine.SetPeers(append(peers, dead)...)
 		nine.SetPeers(peers...)
+		neighbour := func(peer netip.Addr) bool {
+			return strings.Contains(nine.Log(), `msg="Add a peer configuration" peer=`+peer.String()+"\n")
+		}
+		if neighbour(dead.Addr) || !neighbour(ten.V4) {
+			t.Errorf("GoBGP was told of the peer that never answered: %v, of the one that did: %v", neighbour(dead.Addr), neighbour(ten.V4))
+		}
 		// A changed peer is a new session, and only that one.
 		peers[1].HoldTime = 30 * time.Second
 		nine.SetPeers(peers...)
@@ -296,12 +302,12 @@ func TestStuckLoop(t *testing.T) {
 	node := bgptest.NewLAN(t).Host(1).Speaker()
 	node.Start(64512, false)
 	node.Call(bgptest.Call{Method: "Wedge"})
-	peer := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.2"), ASN: 64512, From: node.V4}
+	passesOn := bgp.Policy{Transit: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}
 	for _, c := range []struct {
 		bgptest.Call
 		want string
 	}{
-		{bgptest.Call{Method: "SetPeers", Peers: []bgp.Peer{peer}}, "speaker answer deadline"},
+		{bgptest.Call{Method: "SetPolicy", Policy: passesOn}, "speaker answer deadline"},
 		{bgptest.Call{Method: "Snapshot"}, "speaker busy deadline"},
 		{bgptest.Call{Method: "Healthy"}, "loop deadline"},
 		{bgptest.Call{Method: "Healthy"}, "loop earlier deadline"},

@@ -27,7 +27,7 @@ func learn(b *testing.B, count int) *Server {
 	errtest.Must(b, errors.Join(s.relay.Listen(ctx, []netip.AddrPort{here}), s.startInside(ctx, s.local)))
 	b.Cleanup(s.relay.Close)
 	s.phase = running
-	errtest.Must(b, s.addPeer(ctx, Peer{Addr: there, ASN: 64512, From: here.Addr(), Passive: true}.withDefaults()))
+	s.addPeer(Peer{Addr: there, ASN: 64512, From: here.Addr(), Passive: true}.withDefaults())
 	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(there, 0))}
 	conn, err := dialer.DialContext(ctx, "tcp4", here.String())
 	errtest.Must(b, err)

@@ -1,0 +1,154 @@
+package bgp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"sync"
+	"time"
+
+	api "github.com/osrg/gobgp/v3/api"
+	"github.com/osrg/gobgp/v3/pkg/server"
+
+	"github.com/tortie-net/tortie/internal/bgp/relay"
+)
+
+// place is a peer's place in GoBGP, which has a neighbour there once the peer has answered. A neighbour takes 30 kB and three goroutines, and makes
+// every turn of GoBGP's loop longer, be there a session or not.
+type place struct {
+	neighbour
+	told  inner // what GoBGP is told of the peer
+	gobgp *server.BgpServer
+
+	mu         sync.Mutex // guards the rest, and is held while GoBGP adds or removes the neighbour
+	made, gone bool
+}
+
+// newPlace gives a peer a place under an alias that is new.
+func (s *Server) newPlace(p Peer) *place {
+	return &place{neighbour: s.neighbours.add(p.Addr), told: s.inner(p), gobgp: s.bgp}
+}
+
+// enter adds the neighbour, and reports whether it was not there.
+func (p *place) enter(ctx context.Context) (fresh bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.gone:
+		return false, errors.New("the peer was removed")
+	case p.made:
+		return false, nil
+	}
+	if err := p.gobgp.AddPeer(ctx, &api.AddPeerRequest{Peer: p.told.config(p.alias)}); err != nil {
+		return false, fmt.Errorf("add peer %s: %w", p.peer, err)
+	}
+	p.made = true
+	return true, nil
+}
+
+// resend has GoBGP announce to the peer again what it was told.
+func (p *place) resend(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.made {
+		return nil
+	}
+	return p.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: p.alias.String(), Soft: true, Direction: api.ResetPeerRequest_OUT})
+}
+
+// leave removes the neighbour, for good.
+func (p *place) leave(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone = true
+	if !p.made {
+		return nil
+	}
+	if err := p.gobgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.alias.String()}); err != nil {
+		return err
+	}
+	p.made = false
+	return nil
+}
+
+// inner is GoBGP's configuration of a peer.
+type inner struct {
+	Peer
+	cluster netip.Addr // that the peer is reflected to in; invalid: it is not
+}
+
+func (s *Server) inner(p Peer) inner {
+	return inner{
+		Peer: Peer{
+			Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), From: p.From,
+			HoldTime: p.HoldTime, Keepalive: p.Keepalive, RestartTime: p.RestartTime,
+		},
+		cluster: s.cluster(p),
+	}
+}
+
+// idleHoldTime is how many seconds GoBGP stays in Idle, where it closes what connects, after a reset. 0 would mean its
+// default of 30, and it multiplies without a look: this many seconds are a negative number of nanoseconds, which have
+// passed. TestFastReconnect fails when an upgrade takes the number at its word.
+const idleHoldTime = uint64(math.MaxInt64/int64(time.Second)) + 1
+
+// config is a peer in GoBGP's words.
+func (p inner) config(alias netip.Addr) *api.Peer {
+	seconds := func(d time.Duration) uint64 { return uint64(d / time.Second) }
+	return &api.Peer{
+		Conf: &api.PeerConf{
+			NeighborAddress: alias.String(), PeerAsn: p.ASN, LocalAsn: p.LocalASN,
+			// Loops are found by the relay, which knows how often our AS number may be in a path, and hides it (wire.MaskedASN). Of a
+			// path with the peer's AS number GoBGP would say nothing to the peer, not even that what it was told before is over; with our
+			// own in its place, which this does, it is passed to the relay, which withdraws it.
+			AllowOwnAsn: math.MaxUint8, ReplacePeerAsn: p.ASN != p.LocalASN,
+		},
+		RouteReflector: p.reflection(),
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			HoldTime:               seconds(p.HoldTime),
+			KeepaliveInterval:      max(1, seconds(cmp.Or(p.Keepalive, p.HoldTime/3))),
+			IdleHoldTimeAfterReset: idleHoldTime,
+		}},
+		// LocalAddress is the next hop of what this node announces on the session. GoBGP would also compare it with where a
+		// connection came in, unless the session is bound to an interface, which it does for connections that it opens: none.
+		Transport: &api.Transport{LocalAddress: p.ourEnd().String(), BindInterface: "lo", PassiveMode: true},
+		GracefulRestart: &api.GracefulRestart{
+			// GoBGP does not know of a restart of ours: it would keep its UPDATEs back for a second at least, and call the restart over
+			// for all peers when the first one has sent its table. The relay tells the peers.
+			Enabled:     true,
+			RestartTime: uint32(seconds(p.RestartTime)),
+			// RFC 8538: a hold timer that runs out on a busy node does not flush its paths.
+			NotificationEnabled: true,
+		},
+		// One family, the session's: a family that is configured and not negotiated makes GoBGP wait for an end of table
+		// that never comes.
+		AfiSafis: []*api.AfiSafi{{
+			Config:            &api.AfiSafiConfig{Family: familyOf(p.Addr), Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
+		}},
+	}
+}
+
+// reflection is what GoBGP does with a peer of our own AS if this node is a reflector: to it each one is a client. To those that are
+// none it would pass paths on without ORIGINATOR_ID and CLUSTER_LIST, and not withdraw what a client has announced when a path that
+// is not for them takes its place. The relay knows clients from others.
+func (p inner) reflection() *api.RouteReflector {
+	if !p.cluster.IsValid() {
+		return nil
+	}
+	return &api.RouteReflector{RouteReflectorClient: true, RouteReflectorClusterId: p.cluster.String()}
+}
+
+// ourEnd is the next hop of what this node announces on the session; if only the connection will tell, the relay puts it in.
+func (p inner) ourEnd() netip.Addr {
+	switch {
+	case p.From.IsValid():
+		return p.From
+	case p.Addr.Is4():
+		return relay.Placeholder4
+	}
+	return relay.Placeholder6
+}
