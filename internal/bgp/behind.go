@@ -115,6 +115,11 @@ func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
 // Session implements relay.Behind.
 func (b behind) Session(up bool) {
 	b.hist.state(b.peer, up)
+	b.Changed()
+}
+
+// Changed implements relay.Behind.
+func (b behind) Changed() {
 	b.version.Add(1)
 	b.wake()
 }

@@ -119,10 +119,12 @@ func (worked loopHook) Observe(op server.FSMOperation, _, _ time.Duration) {
 	}
 }
 
+// worked is called when GoBGP has worked in an UPDATE, of which the relay has told when it passed it on, or a change of a session's state.
 func (s *Server) worked() {
-	s.version.Add(1)
-	s.window.done()
-	s.wake()
+	if !s.window.done() {
+		s.version.Add(1)
+		s.wake()
+	}
 }
 
 func (s *Server) wake() { wait.Signal(s.dirty) }

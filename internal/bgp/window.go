@@ -86,17 +86,20 @@ func (w *window) wait() <-chan struct{} {
 	return w.room
 }
 
-// done says that a message was worked in. Not every one is an UPDATE: with those the window is a little wider.
-func (w *window) done() { w.free(1) }
+// done says that a message was worked in, and reports whether UPDATEs were open. Not every message is one: with others the window is a
+// little wider.
+func (w *window) done() (open bool) { return w.free(1) > 0 }
 
 func (w *window) clear() { w.free(windowSize) }
 
-func (w *window) free(n int) {
+// free returns how many were open.
+func (w *window) free(n int) (open int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.open = max(0, w.open-n)
+	open, w.open = w.open, max(0, w.open-n)
 	if w.room != nil {
 		close(w.room)
 		w.room = nil
 	}
+	return open
 }

@@ -146,6 +146,7 @@ func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(neti
 	defer s.in.order.Unlock()
 	if s.in.back != nil {
 		s.pass(ctx, s.changed(s.link.rules.Load(), epoch, touched))
+		s.link.behind.Changed()
 	}
 }
 

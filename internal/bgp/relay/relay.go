@@ -28,6 +28,8 @@ type Behind interface {
 	// Session is called when a session of the peer comes up, when it has ended, and when the paths that were kept of it are dropped: Link.Paths
 	// has changed. It must not wait.
 	Session(up bool)
+	// Changed is called when Link.Paths has changed within a session, which the speaker need not have worked in yet. It must not wait.
+	Changed()
 	// Failed is called with the reason why the session is not, or no longer, established.
 	Failed(reason string)
 }

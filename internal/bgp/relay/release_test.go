@@ -30,6 +30,7 @@ func (m mute) Attach(context.Context, []byte) (net.Conn, error) {
 }
 
 func (mute) Throttle(context.Context) {}
+func (mute) Changed()                 {}
 func (mute) Drain(context.Context)    {}
 func (mute) Session(bool)             {}
 func (m mute) Failed(reason string)   { m.t.Log(reason) }

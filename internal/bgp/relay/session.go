@@ -404,6 +404,9 @@ func (s *session) passOn(ctx context.Context, message []byte) *ending {
 	if v.End {
 		s.noteEnd()
 	}
+	if kind == wire.Update {
+		s.link.behind.Changed()
+	}
 	if kind == wire.Notify {
 		return &ending{by: byPeer, reason: wire.ParseNotification(message)}
 	}
