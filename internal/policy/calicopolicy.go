@@ -213,29 +213,19 @@ func (r *calicoReader) narrowAll(spec *api.CalicoGlobalNetworkPolicySpec, p *Pod
 	}
 }
 
-// matchesNone reports whether a selector on labels of a namespace is true of what has none.
-func matchesNone(text string) bool {
-	s, err := selector.ParseScoped(orAll(text), labelName)
-	return err == nil && s.Matches(nil)
-}
-
 // namespaces reads a selector on namespaces into p: all() is what is in one, global() what is in none. What is in none lacks all labels of namespaces,
 // which may be what a selector asks for.
 func (r *calicoReader) namespaces(field, text string, p *Pods) {
 	if text == "" {
 		return
 	}
-	s, err := selector.Parse(text)
+	s, err := selector.ParseScoped(orAll(text), hasNamespace)
 	if err != nil {
 		r.labels(field, text)
 		return
 	}
-	p.Namespace, p.Scope, p.Namespaces = "", Namespaced, s
-	switch bare := strings.Trim(text, " \t"); {
-	case strings.HasPrefix(bare, "global(") && strings.Index(bare, ")") == len(bare)-1:
+	p.Namespace, p.Namespaces = "", s
+	if bare := strings.Trim(text, " \t"); strings.HasPrefix(bare, "global(") && strings.Index(bare, ")") == len(bare)-1 {
 		p.Scope, p.Namespaces = Global, selector.Selector{}
-	case s.Global() || matchesNone(text):
-		p.Scope = Everywhere
-		p.Namespaces, _ = selector.ParseScoped(text, labelName) // which has the same grammar
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/netip"
 	"regexp"
 	"strings"
 	"testing"
@@ -46,7 +47,7 @@ func TestCalicoPolicies(t *testing.T) {
 	}
 	for _, c := range []struct{ spec, want, problems string }{
 		{`{"types":["Ingress"],"order":10}`, "default 10 [true false] () 0 0", ""},
-		{`{"types":["Ingress"],"namespaceSelector":"has(n)","selector":"has(a)"}`, "default +Inf [true false] (of has(n); with has(a); namespaced) 0 0", ""},
+		{`{"types":["Ingress"],"namespaceSelector":"has(n)","selector":"has(a)"}`, "default +Inf [true false] (of has(n); with has(a)) 0 0", ""},
 		{`{"types":["Ingress"],"namespaceSelector":"n not in {'a'}"}`, "default +Inf [true false] (of n not in {'a'}) 0 0", ""},
 		{`{"types":["Ingress"],"namespaceSelector":"n not in {'a'}","selector":"all() && a != 'b'"}`,
 			"default +Inf [true false] (of n not in {'a'}; with has(projectcalico.org/namespace) && a != 'b') 0 0", ""},
@@ -87,6 +88,28 @@ func checkPolicy(t *testing.T, spec string, p Policy, want, problems string) {
 	}
 	if text := strings.Join(p.Problems, "\n"); (text == "") != (problems == "") || !errtest.Has(text, problems) {
 		t.Errorf("%s: problems %q, want %q", spec, text, problems)
+	}
+}
+
+// No condition on requests is dropped, which would open the port: the rule allows nothing, says so, and the pod is closed but for other rules.
+func TestHTTPIsRefused(t *testing.T) {
+	n := &api.CalicoNetworkPolicy{Meta: api.Meta{Namespace: "x", Name: "p"}}
+	decode(t, `{"types":["Ingress"],"ingress":[
+		{"action":"Allow","protocol":"TCP","http":{"methods":["GET"],"paths":[{"exact":"/a"},{"prefix":"/b"}]},"destination":{"ports":[80]}},
+		{"action":"Allow","protocol":"TCP","destination":{"ports":[443]}}]}`, &n.Spec)
+	p, err := FromCalicoNetworkPolicy(n, nil)
+	errtest.Must(t, err)
+	if want := `spec.ingress[0].http "GET /a /b*": is not supported, so that Allow matches nothing: leave it out`; len(p.Problems) != 1 || !strings.HasPrefix(p.Problems[0], want) {
+		t.Errorf("problems %q, want %q", p.Problems, want)
+	}
+	pod := &Pod{PodKey: PodKey{"x", "a"}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
+	compiled := Compile(State{
+		Policies: []Policy{p}, Namespaces: map[string]map[string]string{"x": {}}, Local: map[string]PodKey{"cali1": pod.PodKey}, Pods: map[PodKey]*Pod{pod.PodKey: pod},
+	})
+	for port, want := range map[uint16]bool{80: false, 443: true} {
+		if got := compiled.Decide("cali1", Ingress, netip.MustParseAddr("192.0.2.1"), Packet{Protocol: TCP, Port: port}); got.Allow != want {
+			t.Errorf("port %d: %+v", port, got)
+		}
 	}
 }
 

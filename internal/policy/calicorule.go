@@ -45,7 +45,7 @@ func (c *calicoRule) rule() Rule {
 	c.end(Ingress, ".source", &c.in.Source)
 	c.end(Egress, ".destination", &c.in.Destination)
 	if c.in.HTTP != nil {
-		c.unreadable(".http", strings.Join(c.in.HTTP.Methods, ","), "is not supported, so that Allow matches nothing: leave it out, or filter requests in the pod")
+		c.unreadable(".http", requests(c.in.HTTP), "is not supported, so that Allow matches nothing: leave it out, or filter requests in the pod")
 	}
 	switch {
 	case c.nothing, c.closed && (action == Allow || action == Log):
@@ -54,6 +54,17 @@ func (c *calicoRule) rule() Rule {
 		c.out.Action = Deny
 	}
 	return c.out
+}
+
+// requests shows an HTTP match: GET /exact /prefix*.
+func requests(h *api.CalicoHTTP) string {
+	words := slices.Clone(h.Methods)
+	for _, path := range h.Paths {
+		if words = append(words, path.Exact); path.Prefix != "" {
+			words[len(words)-1] = path.Prefix + "*"
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // unreadable names a condition that cannot be read.

@@ -87,7 +87,7 @@ func saidPods(p *Pods) string {
 	word("with", p.Labels.String())
 	word("accounts", strings.Join(p.Accounts, ","))
 	word("accounts with", p.AccountLabels.String())
-	word("", map[Scope]string{Namespaced: "namespaced", Global: "global"}[p.Scope])
+	word("", map[Scope]string{Global: "global"}[p.Scope])
 	if p.ByAccount {
 		words = append(words, "by account")
 	}
@@ -170,14 +170,14 @@ var ruleTable = []struct{ where, rule, want, problem string }{
 	{"global in", `{"action":"Allow","source":{"notSelector":"has(a)"}}`, "allow peer (not with has(a))", ""},
 	{"global in", `{"action":"Allow","source":{"selector":"has(b)","notSelector":"has(a) || has(c)"}}`, "allow peer (with (has(b)) && !(has(a) || has(c)))", ""},
 	{"global out", `{"action":"Allow","destination":{"nets":["10.0.0.0/8"],"notSelector":"has(a)"}}`, "allow peer (nets[10.0.0.0/8] not with has(a))", ""},
-	{"in", `{"action":"Allow","source":{"namespaceSelector":"has(n)"}}`, "allow peer (of has(n); namespaced)", ""},
-	{"in", `{"action":"Allow","source":{"namespaceSelector":"all()","selector":"has(a)"}}`, "allow peer (of all(); with has(a); namespaced)", ""},
+	{"in", `{"action":"Allow","source":{"namespaceSelector":"has(n)"}}`, "allow peer (of has(n))", ""},
+	{"in", `{"action":"Allow","source":{"namespaceSelector":"all()","selector":"has(a)"}}`, "allow peer (of all(); with has(a))", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":"n != 'a'"}}`, "allow peer (of n != 'a')", ""},
-	{"in", `{"action":"Allow","source":{"namespaceSelector":"all() && n != 'a'"}}`, "allow peer (of all() && n != 'a'; namespaced)", ""},
-	{"in", `{"action":"Allow","source":{"namespaceSelector":" "}}`, "allow peer (of; namespaced)", ""},
+	{"in", `{"action":"Allow","source":{"namespaceSelector":"all() && n != 'a'"}}`, "allow peer (of all() && n != 'a')", ""},
+	{"in", `{"action":"Allow","source":{"namespaceSelector":" "}}`, "allow peer (of all())", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":" global( ) ","selector":"has(a)"}}`, "allow peer (with has(a); global)", ""},
 	{"in", `{"action":"Allow","source":{"namespaceSelector":"global() || has(n)"}}`, "allow peer (of global() || has(n))", ""},
-	{"global in", `{"action":"Allow","source":{"namespaceSelector":"has(n)","notSelector":"has(a)"}}`, "allow peer (of has(n); with (all()) && !(has(a)); namespaced)", ""},
+	{"global in", `{"action":"Allow","source":{"namespaceSelector":"has(n)","notSelector":"has(a)"}}`, "allow peer (of has(n); with (all()) && !(has(a)))", ""},
 	{"in", `{"action":"Allow","source":{"serviceAccounts":{"names":["a","b"]}}}`, "allow peer (in x; accounts a,b)", ""},
 	{"global in", `{"action":"Allow","source":{"serviceAccounts":{"selector":"has(s)"}}}`, "allow peer (accounts with has(s))", ""},
 	{"global in", `{"action":"Allow","source":{"serviceAccounts":{}}}`, "allow", ""},
@@ -199,7 +199,7 @@ var ruleTable = []struct{ where, rule, want, problem string }{
 	{"out", `{"action":"Allow","protocol":"TCP","destination":{"services":{"name":"web"},"ports":[80]}}`, "allow nothing", `spec.egress[0].destination.services "web" ports notPorts`},
 
 	{"in", `{"action":"Allow","http":{"methods":["GET"]}}`, "allow nothing", `spec.ingress[0].http "GET" Allow`},
-	{"in", `{"action":"Pass","protocol":"TCP","http":{"paths":[{"exact":"/"}]}}`, "deny to 6", `spec.ingress[0].http ""`},
+	{"in", `{"action":"Pass","protocol":"TCP","http":{"paths":[{"exact":"/"}]}}`, "deny to 6", `spec.ingress[0].http "/" leave`},
 }
 
 func TestCalicoRules(t *testing.T) {

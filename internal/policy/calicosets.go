@@ -29,6 +29,7 @@ func networkSet(m *api.Meta, texts []string) (NetworkSet, []string) {
 const (
 	ProfileAllows      = "projectcalico-default-allow"
 	profileOfNamespace = "kns."
+	profileOfAccount   = "ksa." // and its namespace, which has no dot, with a dot
 )
 
 // mostInterface is how long a name of an interface may be.
@@ -49,6 +50,15 @@ func FromCalicoHostEndpoint(h *api.CalicoHostEndpoint) (HostEndpoint, []string) 
 			to.AllowsWith = namespace
 		default:
 			r.problem("spec.profiles[0]", first, "is not known, so that what no policy decides is denied: use "+ProfileAllows+", or a GlobalNetworkPolicy")
+		}
+	}
+	for _, profile := range h.Spec.Profiles {
+		if namespace, found := strings.CutPrefix(profile, profileOfNamespace); found {
+			to.Inherits = append(to.Inherits, Account{Namespace: namespace})
+		}
+		if of, found := strings.CutPrefix(profile, profileOfAccount); found {
+			namespace, name, _ := strings.Cut(of, ".")
+			to.Inherits = append(to.Inherits, Account{namespace, name})
 		}
 	}
 	if len(to.Interface) > mostInterface {

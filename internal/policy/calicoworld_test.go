@@ -38,7 +38,7 @@ func (w world) calicoPods() *Pods {
 	case 0:
 		p.Namespace = pick(w, worldNamespaces...)
 	case 1:
-		p.Namespaces, p.Scope = parsed(pick(w, calicoNamespaces...)), Namespaced
+		p.Namespaces, _ = selector.ParseScoped(pick(w, calicoNamespaces...), hasNamespace)
 	case 2:
 		p.Scope = pick(w, Everywhere, Everywhere, Global)
 	}

@@ -63,6 +63,42 @@ func TestProfilesOfHostEndpoints(t *testing.T) {
 	}
 }
 
+// A host endpoint has the labels of its profiles' namespaces and service accounts, of several the first one's, but is in no namespace.
+func TestInheritedLabelsOfHostEndpoints(t *testing.T) {
+	h, _ := FromCalicoHostEndpoint(&api.CalicoHostEndpoint{Spec: api.CalicoHostEndpointSpec{
+		Node: "n", Profiles: []string{"x", "kns.gone", "kns.a", "kns.b", "ksa.a.robot.v2", "ksa.a"},
+	}})
+	state := State{
+		Namespaces: map[string]map[string]string{"a": {"env": "prod"}, "b": {"env": "dev", "zone": "1"}},
+		Accounts:   map[Account]map[string]string{{"a", "robot.v2"}: {"team": "red"}},
+	}
+	for spec, want := range map[string]bool{
+		`{"namespaceSelector":"env == 'prod' && zone == '1'"}`:                        true,
+		`{"namespaceSelector":"env == 'dev'"}`:                                        false,
+		`{"namespaceSelector":"projectcalico.org/name == 'a'"}`:                       true,
+		`{"namespaceSelector":"all()"}`:                                               false,
+		`{"namespaceSelector":"all() || zone == '1'"}`:                                true,
+		`{"namespaceSelector":"global()"}`:                                            true,
+		`{"namespaceSelector":"zone != '1'"}`:                                         false,
+		`{"selector":"pcns.env == 'prod' && pcsa.team == 'red'"}`:                     true,
+		`{"selector":"has(projectcalico.org/namespace)"}`:                             false,
+		`{"selector":"has(projectcalico.org/serviceaccount)"}`:                        false,
+		`{"serviceAccountSelector":"team == 'red'"}`:                                  true,
+		`{"serviceAccountSelector":"projectcalico.org/name == 'robot.v2'"}`:           true,
+		`{"serviceAccountSelector":"team != 'red'"}`:                                  false,
+		`{"serviceAccountSelector":"all()"}`:                                          false,
+		`{"namespaceSelector":"has(env)","serviceAccountSelector":"team in {'red'}"}`: true,
+	} {
+		g := &api.CalicoGlobalNetworkPolicy{}
+		decode(t, spec, &g.Spec)
+		p, err := FromCalicoGlobalNetworkPolicy(g, nil)
+		errtest.Must(t, err)
+		if got := state.SelectsHost(&p, &h); got != want {
+			t.Errorf("%s selects it: %v, want %v", spec, got, want)
+		}
+	}
+}
+
 // A host endpoint whose rules are too many is closed where they would be, and the policy named.
 func TestSequencesAreBounded(t *testing.T) {
 	own := &Match{Nets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}

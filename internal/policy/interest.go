@@ -87,7 +87,7 @@ func (b *broad) peer(peer Peer, named bool) {
 	case b.all || pods.Scope == Global:
 	case pods.Namespace != "":
 		b.names[pods.Namespace] = true
-	case len(pods.Namespaces.Keys()) == 0:
+	case !pods.readsNamespaces():
 		b.all = true
 	default:
 		b.matching(pods.Namespaces, pods.Calico)
@@ -123,6 +123,7 @@ func (b *broad) matching(s selector.Selector, calico bool) {
 	for name, labels := range b.state.Namespaces {
 		if calico {
 			labels = withName(labels, name)
+			labels[hasNamespace] = ""
 		}
 		if s.Matches(labels) {
 			b.names[name] = true

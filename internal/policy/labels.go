@@ -14,8 +14,10 @@ const (
 	orchestrator      = "k8s"
 	ofNamespacePrefix = "pcns."
 	ofAccountPrefix   = "pcsa."
-	// hasAccount is among the labels of a service account whether they are known or not; no object can have it.
-	hasAccount = "\x00"
+	// hasAccount and hasNamespace are among the labels of the service account and of the namespace of what has one, whether they are known or not, and
+	// not among those that come by profiles; no object can have it.
+	hasAccount   = "\x00"
+	hasNamespace = hasAccount
 )
 
 // directory has the labels of what pods belong to.
@@ -76,7 +78,28 @@ func (d directory) set(s *NetworkSet) selectable {
 	return x
 }
 
-func (d directory) host(h *HostEndpoint) selectable { return d.set(&NetworkSet{Labels: h.Labels}) }
+// host: of Calico's labels a host endpoint has those of its profiles, though it is in no namespace.
+func (d directory) host(h *HostEndpoint) selectable {
+	x := d.set(&NetworkSet{Labels: h.Labels})
+	for _, from := range h.Inherits {
+		labels, there := d.namespaces[from.Namespace]
+		to := &x.calicoNamespace
+		name := from.Namespace
+		if from.Name != "" {
+			x.knownAccount = d.accounts != nil
+			labels, there = d.accounts[from]
+			to, name = &x.ofAccount, from.Name
+		}
+		if there {
+			inherited := withName(labels, name)
+			maps.Copy(inherited, *to)
+			*to = inherited
+		}
+	}
+	prefixed(x.calico, ofNamespacePrefix, x.calicoNamespace)
+	prefixed(x.calico, ofAccountPrefix, x.ofAccount)
+	return x
+}
 
 // inherit adds what Calico shows. Labels of its own by which something would seem to be of another namespace do not count.
 func (d directory) inherit(x *selectable) {
@@ -90,6 +113,7 @@ func (d directory) inherit(x *selectable) {
 		x.calicoNamespace = withName(x.ofNamespace, x.namespace)
 		x.calico[labelNamespace] = x.namespace
 		prefixed(x.calico, ofNamespacePrefix, x.calicoNamespace)
+		x.calicoNamespace[hasNamespace] = ""
 	}
 }
 

@@ -119,7 +119,6 @@ type Scope uint8
 // The scopes.
 const (
 	Everywhere Scope = iota
-	Namespaced
 	Global
 )
 
@@ -262,6 +261,8 @@ type HostEndpoint struct {
 	// Allows: its profiles allow what no policy decides. AllowsWith is the namespace whose profile does so as long as there is one; empty: none.
 	Allows     bool
 	AllowsWith string
+	// Inherits are the namespaces, and service accounts, whose labels it has by its profiles; of a label that several have the first counts.
+	Inherits []Account
 }
 
 // ServiceEndpoint is an endpoint of a Service at one of its ports. Without a protocol it has an address only, which counts for ingress.

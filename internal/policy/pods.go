@@ -40,7 +40,7 @@ func (p *Pods) within(x *selectable, unknown bool, matches func() bool) bool {
 	switch {
 	case p.Namespace != "":
 		return p.Namespace == x.namespace
-	case !x.knownNamespace && len(p.Namespaces.Keys()) > 0:
+	case !x.knownNamespace && p.readsNamespaces():
 		return unknown
 	}
 	return matches()
@@ -48,7 +48,7 @@ func (p *Pods) within(x *selectable, unknown bool, matches func() bool) bool {
 
 // matches judges all but the namespace.
 func (p *Pods) matches(x *selectable, unknown bool) bool {
-	if p.Scope == Global && x.namespace != "" || p.Scope == Namespaced && x.namespace == "" {
+	if p.Scope == Global && x.namespace != "" {
 		return false
 	}
 	if !p.Calico {
@@ -71,6 +71,11 @@ func (p *Pods) readsUnknown(x *selectable) bool {
 // reads reports whether the selector on labels reads any with the prefix.
 func (p *Pods) reads(prefix string) bool {
 	return slices.ContainsFunc(p.Labels.Keys(), func(key string) bool { return strings.HasPrefix(key, prefix) })
+}
+
+// readsNamespaces reports whether the selection depends on labels of namespaces.
+func (p *Pods) readsNamespaces() bool {
+	return slices.ContainsFunc(p.Namespaces.Keys(), func(key string) bool { return key != hasNamespace })
 }
 
 // readsAccountLabels reports whether the selection depends on labels of service accounts.
@@ -103,7 +108,12 @@ func (p *Pods) text() string {
 }
 
 // size is how many conditions the selection has.
-func (p *Pods) size() int { return max(1, p.Labels.Size()+p.Namespaces.Size()) }
+func (p *Pods) size() int {
+	if !p.readsNamespaces() {
+		return max(1, p.Labels.Size())
+	}
+	return max(1, p.Labels.Size()+p.Namespaces.Size())
+}
 
 // readsAccount reports whether the selection depends on the pod's service account.
 func (p *Pods) readsAccount() bool {
@@ -187,7 +197,7 @@ func (p *Pods) places(filled func(place) int) (best []place, tries int) {
 		}
 	}
 	consider(false, p.Labels.Needs())
-	if p.Namespace == "" {
+	if p.Namespace == "" && p.readsNamespaces() {
 		consider(true, p.Namespaces.Needs())
 	}
 	if best == nil {
@@ -282,6 +292,9 @@ func (x *selectors) add(s selector.Selector, calico bool) int {
 func (x *selectors) match(number int, seen *selectable) bool {
 	s := x.all[number]
 	namespace := seen.namespace
+	if namespace == "" { // a host endpoint has the labels of its profiles
+		return s.Matches(seen.calicoNamespace)
+	}
 	if x.answers[namespace] == nil || len(x.answers[namespace]) <= number {
 		x.answers[namespace] = append(x.answers[namespace], make([]answer, len(x.all)-len(x.answers[namespace]))...)
 	}

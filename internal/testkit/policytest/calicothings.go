@@ -41,13 +41,33 @@ func (c *Cluster) things() (all []thing) {
 		all = append(all, thing{labels: labelsOf(&n.Meta), nets: readableNets(n.Spec.Nets)})
 	}
 	for _, h := range c.HostEndpoints {
-		all = append(all, hostThing(&h))
+		all = append(all, c.hostThing(&h))
 	}
 	return all
 }
 
-func hostThing(h *api.CalicoHostEndpoint) thing {
-	t := thing{labels: labelsOf(&h.Meta), nets: readableNets(h.Spec.ExpectedIPs)}
+// hostThing: "an endpoint inherits the labels that its profiles have in labelsToApply", the first profile's before others'.
+func (c *Cluster) hostThing(h *api.CalicoHostEndpoint) thing {
+	t := thing{labels: labelsOf(&h.Meta), nets: readableNets(h.Spec.ExpectedIPs), ofNamespace: map[string]string{}, ofAccount: map[string]string{}, inherited: map[string]string{}}
+	for _, profile := range slices.Backward(h.Spec.Profiles) {
+		for _, n := range c.Namespaces {
+			if profile == "kns."+n.Name {
+				maps.Copy(t.ofNamespace, c.inNamespace(n.Name).ofNamespace)
+			}
+		}
+		for _, a := range c.ServiceAccounts {
+			if profile == "ksa."+a.Namespace+"."+a.Name {
+				maps.Copy(t.ofAccount, a.Labels)
+				t.ofAccount[ofCalico+"name"] = a.Name
+			}
+		}
+	}
+	for key, value := range t.ofNamespace {
+		t.inherited[fromNamespace+key] = value
+	}
+	for key, value := range t.ofAccount {
+		t.inherited[fromAccount+key] = value
+	}
 	for _, p := range h.Spec.Ports {
 		t.ports = append(t.ports, api.ContainerPort{Name: p.Name, Protocol: string(p.Protocol), ContainerPort: uint16(p.Port)})
 	}

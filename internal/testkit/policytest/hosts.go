@@ -43,7 +43,7 @@ func (c *Cluster) firstHost(is func(*api.CalicoHostEndpointSpec) bool) (first *a
 // allowed if there is none; what comes in before DNAT to those with preDNAT alone, where no tier denies by itself; so it
 // is with doNotTrack before connections are tracked, and what a rule allows there is not tracked.
 func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingress bool, p Packet) Decision {
-	thing := hostThing(h)
+	thing := c.hostThing(h)
 	s := side{ingress: ingress, peer: p.To, things: c.things(), host: &thing, Packet: p}
 	if ingress {
 		s.peer = p.From
@@ -157,7 +157,7 @@ func (g Generator) HostCluster() *Cluster {
 	for i := range c.HostEndpoints {
 		c.HostEndpoints[i].Spec.InterfaceName = pick(g, policy.AllInterfaces, policy.AllInterfaces, Uplink, "", "eth9")
 		c.HostEndpoints[i].Spec.Profiles = several(g, 3, func() string {
-			return pick(g, "projectcalico-default-allow", "projectcalico-default-allow", "kns.ns-0", "kns.ns-3", "gone")
+			return pick(g, "projectcalico-default-allow", "projectcalico-default-allow", "kns.ns-0", "kns.ns-1", "kns.ns-3", "ksa.ns-0.robot", "ksa.ns-1.default", "gone")
 		})
 	}
 	for i := range c.CalicoGlobalNetworkPolicies {
