@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+// wireGuardRig is a node of a cluster in which WireGuard is on, and another node with a key and a block.
+func wireGuardRig(t *testing.T) (r *rig, felix *api.FelixConfiguration) {
+	r = newRig(t)
+	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
+	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	r.annotate(t, rigOther, api.AnnotationWireGuardKey, wireguard.Key{2, 31: 1}.String())
+	felix = &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}, Spec: api.FelixConfigurationSpec{WireguardEnabled: ptr(true)}}
+	labstore.Make(t, r.store, felix)
+	return r, felix
+}
+
+// table is WireGuard's routing table, and the rules that lead there.
+func (r *rig) table(t *testing.T) string {
+	return strings.Join(strings.Fields(r.ns.Run(t, "ip", "route", "show", "table", "all", "proto", "84")+r.ns.Run(t, "ip", "rule")), " ")
+}
+
+// WireGuard is turned on and off. On a kernel without it the node serves its pods, and names what is missing.
+func TestAgentWireGuard(t *testing.T) {
+	r, felix := wireGuardRig(t)
+	status, _ := r.agent(t, newPeers())
+	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
+	waittest.Until(t, soon, "the way of the main table", r.has(t, toOther))
+	self := &api.Node{Meta: api.Meta{Name: rigNode}}
+	key := func() string {
+		errtest.Must(t, r.store.Get(t.Context(), self))
+		return self.Annotations[api.AnnotationWireGuardKey]
+	}
+	if err := netnstest.WireGuard(); errors.Is(err, wireguard.ErrNoWireGuard) {
+		named(t, status, "modprobe wireguard")
+		if key() != "" || strings.Contains(r.table(t), "wireguard.cali") {
+			t.Errorf("key %q, routes %s", key(), r.table(t))
+		}
+	} else {
+		waittest.Until(t, soon, "the key is announced", func() bool {
+			w, err := r.ns.Conn.WireGuard(r.ns.Link(t, wireguard.Device4).Index)
+			return err == nil && key() == w.Public.String() && len(w.Peers) == 1 && len(w.Peers[0].AllowedIPs) == 2
+		})
+		if tunnels := status.Report().Tunnels; len(tunnels) != 1 || tunnels[0].Unencrypted != 1 || tunnels[0].UnencryptedNodes[0] != rigOther {
+			t.Errorf("nobody has answered: %+v", tunnels)
+		}
+		waittest.Until(t, 6*soon, "the way, though nobody answers", func() bool { return strings.Contains(r.table(t), "10.90.2.0/26 dev wireguard.cali table 1") })
+	}
+	if !strings.Contains(r.table(t), "99: not from all fwmark 0x200000/0x200000 lookup 1") {
+		t.Errorf("rules %s", r.table(t))
+	}
+	r.update(t, felix, func() { felix.Spec.WireguardEnabled = ptr(false) })
+	waittest.Until(t, 6*soon, "all is removed", func() bool {
+		_, err := r.ns.Conn.LinkByName(wireguard.Device4)
+		return err != nil && key() == "" && !strings.Contains(r.table(t), "0x200000") && !strings.Contains(r.table(t), "table 1 ")
+	})
+	if report := status.Report(); !report.Ready || report.LastError != "" {
+		t.Errorf("%+v", report)
+	}
+}
+
+// Where encryption is required nothing is sent in the clear: not to a node without a key, nor on a kernel without WireGuard, whose node takes no pods.
+func TestAgentRequiresEncryption(t *testing.T) {
+	r, felix := wireGuardRig(t)
+	r.configure = func(c *config.Node) { c.RequireEncryption = true }
+	r.annotate(t, rigOther, api.AnnotationWireGuardKey, "")
+	status, _ := r.agent(t, newPeers())
+	waittest.Until(t, 2*soon, "the way is closed", func() bool {
+		table := r.table(t)
+		return strings.Contains(table, "prohibit 10.90.0.0/16 table 1") && strings.Contains(table, "prohibit 10.90.2.0/26 table 1") &&
+			strings.Contains(table, "throw 10.90.1.0/26 table 1") && strings.Contains(table, "lookup 1")
+	})
+	if has := netnstest.WireGuard() == nil; !has {
+		named(t, status, "modprobe wireguard")
+		if status.Report().Ready {
+			t.Error("takes pods whose packets nobody encrypts")
+		}
+	}
+	r.update(t, felix, func() { felix.Spec.WireguardEnabled = ptr(false) })
+	waittest.Until(t, 6*soon, "open and ready", func() bool { return status.Report().Ready && !strings.Contains(r.table(t), "table 1 ") })
+}
