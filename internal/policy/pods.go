@@ -291,19 +291,19 @@ func (x *selectors) add(s selector.Selector, calico bool) int {
 // match reports whether the selector matches the namespace.
 func (x *selectors) match(number int, seen *selectable) bool {
 	s := x.all[number]
+	labels := seen.ofNamespace
+	if s.calico {
+		labels = seen.calicoNamespace
+	}
 	namespace := seen.namespace
 	if namespace == "" { // a host endpoint has the labels of its profiles
-		return s.Matches(seen.calicoNamespace)
+		return s.Matches(labels)
 	}
 	if x.answers[namespace] == nil || len(x.answers[namespace]) <= number {
 		x.answers[namespace] = append(x.answers[namespace], make([]answer, len(x.all)-len(x.answers[namespace]))...)
 	}
 	a := &x.answers[namespace][number]
 	if *a == notAsked {
-		labels := seen.ofNamespace
-		if s.calico {
-			labels = seen.calicoNamespace
-		}
 		if *a = no; s.Matches(labels) {
 			*a = yes
 		}
