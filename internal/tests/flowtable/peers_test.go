@@ -315,6 +315,8 @@ func TestPeersRouteChange(t *testing.T) {
 	c := open(t, "udp", from.Pod, to.Pod, to.PodAddr(), 7000)
 	c.settle(t, 7000, from, to)
 	wire := newTap(t, to)
+	r.fast[1] = flowtable.New(to.NS) // of an agent that has been restarted
+	t.Cleanup(r.fast[1].Close)
 	r.follow(t, 1, ipip.Way{Dst: from.Block, Node: third})
 	wire.take()
 	for range 50 {
