@@ -326,10 +326,7 @@ func (s *Snapshot) Guard() guard.Config {
 
 // Fabric returns how this node reaches pods of others.
 func (s *Snapshot) Fabric() flowtable.Fabric {
-	f := flowtable.Fabric{IPIP: s.Needs(IPIPTunnel), VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), Kernel: flowtable.Running()}
-	if f.IPIP {
-		f.Underlay = s.Self.Link
-	}
+	f := flowtable.Fabric{IPIP: s.Needs(IPIPTunnel), VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), Underlay: s.Self.Link, Kernel: flowtable.Running()}
 	if slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.IPIP != api.EncapAlways && p.VXLAN != api.EncapAlways }) {
 		f.Uplinks = []string{s.Self.Link, s.Self.Link6}
 	}

@@ -218,7 +218,7 @@ func TestFabric(t *testing.T) {
 	} {
 		s := Snapshot{Self: self, Pools: c.pools}
 		got := s.Fabric()
-		c.want.Kernel = flowtable.Running()
+		c.want.Underlay, c.want.Kernel = "eth0", flowtable.Running()
 		difftest.Want(t, name, c.want, got, cmpopts.EquateEmpty())
 	}
 }

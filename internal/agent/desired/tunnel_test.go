@@ -15,6 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
@@ -352,5 +354,20 @@ func TestBehind(t *testing.T) {
 		if got := s.Behind(addr(via)); got != addr(want) {
 			t.Errorf("behind %s: %s, want %s", via, got, want)
 		}
+	}
+}
+
+// What packets are sent to a node for in a tunnel, and what inside of that goes elsewhere: several next hops, no tunnel, pods of this node.
+func TestIPIPWays(t *testing.T) {
+	p, hop := netip.MustParsePrefix, func(via, dev string) routes.Hop { return routes.Hop{Via: netip.MustParseAddr(via), Dev: dev} }
+	two := routes.Route{Dst: p("10.3.0.0/26"), Hops: []routes.Hop{hop("192.0.2.3", "tunl0"), hop("192.0.2.4", "tunl0")}}
+	ways := []DesiredRoute{
+		{Route: routes.Route{Dst: p("10.1.0.0/26"), Type: netlinkx.Unreachable}}, {Route: routes.To(p("10.2.0.0/26"), hop("192.0.2.2", "tunl0"))}, {Route: two},
+		{Route: routes.To(p("10.2.0.7/32"), hop("192.0.2.5", "eth0"))}, {Route: routes.To(p("fd00::/122"), hop("fd00:1::1", "vxlan-v6.calico"))},
+	}
+	s := Snapshot{Self: Self{Pods: []netip.Addr{netip.MustParseAddr("10.2.0.9"), netip.MustParseAddr("fd00::9")}}}
+	want := []ipip.Way{{Dst: p("10.1.0.0/26")}, {Dst: p("10.2.0.0/26"), Node: netip.MustParseAddr("192.0.2.2")}, {Dst: p("10.3.0.0/26")}, {Dst: p("10.2.0.7/32")}, {Dst: p("10.2.0.9/32")}}
+	if got := s.IPIPWays(ways); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

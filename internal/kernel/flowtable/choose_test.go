@@ -28,9 +28,14 @@ func TestChoose(t *testing.T) {
 		"a link without neighbours":     {Fabric{Uplinks: []string{"tun0"}, Kernel: old}, nil},
 		"a kernel that was not tested":  {Fabric{Uplinks: []string{"eth0"}, Kernel: Release{6, 0}}, nil},
 		"an unknown kernel":             {Fabric{Uplinks: []string{"eth0"}}, nil},
+		"IPIP by devices with one peer": {Fabric{IPIP: true, Underlay: "eth0", Kernel: recent}, []string{"cali1", "cali2", "eth0"}},
+		"the same, by a bridge":         {Fabric{IPIP: true, Underlay: "docker0", Kernel: recent}, nil},
+		"the same, in a VRF":            {Fabric{IPIP: true, Underlay: "vrf-eth", Kernel: recent}, nil},
+		"IPIP by a link, before that":   {Fabric{IPIP: true, Underlay: "eth0", Kernel: old}, []string{"cali1", "cali2", "tunl0"}},
+		"a link that packets leave by":  {Fabric{Underlay: "eth0", Kernel: recent}, nil},
 		"no way to other nodes":         {Fabric{Kernel: old}, nil},
 	} {
-		if got := Choose(c.fabric, "cali", links); !slices.Equal(got.Devices, c.want) || (got.PodLinks == "cali") != (c.want != nil) {
+		if got := Choose(c.fabric, "cali", links); !slices.Equal(got.Devices, c.want) || (got.PodLinks == "cali") != (c.want != nil) || got.Tunnels != (name == "IPIP by devices with one peer") {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
