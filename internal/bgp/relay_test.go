@@ -119,6 +119,7 @@ func TestBothEndsConnect(t *testing.T) {
 		})
 	}
 	// One session, and it stays.
+	ten.WaitEstablished(nine.V4)
 	since := ten.Peer(nine.V4).Since
 	time.Sleep(time.Second)
 	if p := ten.Peer(nine.V4); p.State != bgp.Established || !p.Since.Equal(since) {
