@@ -2,6 +2,7 @@ package ipip_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -86,5 +87,43 @@ func TestChoosePeersLimit(t *testing.T) {
 	}
 	if mutual < count {
 		t.Errorf("%d choices of %d are mutual", mutual, 5*count)
+	}
+}
+
+// Each address is behind the node of the longest prefix with it, and behind no other, whatever prefixes there are.
+func TestChoosePeersRandom(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 1))
+	for range 300 {
+		var ways []ipip.Way
+		there := map[netip.Prefix]bool{}
+		for range 1 + r.IntN(12) {
+			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(32))}), 27+r.IntN(6)).Masked()
+			if there[p] {
+				continue
+			}
+			there[p] = true
+			ways = append(ways, way(p.String(), []string{"", "172.30.0.2", "172.30.0.3"}[r.IntN(3)]))
+		}
+		peers := ipip.ChoosePeers(addr("172.30.0.1"), ways, ipip.MaxPeers)
+		for i := range 32 {
+			a, best := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), ipip.Way{}
+			for _, w := range ways {
+				if w.Dst.Contains(a) && (!best.Dst.IsValid() || w.Dst.Bits() > best.Dst.Bits()) {
+					best = w
+				}
+			}
+			var behind []netip.Addr
+			for _, p := range peers {
+				for _, s := range p.Ranges {
+					if s.First.Compare(a) <= 0 && a.Compare(s.Last) <= 0 {
+						behind = append(behind, p.Node)
+					}
+				}
+			}
+			if best.Node.IsValid() != (len(behind) == 1) || len(behind) > 1 || len(behind) == 1 && behind[0] != best.Node {
+				t.Fatalf("seed %d, %v: %s is behind %v, want %s", seed, ways, a, behind, best.Node)
+			}
+		}
 	}
 }
