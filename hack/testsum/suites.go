@@ -4,6 +4,7 @@ import (
 	"context"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -47,6 +48,9 @@ const perfPackage = "internal/tests/perf"
 // flowtablePackage needs a kernel with flowtables, and has bounds in seconds, which the counting machine keeps whatever else the computer does.
 const flowtablePackage = "internal/tests/flowtable"
 
+// wireGuardPackages need a kernel with WireGuard.
+var wireGuardPackages = []string{"internal/kernel/wireguard", "internal/tests/wireguard"}
+
 // clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
 var clusterPackages = []string{"internal/tests/cluster", "internal/tests/migrate", "internal/install/uninstall", "internal/tests/conformance"}
 
@@ -59,7 +63,7 @@ const (
 
 // everything is the values that enable what is off by default.
 const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=true,monitoring.metrics.perPeer=true,monitoring.metrics.annotations=true," +
-	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true"
+	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true,wireguard.enabled=true,wireguard.required=true"
 
 // longest are the packages that take minutes: if one of them came last, a processor would have nothing else to do. Those that wait for the
 // most part have one that works beside.
@@ -153,8 +157,10 @@ func suites(ctx context.Context, root string) []suite {
 		// Most of these tests wait, so that more packages than processors may run.
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTest}, first: longest,
-				except: append([]string{ipipPackage, perfPackage, flowtablePackage}, clusterPackages...)}},
+				except: slices.Concat([]string{ipipPackage, perfPackage, flowtablePackage}, wireGuardPackages, clusterPackages)}},
 		ipip,
+		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},
 		{name: "perf", what: "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"},
 				own: []string{"-kernel=stable", "-quick"}, only: "./" + perfPackage}},

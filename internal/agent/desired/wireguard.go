@@ -99,7 +99,8 @@ func keysOf(n api.Node, note func(error)) (keys [2]wireguard.Key) {
 		}
 		var err error
 		if keys[i], err = wireguard.ParseKey(text); err != nil {
-			note(inNode(n.Name, fmt.Errorf("annotation %s %q %w: what is sent to its pods is not encrypted until its agent has corrected that", annotation, cut(text), err)))
+			note(inNode(n.Name, fmt.Errorf("annotation %s %q %w: what is sent to its pods is not encrypted until its agent has corrected that",
+				annotation, cut(text), err)))
 		}
 	}
 	return keys
@@ -126,7 +127,8 @@ func (s *Snapshot) checkKeys(nodes []api.Node, ev *Evidence, note func(error)) {
 				first[key], loser = c, before
 			}
 			s.Others[s.index.byName[loser.Name]].Keys[i] = wireguard.Key{}
-			note(inNode(loser.Name, fmt.Errorf("its key for WireGuard is that of node %s: what is sent to its pods is not encrypted: remove annotation %s of the wrong one", first[key].Name, KeyAnnotations[i])))
+			note(inNode(loser.Name, fmt.Errorf("its key for WireGuard is that of node %s: what is sent to its pods is not encrypted: remove annotation %s of the wrong one",
+				first[key].Name, KeyAnnotations[i])))
 		}
 	}
 }

@@ -53,7 +53,7 @@ func hostSample() *policy.Ruleset {
 	rs.HostRules = policy.HostRules{
 		Inbound:  []policy.Failsafe{{Protocol: unix.IPPROTO_TCP, Port: 22}, {Protocol: unix.IPPROTO_TCP, Port: 179, Net: netip.MustParsePrefix("10.0.0.0/8")}},
 		Outbound: []policy.Failsafe{{Protocol: unix.IPPROTO_UDP, Port: 53, Net: netip.MustParsePrefix("fd00::/65")}},
-		Nodes:    []netip.Addr{addr("10.0.0.1"), addr("10.0.0.2"), addr("fd00::2")}, IPIP: true, VXLANPort: 4789, DropFromPods: true,
+		Nodes:    []netip.Addr{addr("10.0.0.1"), addr("10.0.0.2"), addr("fd00::2")}, IPIP: true, VXLANPort: 4789, WireGuardPorts: []uint16{51820}, DropFromPods: true,
 		Open: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:443"), netip.MustParseAddrPort("[fd00:96::1]:443")},
 	}
 	return rs

@@ -28,12 +28,13 @@ const (
 	Device6 = "wg-v6.cali"
 )
 
-// What distinguishes WireGuard's packets and routes, with the values that Calico has: the mark of outer packets, which the rule leaves to the main
-// table, and the tables.
+// Mark is that of outer packets, which the rule leaves to the main table. Its value is Calico's, as those of the tables are.
+const Mark uint32 = 0x200000
+
+// The tables of IPv4 and IPv6.
 const (
-	Mark   uint32 = 0x200000
-	Table4        = 1
-	Table6        = 2
+	Table4 = 1
+	Table6 = 2
 )
 
 // Overhead is the size of what comes before and after an inner packet: IP (20 or 40), UDP (8), WireGuard's header and tag (32).

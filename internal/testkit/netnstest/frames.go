@@ -103,7 +103,7 @@ func (n *NS) Watch(t testing.TB, link string, see func(packet []byte)) (stop fun
 	const all = 0x0300 // ETH_P_ALL in network order; a listener for one protocol does not see what is sent
 	var fd int
 	n.Within(t, func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all)
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // else it would hear all links until it is bound
 		return err
 	})
 	errtest.Must(t, unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: n.Link(t, link).Index}))

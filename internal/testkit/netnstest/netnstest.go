@@ -48,21 +48,19 @@ func NewNamespace() (ns *netlinkx.Namespace, err error) {
 
 // IPIP returns nil if the kernel has IPIP, or can load it, and ipip.ErrNoIPIP if not.
 func IPIP() error {
-	ns, err := NewNamespace()
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	conn, err := netlinkx.OpenAt(ns)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return ipip.New(conn).Sync(context.Background(), ipip.Tunnel{MTU: 1480})
+	return try(func(c *netlinkx.Conn) error { return ipip.New(c).Sync(context.Background(), ipip.Tunnel{MTU: 1480}) })
 }
 
 // WireGuard returns nil if the kernel has WireGuard, or can load it, and wireguard.ErrNoWireGuard if not.
 func WireGuard() error {
+	return try(func(c *netlinkx.Conn) error {
+		_, err := wireguard.New(c, 0, nil).Merge(context.Background(), wireguard.Device{Port: wireguard.DefaultPort4, MTU: 1440})
+		return err
+	})
+}
+
+// try runs fn with a connection into a namespace of its own.
+func try(fn func(*netlinkx.Conn) error) error {
 	ns, err := NewNamespace()
 	if err != nil {
 		return err
@@ -73,8 +71,7 @@ func WireGuard() error {
 		return err
 	}
 	defer conn.Close()
-	_, err = wireguard.New(conn, 0, nil).Merge(context.Background(), wireguard.Device{Port: wireguard.DefaultPort4, MTU: 1440})
-	return err
+	return fn(conn)
 }
 
 // New makes a namespace with lo up. It ends with the test.
