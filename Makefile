@@ -112,12 +112,12 @@ attack: deps ## somebody takes over a node of a real cluster of three, while pod
 # What sends SCTP, which few hosts have, runs first and in a virtual machine, whose kernel has it; the report takes its results.
 SCTP := $(CURDIR)/dist/sctp
 .PHONY: e2e
-e2e: deps image ## the whole suites of Kubernetes for NetworkPolicy and of network-policy-api, on a lab; writes docs/conformance.md (two hours)
+e2e: deps image ## the whole suites of Kubernetes for NetworkPolicy and of network-policy-api, on a lab; writes docs/conformance.md (three hours)
 	@mkdir -p $(SCTP)
 	go test -c -o $(SCTP)/conformance.test ./internal/tests/conformance
-	cd internal/tests/conformance && TORTIE_LAB='$(CURDIR)/bin/lab' '$(CURDIR)/bin/lab' vm -mem 8192 -timeout 90m -out $(SCTP) \
+	cd internal/tests/conformance && TORTIE_LAB='$(CURDIR)/bin/lab' '$(CURDIR)/bin/lab' vm -mem 8192 -timeout 3h -out $(SCTP) \
 	  -programs hyperkube,kubectl,helm,pause,agnhost,networkpolicy,clusternetworkpolicy -- $(SCTP)/conformance.test \
-	  -test.run '^TestConformance$$' -test.v -test.parallel 1 -test.timeout 85m -only-sctp -conformance-report $(SCTP)/results.md
+	  -test.run '^TestConformance$$' -test.v -test.parallel 1 -test.timeout 170m -only-sctp -conformance-report $(SCTP)/results.md
 	TORTIE_LAB='$(CURDIR)/bin/lab' go test ./internal/tests/conformance -count=1 -v -timeout 60m -all -sctp-results $(SCTP)/results.csv \
 	  -conformance-report '$(CURDIR)/docs/conformance.md'
 

@@ -25,7 +25,7 @@ import (
 
 var (
 	onlySCTP  = flag.Bool("only-sctp", false, "run the tests that send SCTP, and no others")
-	timeScale = flag.Int("timescale", 1, "multiply the suite's time-outs, but for that of one connection, for a slow machine")
+	timeScale = flag.Int("timescale", 1, "multiply the suite's time-outs for a slow machine; that of one connection by 4 at most, as each refusal takes as long")
 )
 
 func main() {
@@ -54,6 +54,7 @@ func testConformance(t *testing.T) {
 		SupportedFeatures: suite.ParseSupportedFeatures(*flags.SupportedFeatures), ExemptFeatures: suite.ParseSupportedFeatures(*flags.ExemptFeatures),
 		EnableAllSupportedFeatures: *flags.EnableAllSupportedFeatures, TimeoutConfig: suiteconfig.DefaultTimeoutConfig(),
 	}
+	options.TimeoutConfig.RequestTimeout *= time.Duration(min(*timeScale, 4))
 	for _, limit := range []*time.Duration{
 		&options.TimeoutConfig.CreateTimeout, &options.TimeoutConfig.DeleteTimeout, &options.TimeoutConfig.GetTimeout,
 		&options.TimeoutConfig.NamespacesMustBeReady, &options.TimeoutConfig.PokeTimeout,
