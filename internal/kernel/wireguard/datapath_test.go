@@ -98,10 +98,10 @@ func TestSpoofing(t *testing.T) {
 	a, b := nodes[0], nodes[1]
 	a.NS.Addr(t, "lo", "10.244.9.9/32")
 	server := b.pod.ListenUDP(t, netip.AddrPortFrom(b.PodAddr(), 7000).String())
-	arrives := func(from string) bool {
+	arrives := func(from string, tries int) bool {
 		client := a.ListenUDP(t, from)
 		buf := make([]byte, 100)
-		for range 5 {
+		for range tries {
 			_, err := client.WriteToUDPAddrPort([]byte(from), netip.AddrPortFrom(b.PodAddr(), 7000))
 			errtest.Must(t, err)
 			errtest.Must(t, server.SetReadDeadline(time.Now().Add(300*time.Millisecond)))
@@ -111,9 +111,12 @@ func TestSpoofing(t *testing.T) {
 		}
 		return false
 	}
-	for from, want := range map[string]bool{"10.244.1.0:6000": true, "10.244.9.9:6000": false, "172.30.0.1:6000": true} {
-		if got := arrives(from); got != want {
-			t.Errorf("from %s arrives: %v, want %v", from, got, want)
+	for _, from := range []string{"10.244.1.0:6000", "172.30.0.1:6000"} {
+		if !arrives(from, 50) { // a handshake that was not answered is repeated after five seconds
+			t.Errorf("nothing from %s arrives", from)
 		}
+	}
+	if arrives("10.244.9.9:6000", 5) {
+		t.Error("a forged source arrives")
 	}
 }
