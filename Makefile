@@ -63,7 +63,7 @@ test: lab-deps ## everything: the demo, lint, units, namespaces, real API server
 	go -C hack run ./testsum -root .. -only '$(ONLY)'
 
 .PHONY: test-docs
-test-docs: deps ## documents and tools: links, messages, the benchmarks' own tests, known vulnerabilities
+test-docs: deps build ## documents and tools: links, messages, the benchmarks' own tests, known vulnerabilities
 	go -C hack run ./testsum -root .. -set docs -only '$(ONLY)'
 
 .PHONY: build
