@@ -159,6 +159,22 @@ func suites(ctx context.Context, root string) []suite {
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTest}, first: longest,
 				except: slices.Concat([]string{ipipPackage, perfPackage, flowtablePackage}, wireGuardPackages, clusterPackages)}},
 		ipip,
+	}
+	all = append(all, emulated(lab)...)
+	all = append(all, []suite{
+		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
+			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
+		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
+			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
+		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation, others' suites for policy: on real nodes, with every packet counted",
+			tests: &goTest{env: env, flags: []string{"-timeout=15m", "-p=1"}, only: "./" + strings.Join(clusterPackages, " ./")}},
+	}...)
+	return below(root, all)
+}
+
+// emulated are the suites that need a virtual machine on every host: for a kernel that has all of it, or for one whose instructions are counted.
+func emulated(lab string) []suite {
+	return []suite{
 		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},
 		{name: "perf", what: "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
@@ -166,14 +182,7 @@ func suites(ctx context.Context, root string) []suite {
 				own: []string{"-kernel=stable", "-quick"}, only: "./" + perfPackage}},
 		{name: "flowtable", what: "what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"}, only: "./" + flowtablePackage}},
-		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
-			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
-		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
-			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
-		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation, others' suites for policy: on real nodes, with every packet counted",
-			tests: &goTest{env: env, flags: []string{"-timeout=15m", "-p=1"}, only: "./" + strings.Join(clusterPackages, " ./")}},
 	}
-	return below(root, all)
 }
 
 // gofmt lists the files that it would change.
