@@ -246,8 +246,7 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 	var errs []error
 	if stands := d != nil && state.Public != (wireguard.Key{}); stands {
 		d.Peers = peers
-		_, err := a.WireGuard.Peers(ctx, *d)
-		errs = append(errs, err)
+		errs = append(errs, a.WireGuard.Peers(ctx, *d))
 	}
 	errs = append(errs, a.WireGuard.Routes(ctx, v6, ways, !held, before), a.WireGuard.Lead(ctx, v6, judge.RulePriority()))
 	switch {

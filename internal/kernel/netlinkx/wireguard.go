@@ -34,9 +34,8 @@ type WireGuardPeer struct {
 	Keepalive  uint16         // seconds; 0: none
 	AllowedIPs []netip.Prefix
 
-	// Handshake is when the last one was completed, zero if none was; Received and Sent count bytes. They are not to be set.
-	Handshake      time.Time
-	Received, Sent uint64
+	// Handshake is when the last one was completed, zero if none was. It is not to be set.
+	Handshake time.Time
 }
 
 // WireGuardChange is a change of a peer.
@@ -63,8 +62,6 @@ const (
 	wgEndpoint    = 4
 	wgKeepalive   = 5
 	wgHandshake   = 6
-	wgReceived    = 7
-	wgSent        = 8
 	wgAllowedIPs  = 9
 	wgIPFamily    = 1
 	wgIPAddr      = 2
@@ -289,10 +286,6 @@ func readPeer(b []byte) (p WireGuardPeer, err error) {
 			if s, ns := int64(binary.NativeEndian.Uint64(value)), int64(binary.NativeEndian.Uint64(value[8:])); s != 0 || ns != 0 {
 				p.Handshake = time.Unix(s, ns)
 			}
-		case kind == wgReceived && len(value) == 8:
-			p.Received = binary.NativeEndian.Uint64(value)
-		case kind == wgSent && len(value) == 8:
-			p.Sent = binary.NativeEndian.Uint64(value)
 		case kind == wgAllowedIPs && failed == nil:
 			p.AllowedIPs, failed = readAllowedIPs(value)
 		}

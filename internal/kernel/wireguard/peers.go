@@ -15,16 +15,16 @@ import (
 // peer has really sent from.
 const sessionTime = 180 * time.Second
 
-// Peers makes what is missing of a device's peers, and returns what the device was before. Nothing is removed.
-func (s *Syncer) Peers(_ context.Context, d Device) (State, error) {
+// Peers makes what is missing of a device's peers. Nothing is removed.
+func (s *Syncer) Peers(_ context.Context, d Device) error {
 	link, have, err := s.read(d.V6)
 	if err == nil {
 		err = s.peers(link, have, d)
 	}
 	if err != nil {
-		return State{}, fmt.Errorf("%s: %w", Name(d.V6), err)
+		return fmt.Errorf("%s: %w", Name(d.V6), err)
 	}
-	return stateOf(have), nil
+	return nil
 }
 
 func (s *Syncer) read(v6 bool) (link netlinkx.Link, have netlinkx.WireGuard, err error) {

@@ -136,10 +136,9 @@ var ways = []routes.Route{
 
 func sync(t *testing.T, s *wireguard.Syncer, d wireguard.Device, ways []routes.Route) wireguard.State {
 	t.Helper()
-	_, err := s.Merge(t.Context(), d)
+	state, err := s.Merge(t.Context(), d)
 	errtest.Must(t, err)
-	state, err := s.Peers(t.Context(), d)
-	errtest.Must(t, err)
+	errtest.Must(t, s.Peers(t.Context(), d))
 	errtest.Must(t, s.Routes(t.Context(), d.V6, ways, true, routes.Predecessors{}))
 	errtest.Must(t, s.Lead(t.Context(), d.V6, 99))
 	errtest.Must(t, s.Prune(t.Context(), d))

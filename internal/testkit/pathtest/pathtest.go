@@ -74,7 +74,7 @@ func encrypt(ctx context.Context, n, other *Node) error {
 	}
 	s, d := wireguard.New(n.Conn, routes.DefaultProtocol, nil), devices[0]
 	d.Peers = []wireguard.Peer{{Key: keys[1], Endpoint: netip.AddrPortFrom(other.Addr, wireguard.DefaultPort4), Allowed: []netip.Prefix{netip.PrefixFrom(other.Addr, 32), other.Block}}}
-	_, err := s.Peers(ctx, d)
+	err := s.Peers(ctx, d)
 	way := []routes.Route{routes.To(other.Block, routes.Hop{Dev: wireguard.Device4})}
 	_, failed := routes.New(n.Conn, routes.Options{}).Sync(ctx, []routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}})
 	return errors.Join(err, failed, s.Routes(ctx, false, way, true, routes.Predecessors{}), s.Lead(ctx, false, wireguard.DefaultPriority))
