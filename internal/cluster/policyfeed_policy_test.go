@@ -217,20 +217,20 @@ func TestPolicyFeedOfAnEmptyServer(t *testing.T) {
 		}
 	}
 	t.Run("kinds", func(t *testing.T) { // their objects outlast them
-		for name, of := range map[string]struct {
+		for name, of := range map[string]struct { // in full: two groups have networkpolicies
 			path, fields string
 			count        func(*PolicyView) int
 		}{
-			"nodes":      {"/nodes", "", func(v *PolicyView) int { return len(v.Nodes) }},
-			"policies":   {"/networkpolicies", "", func(v *PolicyView) int { return len(v.NetworkPolicies) }},
-			"namespaces": {"/namespaces", "", func(v *PolicyView) int { return len(v.Namespaces) }},
-			"own pods":   {"/pods", "spec.nodeName=self", func(v *PolicyView) int { return len(v.Local) }},
-			"other pods": {"/doubt/pods", running, func(v *PolicyView) int { return len(v.Pods) - len(v.Local) }},
+			"nodes":      {"/api/v1/nodes", "", func(v *PolicyView) int { return len(v.Nodes) }},
+			"policies":   {"/apis/networking.k8s.io/v1/networkpolicies", "", func(v *PolicyView) int { return len(v.NetworkPolicies) }},
+			"namespaces": {"/api/v1/namespaces", "", func(v *PolicyView) int { return len(v.Namespaces) }},
+			"own pods":   {"/api/v1/pods", "spec.nodeName=self", func(v *PolicyView) int { return len(v.Local) }},
+			"other pods": {"/api/v1/namespaces/doubt/pods", running, func(v *PolicyView) int { return len(v.Pods) - len(v.Local) }},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				emptyOf(t, func(r *http.Request) bool {
-					return strings.HasSuffix(r.URL.Path, of.path) && r.URL.Query().Get("fieldSelector") == of.fields
+					return r.URL.Path == of.path && r.URL.Query().Get("fieldSelector") == of.fields
 				}, of.count)
 			})
 		}
