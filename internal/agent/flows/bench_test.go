@@ -203,31 +203,40 @@ func (s *site) recording(b *testing.B) func() func() {
 	return func() func() { _, stop := s.record(b); return stop }
 }
 
-// compare reports how many times the work, and the processor time for a unit of it, is with something beside as without, in turns.
+// compare reports how many times the work, and the processor time for a unit of it, is with something beside as without, in turns: between
+// two rounds without, so that a machine that becomes slower or faster changes neither.
 func (s *site) compare(b *testing.B, work func() float64, beside map[string]func() (stop func())) {
-	measure := func() (done, each float64) {
+	type measured struct{ done, each float64 }
+	measure := func() measured {
 		before := processor(b)
-		done = work()
-		return done, (processor(b) - before) / done
+		done := work()
+		return measured{done, (processor(b) - before) / done}
 	}
 	more, cost := map[string][]float64{}, map[string][]float64{}
+	measure() // with caches that are cold
 	for b.Loop() {
-		for range 9 {
-			off, offEach := measure()
+		off := measure()
+		for range 15 {
 			for name, start := range beside {
 				stop := start()
-				on, onEach := measure()
+				on := measure()
 				stop()
-				more[name], cost[name] = append(more[name], on/off), append(cost[name], onEach/offEach)
+				next := measure()
+				more[name] = append(more[name], 2*on.done/(off.done+next.done))
+				cost[name] = append(cost[name], 2*on.each/(off.each+next.each))
+				off = next
 			}
 		}
 	}
 	for name := range beside {
-		slices.Sort(more[name])
-		slices.Sort(cost[name])
-		b.ReportMetric(more[name][len(more[name])/2], "x-throughput"+name)
-		b.ReportMetric(cost[name][len(cost[name])/2], "x-CPU"+name)
+		b.ReportMetric(median(more[name]), "x-throughput"+name)
+		b.ReportMetric(median(cost[name]), "x-CPU"+name)
 	}
+}
+
+func median(of []float64) float64 {
+	slices.Sort(of)
+	return of[len(of)/2]
 }
 
 // What a flood of connections costs the agent: its memory, and its share of a processor.
