@@ -45,7 +45,8 @@ const (
 // it measures how soon a pod is allowed and a policy in force. A benchmark measures that alone, with five agents, 20 pods per second, and one policy.
 func TestPolicyUnderLoad(t *testing.T) {
 	l := newLoad(t, newGuarded(t, meshtest.Repeat(*loadAgents, 5)))
-	l.places, l.life = meshtest.Repeat(2, 4), time.Duration(meshtest.Repeat(500, 950))*time.Millisecond
+	l.places, l.life = meshtest.Repeat(2, 4), time.Duration(meshtest.Repeat(500, 550))*time.Millisecond
+	l.every = time.Duration(meshtest.Repeat(0, 1000)) * time.Millisecond // four on each of five nodes: 20 per second
 	l.phase(t, "agents are there", loadSpan*time.Duration(meshtest.Repeat(1, 3)), nil)
 	l.report(t)
 	if meshtest.Measuring() {
@@ -65,6 +66,7 @@ type load struct {
 	gates   []*sender // to pods, one on each node, that a policy closes and opens
 	places  int       // of pods that come and go, on each node
 	life    time.Duration
+	every   time.Duration // from one pod of a place to the next, at least
 	lock    sync.Mutex
 	denied  []*sender
 	appear  []time.Duration // a pod's object is there, until every other node lets the pod through
@@ -148,6 +150,7 @@ var roles = []map[string]string{{"role": "friend"}, {"role": "foe"}, {"role": "f
 func (l *load) comeAndGo(ctx context.Context, t *testing.T, node, place int, ns *netnstest.NS) {
 	const each = 10 // addresses of a place
 	n := l.nodes[node]
+	time.Sleep(l.every * time.Duration(node*l.places+place) / time.Duration(len(l.nodes)*l.places)) // not all at once
 	for i := 0; ctx.Err() == nil; i++ {
 		labels := map[string]string{"isolated": "yes"}
 		role := (i + place) % meshtest.Repeat(len(roles), 1)
@@ -156,10 +159,12 @@ func (l *load) comeAndGo(ctx context.Context, t *testing.T, node, place int, ns 
 		}
 		p := passing{load: l, node: n, ns: ns, name: fmt.Sprintf("passing-%d-%d-%d", node, place, time.Now().UnixNano()),
 			addr: address(n, 12+each*place+i%each), labels: labels, allowed: role == 0, servers: l.others(node), poker: l.plain[(node+2)%len(l.plain)]}
+		began := time.Now()
 		if err := p.live(t); err != nil {
 			t.Errorf("%s: %v", p.name, err)
 			return
 		}
+		time.Sleep(l.every - time.Since(began))
 	}
 }
 
