@@ -67,7 +67,7 @@ func (p *inProcess) add(ctx context.Context, wanted func() (request, error)) (*t
 // finish decides the assignment. Addresses that were asked for, and that an earlier sandbox of the same pod holds, are taken
 // from that one first, as Calico does: the runtime is about to end it.
 func (p *inProcess) finish(ctx context.Context, attempt *ipam.Attempt, want request) ([]ipam.Assignment, error) {
-	client := ipam.NewClient(p.store, time.Now)
+	client := ipam.NewClient(p.blockCache(), time.Now)
 	taken, err := p.takesOver(ctx, client, want)
 	if err != nil {
 		return nil, errors.Join(err, attempt.Abandon(ctx))
@@ -103,12 +103,14 @@ func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want req
 }
 
 // begin starts to assign while the pod is still being read. What changes seldom is read beside waiting for the host's lock;
-// blocks are read, and with the agent's facts the first write is made, with the lock held.
+// blocks are read, and with the agent's facts the first write is made, with the lock held; the block that a neighbour has written last need not
+// be read then.
 func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock func(), err error) {
 	if err := p.checkNode(ctx); err != nil {
 		return nil, nil, err
 	}
-	client := ipam.NewClient(p.store, time.Now)
+	blocks := p.blockCache()
+	client := ipam.NewClient(blocks, time.Now)
 	start := ipam.Start{
 		Owner: p.owner(),
 		Host:  p.node,
@@ -127,6 +129,7 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 	}
 	if attempt == nil {
 		start.Known = p.renewed()
+		blocks.handle = p.handle()
 		attempt = client.Begin(ctx, start)
 	}
 	return attempt, unlock, nil
@@ -200,7 +203,7 @@ func (p *inProcess) del(ctx context.Context, may clearance) error {
 
 // releaseHandles frees what the container holds, and if that is nothing, what a Calico before version 3 has left of the pod.
 func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
-	gate := &gatedStore{Store: p.store, may: may, lock: func() (func(), error) { return p.lockHost(ctx) }}
+	gate := &gatedStore{Store: p.blockCache(), may: may, lock: func() (func(), error) { return p.lockHost(ctx) }}
 	defer gate.leave()
 	client, known := ipam.NewClient(gate, time.Now), p.known()
 	if known == nil {

@@ -31,8 +31,8 @@ var (
 		{"calico PUT ipamblocks"},
 		{"calico PATCH pods/status"},
 	}
-	roundsOfAddWithFacts = [][]string{ // 5
-		{"calico GET ipamblocks", "calico GET pods", "calico POST ipamhandles"},
+	roundsOfAddWithFacts = [][]string{ // 4: the block is as the last plugin of the node has written it
+		{"calico GET pods", "calico POST ipamhandles"},
 		{"calico PUT ipamblocks"},
 		{"calico PATCH pods/status"},
 	}

@@ -1,0 +1,129 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/app/hostfile"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
+)
+
+// blockFiles have, by family, the block that the last ADD or DEL of this node has written, with its UID and revision: the next ADD takes an
+// address from it without reading it first. They lie beside the facts, in memory.
+var blockFiles = map[bool]string{
+	true:  filepath.Join(filepath.Dir(facts.DefaultFile), "block-v4.json"),
+	false: filepath.Join(filepath.Dir(facts.DefaultFile), "block-v6.json"),
+}
+
+// blockCache is a datastore that notes the blocks that are written. One that has been written by somebody else since has another revision,
+// and the datastore refuses the write, after which Get asks it.
+type blockCache struct {
+	datastore.Store
+	log   *slog.Logger
+	lock  sync.Mutex
+	asked map[string]bool // by name, the blocks that were got once
+
+	// handle is that of the ADD that is served from here; empty if each Get asks the datastore, as a release must: that an address is held no
+	// more leads to no write of the block which could be refused.
+	handle string
+}
+
+// Get implements datastore.Store. The first Get of a block may return what was noted, the next one does not.
+func (c *blockCache) Get(ctx context.Context, obj api.Resource) error {
+	if b, isBlock := obj.(*api.IPAMBlock); isBlock {
+		if noted := c.noted(b.Name); noted != nil {
+			*b = *noted
+			return nil
+		}
+	}
+	return c.Store.Get(ctx, obj)
+}
+
+// noted returns a block as it was noted, or nil if the datastore must be asked.
+func (c *blockCache) noted(name string) *api.IPAMBlock {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.handle == "" || c.asked[name] {
+		return nil
+	}
+	c.asked[name] = true
+	if b := readBlock(name); b != nil && assignable(b, c.handle) {
+		return b
+	}
+	return nil
+}
+
+// stop makes each Get ask the datastore from now on.
+func (c *blockCache) stop() {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.handle = ""
+}
+
+// assignable says whether what is decided by a noted block will be written to it, so that the datastore can refuse: it has a free address,
+// and none that the handle holds.
+func assignable(b *api.IPAMBlock, handle string) bool {
+	return len(b.Spec.Unallocated) > 0 &&
+		!slices.ContainsFunc(b.Spec.Attributes, func(a api.AllocationAttribute) bool { return a.HandleID != nil && *a.HandleID == handle })
+}
+
+// Create implements datastore.Store. A handle that exists may hold an address already.
+func (c *blockCache) Create(ctx context.Context, obj api.Resource) error {
+	err := c.Store.Create(ctx, obj)
+	if err != nil {
+		c.stop()
+	}
+	return c.note(obj, err)
+}
+
+// Update implements datastore.Store.
+func (c *blockCache) Update(ctx context.Context, obj api.Resource) error {
+	c.stop()
+	return c.note(obj, c.Store.Update(ctx, obj))
+}
+
+// note notes a block that was written, and passes the result on. If it was not written, it is another one by now, or nobody knows.
+func (c *blockCache) note(obj api.Resource, result error) error {
+	b, isBlock := obj.(*api.IPAMBlock)
+	if !isBlock {
+		return result
+	}
+	text, err := json.Marshal(b)
+	switch {
+	case err != nil:
+	case result != nil:
+		_, err = hostfile.Remove(blockFile(b.Name))
+	default:
+		_, err = hostfile.Replace(blockFile(b.Name), text, 0o600)
+	}
+	if err != nil {
+		c.log.Debug("cannot note the block for the next ADD", "block", b.Name, "why", err)
+	}
+	return result
+}
+
+// readBlock returns the noted block of that name, or nil.
+func readBlock(name string) *api.IPAMBlock {
+	text, err := hostfile.ReadFile(blockFile(name))
+	b := &api.IPAMBlock{}
+	if err != nil || json.Unmarshal(text, b) != nil || b.Name != name || b.ResourceVersion == "" || b.UID == "" {
+		return nil
+	}
+	return b
+}
+
+func (s *session) blockCache() *blockCache {
+	return &blockCache{Store: s.store, log: s.log, asked: map[string]bool{}}
+}
+
+func blockFile(name string) string {
+	cidr, _ := names.ParseBlock(name)
+	return blockFiles[cidr.Addr().Is4()]
+}
