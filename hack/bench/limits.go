@@ -30,7 +30,7 @@ const (
 type budget struct{ requests, rounds int }
 
 var budgets = map[string]budget{
-	nameCalico + nthAdd:    {5, 3},
+	nameCalico + nthAdd:    {4, 3},
 	nameNoFacts + nthAdd:   {11, 5},
 	nameNoFacts + firstAdd: {14, 0},
 	nameCalico + oneDel:    {6, 4},
