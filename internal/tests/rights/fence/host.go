@@ -34,7 +34,7 @@ var Containers = []Container{
 			{"/var/lib/calico", true, "nodename, mtu, and in tortie/journal addresses that plugins could not release. The attacker stops pods of this node and has their addresses released; the fence " +
 				"refuses another node's name for the plugins, and others' addresses"},
 			{"/var/log/calico/flowlogs", true, "flow records, with the value policy.flows.file"},
-			{"/var/run/calico/tortie", true, "the plugins' facts: this node's pods get no address, or one that no other node knows; notes on refused tokens: the installer asks for another, after a pause"},
+			{"/var/run/calico/tortie", true, "the plugins' facts and last block: this node's pods get no address, each other's, or one that no other node knows; notes on refused tokens: the installer asks for another, after a pause"},
 			{"/etc/cni/net.d", false, "for node diagnose. The attacker reads the plugins' token, which the fence keeps to this node"},
 		},
 	},
