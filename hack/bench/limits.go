@@ -33,7 +33,7 @@ var budgets = map[string]budget{
 	nameCalico + nthAdd:    {4, 3},
 	nameNoFacts + nthAdd:   {11, 5},
 	nameNoFacts + firstAdd: {14, 0},
-	nameCalico + oneDel:    {6, 4},
+	nameCalico + oneDel:    {4, 3},
 	nameNoFacts + oneDel:   {6, 4},
 }
 

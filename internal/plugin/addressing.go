@@ -129,7 +129,7 @@ func (p *inProcess) begin(ctx context.Context) (attempt *ipam.Attempt, unlock fu
 	}
 	if attempt == nil {
 		start.Known = p.renewed()
-		blocks.handle = p.handle()
+		blocks.serves = assignable(p.handle())
 		attempt = client.Begin(ctx, start)
 	}
 	return attempt, unlock, nil
@@ -203,11 +203,14 @@ func (p *inProcess) del(ctx context.Context, may clearance) error {
 
 // releaseHandles frees what the container holds, and if that is nothing, what a Calico before version 3 has left of the pod.
 func (p *inProcess) releaseHandles(ctx context.Context, may clearance) error {
-	gate := &gatedStore{Store: p.blockCache(), may: may, lock: func() (func(), error) { return p.lockHost(ctx) }}
+	blocks := p.blockCache()
+	gate := &gatedStore{Store: blocks, may: may, lock: func() (func(), error) { return p.lockHost(ctx) }}
 	defer gate.leave()
 	client, known := ipam.NewClient(gate, time.Now), p.known()
 	if known == nil {
 		known = p.keptCooldown()
+	} else {
+		blocks.serves = releasable(p.handle())
 	}
 	for _, owner := range []ipam.Owner{p.owner(), p.legacyOwner()} {
 		freed, err := client.ReleaseKnowing(ctx, owner, p.node, known)

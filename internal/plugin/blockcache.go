@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// blockFiles have, by family, the block that the last ADD or DEL of this node has written, with its UID and revision: the next ADD takes an
-// address from it without reading it first. They lie beside the facts, in memory.
+// blockFiles have, by family, the block that the last ADD or DEL of this node has written, with its UID and revision: the next one changes it
+// without reading it first. They lie beside the facts, in memory.
 var blockFiles = map[bool]string{
 	true:  filepath.Join(filepath.Dir(facts.DefaultFile), "block-v4.json"),
 	false: filepath.Join(filepath.Dir(facts.DefaultFile), "block-v6.json"),
@@ -30,9 +30,23 @@ type blockCache struct {
 	lock  sync.Mutex
 	asked map[string]bool // by name, the blocks that were got once
 
-	// handle is that of the ADD that is served from here; empty if each Get asks the datastore, as a release must: that an address is held no
-	// more leads to no write of the block which could be refused.
-	handle string
+	// serves says whether a noted block will do: what is decided by it must be written to it, so that the datastore can refuse. Nil: none does.
+	serves func(*api.IPAMBlock) bool
+}
+
+// assignable returns what serves an ADD: a block that has a free address, and none that the handle holds.
+func assignable(handle string) func(*api.IPAMBlock) bool {
+	held := releasable(handle)
+	return func(b *api.IPAMBlock) bool { return len(b.Spec.Unallocated) > 0 && !held(b) }
+}
+
+// releasable returns what serves a DEL: a block that has an address which the handle holds.
+func releasable(handle string) func(*api.IPAMBlock) bool {
+	return func(b *api.IPAMBlock) bool {
+		return slices.ContainsFunc(b.Spec.Attributes, func(a api.AllocationAttribute) bool {
+			return a.HandleID != nil && *a.HandleID == handle && a.ReleasedAt == ""
+		})
+	}
 }
 
 // Get implements datastore.Store. The first Get of a block may return what was noted, the next one does not.
@@ -50,11 +64,11 @@ func (c *blockCache) Get(ctx context.Context, obj api.Resource) error {
 func (c *blockCache) noted(name string) *api.IPAMBlock {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	if c.handle == "" || c.asked[name] {
+	if c.serves == nil || c.asked[name] {
 		return nil
 	}
 	c.asked[name] = true
-	if b := readBlock(name); b != nil && assignable(b, c.handle) {
+	if b := readBlock(name); b != nil && c.serves(b) {
 		return b
 	}
 	return nil
@@ -64,14 +78,7 @@ func (c *blockCache) noted(name string) *api.IPAMBlock {
 func (c *blockCache) stop() {
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	c.handle = ""
-}
-
-// assignable says whether what is decided by a noted block will be written to it, so that the datastore can refuse: it has a free address,
-// and none that the handle holds.
-func assignable(b *api.IPAMBlock, handle string) bool {
-	return len(b.Spec.Unallocated) > 0 &&
-		!slices.ContainsFunc(b.Spec.Attributes, func(a api.AllocationAttribute) bool { return a.HandleID != nil && *a.HandleID == handle })
+	c.serves = nil
 }
 
 // Create implements datastore.Store. A handle that exists may hold an address already.
@@ -104,7 +111,7 @@ func (c *blockCache) note(obj api.Resource, result error) error {
 		_, err = hostfile.Replace(blockFile(b.Name), text, 0o600)
 	}
 	if err != nil {
-		c.log.Debug("cannot note the block for the next ADD", "block", b.Name, "why", err)
+		c.log.Debug("cannot note the block for the next ADD or DEL", "block", b.Name, "why", err)
 	}
 	return result
 }

@@ -42,9 +42,8 @@ var (
 		{"calico PUT ipamblocks"},
 		{"calico DELETE ipamhandles"},
 	}
-	roundsOfDelWithFacts = [][]string{ // 5
+	roundsOfDelWithFacts = [][]string{ // 4, as above
 		{"calico GET ipamhandles", "calico PATCH pods/status"},
-		{"calico GET ipamblocks"},
 		{"calico PUT ipamblocks"},
 		{"calico DELETE ipamhandles"},
 	}
