@@ -55,7 +55,7 @@ func (m *metrics) addPolicies(w *policies.Worker) {
 			set(number(k.Policed), "policed")
 			set(number(k.Open), "open")
 		}),
-		gauges("tortie_policy_not_enforced", "1 for the reason why this agent enforces no policies: felix, cilium or antrea does, it is starting (what an earlier agent left is in force) or failing; ipvs if it does, but kube-proxy uses IPVS, which lets packets to Services pass by. There is none with TORTIE_POLICY off.", []string{"reason"}, func(_ *sample, set func(float64, ...string)) {
+		gauges("tortie_policy_not_enforced", "1 for the reason why this agent enforces no policies: felix, cilium or antrea does, it is starting (what an earlier agent left is in force) or failing; ipvs if it does, but kube-proxy uses IPVS, by which policies do not hold for packets to Services. There is none with TORTIE_POLICY off.", []string{"reason"}, func(_ *sample, set func(float64, ...string)) {
 			k := w.Seen()
 			for _, reason := range policies.Reasons {
 				set(truth(k.Mode != config.PolicyOff && k.Is(reason)), reason)

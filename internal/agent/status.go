@@ -220,10 +220,10 @@ func (s *Status) alive(ctx context.Context) error {
 func (s *Status) ready(context.Context) error {
 	known := s.now()
 	switch {
-	case known.ready && (s.policies == nil || s.policies.InPlace()):
+	case known.ready && s.policies == nil:
 		return nil
 	case known.ready:
-		return errors.New("policies are not in force yet")
+		return s.policies.NotInPlace()
 	case known.lastErr != nil:
 		return known.lastErr
 	default:

@@ -2,7 +2,9 @@ package policies_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
 // door is a way to the API server that can be shut.
@@ -217,12 +220,21 @@ func TestOtherEngines(t *testing.T) {
 	// Felix's rules that are to go once ours are in force do not count.
 	n.ns.Run(t, "nft", "add table ip calico; add chain ip calico filter-cali-from-wl-dispatch")
 	n.ns.Run(t, "ip", "link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "its-peer")
-	n.configure = func(o *policies.Options) { o.FelixGoes = true }
+	var log logtest.Buffer
+	n.configure = func(o *policies.Options) { o.FelixGoes, o.Log = true, slog.New(slog.NewTextHandler(&log, nil)) }
 	w, stop = n.work(t)
-	eventually(t, soon, "enforces beside what Felix left", func() bool { return w.InPlace() && w.Seen().Enforcing })
-	if s := w.Seen(); !s.IPVS || !s.Is("ipvs") || len(s.Problems()) != 1 {
-		t.Errorf("IPVS: %v, %q", s.IPVS, s.Problems())
+	eventually(t, soon, "enforces beside what Felix left", func() bool { return w.Seen().Enforcing })
+	if s, err := w.Seen(), w.NotInPlace(); err == nil || !s.Is("ipvs") || !slices.Equal(s.Problems(), []string{err.Error()}) {
+		t.Errorf("IPVS: not in place by %v, problems %q", err, s.Problems())
 	}
+	stop()
+	if n := strings.Count(log.String(), "kube-proxy uses IPVS"); n != 1 {
+		t.Errorf("IPVS is logged %d times:\n%s", n, log.Tail())
+	}
+
+	n.configure = func(o *policies.Options) { o.Mode = config.PolicyOn }
+	w, stop = n.work(t)
+	eventually(t, soon, "enforces on request, what IPVS leaves of it", func() bool { s := w.Seen(); return s.Is("ipvs") && w.InPlace() })
 	stop()
 
 	n.ns.Run(t, "nft", "delete table ip calico")

@@ -27,7 +27,7 @@ const (
 	reasonAntrea   = "antrea"
 	reasonStarting = "starting"
 	reasonFailing  = "failing"
-	// reasonIPVS: policies are enforced, but not on packets to Services.
+	// reasonIPVS: policies are enforced, but see IPVSText.
 	reasonIPVS = "ipvs"
 )
 
@@ -80,7 +80,6 @@ type decision struct {
 	rival  rival     // that enforces instead
 	met    time.Time // since when there is one, while this agent enforces all the same
 	looked time.Time
-	ipvs   bool // kube-proxy uses IPVS
 }
 
 // decide looks whether to enforce, not more often than makes sense.
@@ -97,7 +96,8 @@ func (w *Worker) decide(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("look for another engine of policies: %w", err)
 	}
-	d.looked, d.ipvs = now, ipvs && found == rival{}
+	d.looked = now
+	w.note(func(s *Seen) { s.IPVS = ipvs && found == rival{} }) // before anything is in force
 	switch enforcing := d.made && d.rival == (rival{}); {
 	case found == (rival{}) || !enforcing:
 		d.rival, d.met = found, time.Time{}

@@ -22,7 +22,7 @@ type Seen struct {
 	// Enforcing: a Ruleset of this process is in force. Else Reason is one of Reasons, and Why says more.
 	Enforcing   bool
 	Reason, Why string
-	// IPVS: kube-proxy uses IPVS, whose packets to Services no policy sees.
+	// IPVS: kube-proxy uses IPVS; IPVSText says what that does to policies.
 	IPVS bool
 
 	// Policed and Open are how many pods of this node there are with and without a policy.
@@ -72,9 +72,18 @@ func (w *Worker) Seen() Seen {
 }
 
 // InPlace reports that nothing of another engine's is needed any more: policies are in force, or this agent is not to enforce any.
-func (w *Worker) InPlace() bool {
+func (w *Worker) InPlace() bool { return w.NotInPlace() == nil }
+
+// NotInPlace is why that is not so; nil: it is. Policies that IPVS bypasses are not in force unless the operator says that these will do.
+func (w *Worker) NotInPlace() error {
 	s := w.Seen()
-	return s.Applied != (time.Time{}) || s.Reason != reasonStarting && s.Reason != reasonFailing && s.Reason != ""
+	switch {
+	case s.IPVS && s.Mode != config.PolicyOn:
+		return errors.New(IPVSText)
+	case s.Applied != (time.Time{}), s.Reason != reasonStarting && s.Reason != reasonFailing && s.Reason != "":
+		return nil
+	}
+	return errors.New("policies are not in force yet")
 }
 
 // Placed tells that InPlace has changed. Nothing comes of a nil Worker.
@@ -102,7 +111,7 @@ func (w *Worker) report(err error) {
 		s.Passes++
 		s.Lacks = w.lacks
 		s.NoReject = w.noReject && w.handling != nil && w.handling.Reject
-		s.Err, s.Refused, s.Waiting, s.IPVS = err, w.refused, w.waiting, w.decision.ipvs
+		s.Err, s.Refused, s.Waiting = err, w.refused, w.waiting
 		s.hear(w.unheard(), time.Now())
 		if err != nil {
 			s.Failed++
@@ -118,7 +127,7 @@ func (w *Worker) report(err error) {
 	if now.Enforcing && !before.Enforcing {
 		w.Log.Info("policies are in force", "pods", now.Policed, "pods without policy", now.Open, "policies", now.Policies, "programs", now.Programs)
 	}
-	w.logProblems(before.Problems(), now.Problems())
+	w.logProblems(now.Problems())
 }
 
 // unheard is why watches fail on which anything depends that is in force, or will be.
@@ -199,16 +208,14 @@ func (w *Worker) describe(s *Seen) {
 	}
 }
 
-func (w *Worker) logProblems(before, now []string) {
-	known := make(map[string]bool, len(before))
-	for _, text := range before {
-		known[text] = true
-	}
+func (w *Worker) logProblems(now []string) {
+	logged := make(map[string]bool, len(now))
 	for _, text := range now {
-		if !known[text] {
+		if logged[text] = true; !w.logged[text] {
 			w.Log.Warn("policies need attention", "policy", text)
 		}
 	}
+	w.logged = logged
 }
 
 // tell reports whether another engine enforces, or none.
@@ -276,5 +283,6 @@ const noRejectText = "packets that policies deny are dropped without an answer, 
 	"nft_reject, nft_reject_inet)"
 
 // IPVSText says what IPVS does to policies.
-const IPVSText = "kube-proxy uses IPVS (link kube-ipvs0): its packets to Services pass by the rules of policies, which hold for packets to pods' own " +
-	"addresses only: set its mode to nftables or iptables"
+const IPVSText = "kube-proxy uses IPVS (link kube-ipvs0), where policies judge a packet to a Service by the Service's address and port, and those for ingress " +
+	"of a pod of the same node do not judge it: set kube-proxy's mode to nftables or iptables, and remove the link if it stays (ip link delete kube-ipvs0). " +
+	"Until then the agent is not ready, unless TORTIE_POLICY is on"

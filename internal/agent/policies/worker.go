@@ -134,6 +134,7 @@ type Worker struct {
 	refused    error             // why programs are not in force, whose pods are closed
 	noReject   bool              // the kernel cannot tell who sends what is denied
 	shown      *policy.Selection // what Flows was told last
+	logged     map[string]bool   // problems, by the last report
 	forbids    bool              // since the last sweep was wished for something may have been forbidden
 
 	feedEvents, routeEvents, addressEvents, tableEvents <-chan struct{} // nil: not subscribed

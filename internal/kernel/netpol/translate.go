@@ -107,7 +107,7 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 		rules = append(rules, nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop)))
 	}
 	if !key.host && !t.handling.Invalid { // whose connections may be older than connection tracking, and are not ended
-		rules = append(rules, joins(invalidState))
+		rules = append(rules, joins(invalidState)...)
 	}
 	var u uses
 	if len(from.Sequence) > 0 {
@@ -232,15 +232,19 @@ func (t *translator) open(rs *policy.Ruleset, key programKey) *program {
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction}
 	rules := []nft.Rule{nft.NewRule("", nft.Do(nft.Accept))}
 	if !t.handling.Invalid {
-		rules = append([]nft.Rule{joins(key.Direction.String() + " " + invalidState)}, rules...)
+		rules = append(joins(key.Direction.String()+" "+invalidState), rules...)
 	}
 	return b.finish(key, rules, uses{})
 }
 
-// joins drops what conntrack takes for a new connection in the middle of one: an answer in one that was ended, as a policy forbids it
-// now, would make it anew from the other end. What is not tracked, as of a DNS cache on the node, has no beginning: policies judge each packet.
-func joins(comment string) nft.Rule {
-	return nft.NewRule(comment, nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.Opens.In(), nft.JoinsTCP(), nft.Count(), nft.Do(nft.Drop))
+// joins drops what conntrack takes for a new connection in the middle of one: an answer, or a heartbeat of SCTP, in one that was ended, as a policy
+// forbids it now, would make it anew from the other end. What is not tracked, as of a DNS cache on the node, has no beginning: policies judge each
+// packet.
+func joins(comment string) []nft.Rule {
+	in := func(protocol uint8, middle nft.Term) nft.Rule {
+		return nft.NewRule(comment, nft.L4Proto.Is(nft.ByteKey(protocol)), nft.Opens.In(), middle, nft.Count(), nft.Do(nft.Drop))
+	}
+	return []nft.Rule{in(unix.IPPROTO_TCP, nft.JoinsTCP()), in(unix.IPPROTO_SCTP, nft.JoinsSCTP())}
 }
 
 func (b *builder) finish(key programKey, rules []nft.Rule, u uses) *program {

@@ -102,6 +102,7 @@ var (
 	// ICMPTypeCode is no key of sets: nft takes it for an integer, of which it has none.
 	ICMPTypeCode = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)
 	tcpFlags     = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
+	firstChunk   = payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 12, 1) // of SCTP: its type
 )
 
 // DialledPort is the port that a connection was opened to, before it was translated. Untracked packets have none.
@@ -233,6 +234,12 @@ func OpensTCP() Term {
 func JoinsTCP() Term {
 	is := tcpFlags.IsNot(ByteKey(tcpSYN))
 	return Term{is[0], masked(register, ByteKey(tcpSYN|tcpACK), ByteKey(0)), is[1]}
+}
+
+// JoinsSCTP matches packets of SCTP that are not the first of an association, as their first chunk is no INIT. The rule must have compared L4Proto before.
+func JoinsSCTP() Term {
+	const initiation = 1 // RFC 9260
+	return firstChunk.IsNot(ByteKey(initiation))
 }
 
 // Translated matches packets of connections whose destination was translated. Those that are not tracked have no such thing.

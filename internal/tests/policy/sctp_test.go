@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -34,6 +35,7 @@ func TestAssociations(t *testing.T) {
 		unix.Close(fd)
 		for name, f := range allFamilies {
 			t.Run(name, func(t *testing.T) { associations(t, f) })
+			t.Run(name+" heartbeats", func(t *testing.T) { heartbeats(t, f) })
 		}
 		return
 	}
@@ -51,12 +53,20 @@ func TestAssociations(t *testing.T) {
 // served and other are ports on which the pod web serves SCTP.
 const served, other = 36412, 36413
 
-func associations(t *testing.T, f family) {
+// peers are two pods of a node, of which web serves SCTP.
+type peers struct {
+	policytest.Cluster
+	enforcer
+	host, client *netnstest.NS
+	*policy.Compiled
+}
+
+func newPeers(t *testing.T, f family) *peers {
 	host, client, web := netnstest.New(t), netnstest.New(t), netnstest.New(t)
 	host.Within(t, func() error {
 		return errors.Join(sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "ip_forward"}, "1"), sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv6", "conf", "all", "forwarding"}, "1"))
 	})
-	var c policytest.Cluster
+	c := &peers{host: host, client: client, enforcer: newEnforcer(t, host)}
 	c.Namespaces = []api.Namespace{{Meta: api.Meta{Name: "a"}}}
 	for i, p := range []struct {
 		*netnstest.NS
@@ -68,41 +78,66 @@ func associations(t *testing.T, f family) {
 		c.Pods = append(c.Pods, one)
 		cable(t, host, policytest.Link(i), p.NS, p.addr)
 	}
-	e := newEnforcer(t, host)
-	under := func(policies ...api.NetworkPolicy) *policy.Compiled {
-		t.Helper()
-		c.NetworkPolicies = policies
-		compiled := policy.Compile(c.State())
-		e.sync(t, &compiled.Ruleset, nil)
-		return compiled
-	}
 	serveSCTP(t, web, netip.AddrPortFrom(f.web, served))
 	serveSCTP(t, web, netip.AddrPortFrom(f.web, other))
+	return c
+}
 
+func (c *peers) under(t *testing.T, policies ...api.NetworkPolicy) {
+	t.Helper()
+	c.NetworkPolicies = policies
+	c.Compiled = policy.Compile(c.State())
+	c.sync(t, &c.Ruleset, nil)
+}
+
+// end ends associations that a program of one of the pods denies, as the agent does, and returns how many these are.
+func (c *peers) end(t *testing.T, d policy.Direction) (ended int) {
+	t.Helper()
+	ended, err := c.host.Conn.DeleteFlowsIf(func(flow netlinkx.Flow) bool {
+		link, peer := policytest.Link(0), flow.Server
+		if d == policy.Ingress {
+			link, peer = policytest.Link(1), flow.Client
+		}
+		return !c.Decide(link, d, peer, policy.Packet{Protocol: flow.Protocol, Port: flow.Port, SourcePort: flow.SourcePort}).Allow
+	}, func(all []netlinkx.Flow) error { return c.engine.End(t.Context(), all) })
+	errtest.Must(t, err)
+	return ended
+}
+
+func associations(t *testing.T, f family) {
+	c := newPeers(t, f)
 	rules := fmt.Sprintf("[{from: %s, ports: [{protocol: SCTP, port: %d}]}]", pods("client"), served)
 	oneWay := []api.NetworkPolicy{ingress("web", rules), egress("web", "[]"), ingress("client", "[]")}
-	under(oneWay...)
-	open, err := associate(t, client, netip.AddrPortFrom(f.web, served))
+	c.under(t, oneWay...)
+	open, err := associate(t, c.client, netip.AddrPortFrom(f.web, served))
 	errtest.Must(t, err)
 	if err := echoes(open, 10*time.Second); err != nil {
 		t.Errorf("allowed: %v", err)
 	}
-	if _, err := associate(t, client, netip.AddrPortFrom(f.web, other)); !errors.Is(err, unix.EINPROGRESS) {
+	if _, err := associate(t, c.client, netip.AddrPortFrom(f.web, other)); !errors.Is(err, unix.EINPROGRESS) {
 		t.Errorf("a port that is not allowed: %v", err)
 	}
-	compiled := under(append(oneWay, egress("client", fmt.Sprintf("[{to: %s, ports: [{protocol: SCTP, port: %d}]}]", pods("web"), other)))...)
-	if _, err := associate(t, client, netip.AddrPortFrom(f.web, served)); !errors.Is(err, unix.EINPROGRESS) {
+	c.under(t, append(oneWay, egress("client", fmt.Sprintf("[{to: %s, ports: [{protocol: SCTP, port: %d}]}]", pods("web"), other)))...)
+	if _, err := associate(t, c.client, netip.AddrPortFrom(f.web, served)); !errors.Is(err, unix.EINPROGRESS) {
 		t.Errorf("egress to another port alone: %v", err)
 	}
-	ended, err := host.Conn.DeleteFlowsIf(func(flow netlinkx.Flow) bool {
-		packet := policy.Packet{Protocol: flow.Protocol, Port: flow.Port, SourcePort: flow.SourcePort}
-		return !compiled.Decide(policytest.Link(0), policy.Egress, flow.Server, packet).Allow
-	}, nil)
+	ended := c.end(t, policy.Egress)
 	if err := echoes(open, time.Second); ended != 1 || err == nil {
 		t.Errorf("after a policy forbids it: %d ended, %v", ended, err)
 	}
-	if err != nil {
-		t.Error(err)
+}
+
+// A heartbeat of the end that may send would begin an association that has ended anew, with the packets that the policy denies for answers.
+func heartbeats(t *testing.T, f family) {
+	c := newPeers(t, f)
+	c.under(t)
+	open, err := associate(t, c.client, netip.AddrPortFrom(f.web, served))
+	errtest.Must(t, err)
+	errtest.Must(t, echoes(open, 10*time.Second))
+	c.under(t, ingress("web", "[]"))
+	ended := c.end(t, policy.Ingress)
+	if err := echoes(open, 10*time.Second); ended != 1 || err == nil {
+		t.Errorf("%d ended, %v", ended, err)
 	}
 }
 
@@ -145,7 +180,7 @@ func serveSCTP(t *testing.T, ns *netnstest.NS, at netip.AddrPort) {
 		}
 		file := os.NewFile(uintptr(fd), "sctp")
 		defer file.Close()
-		if err := errors.Join(unix.Bind(fd, addr), unix.Listen(fd, 8)); err != nil {
+		if err := errors.Join(beatOften(fd), unix.Bind(fd, addr), unix.Listen(fd, 8)); err != nil {
 			return err
 		}
 		l, err := net.FileListener(file) // which takes it for TCP
@@ -154,6 +189,15 @@ func serveSCTP(t *testing.T, ns *netnstest.NS, at netip.AddrPort) {
 		}
 		return err
 	})
+}
+
+// beatOften makes an idle socket's associations send heartbeats, by a struct sctp_paddrparams.
+func beatOften(fd int) error {
+	const peerAddrParams, size, interval, flags, enable = 9, 152, 132, 146, 1
+	var params [size]byte
+	binary.NativeEndian.PutUint32(params[interval:], 200) // ms
+	binary.NativeEndian.PutUint32(params[flags:], enable)
+	return unix.SetsockoptString(fd, unix.IPPROTO_SCTP, peerAddrParams, string(params[:]))
 }
 
 // associate opens an association; without an answer within a second the error is EINPROGRESS.
