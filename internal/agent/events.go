@@ -111,7 +111,7 @@ func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 		t.to.Warn(desired.NodeObject(t.node), "PolicyBypassed", policies.IPVSText)
 	}
 	if k.LockedOut {
-		t.to.Warn(desired.NodeObject(t.node), "PolicyLocksOut", policies.LockoutText)
+		t.to.Warn(desired.NodeObject(t.node), "PolicyLocksOut", k.Lockout())
 	}
 	err := k.Unmet()
 	if lasts(&t.open, now, err != nil) {

@@ -64,7 +64,7 @@ func (m *metrics) addPolicies(w *policies.Worker) {
 		gauge("tortie_policy_policies", "Policies of the cluster that are in force.", of(func(k *policies.Seen) float64 { return number(k.Policies) })),
 		gauge("tortie_policy_left_out", "Policies that cannot be read: their last versions that could are in force, if there were any.", of(func(k *policies.Seen) float64 { return number(len(k.LeftOut)) })),
 		gauge("tortie_policy_invalid", "Policies with a part that cannot be read, which allows nothing.", of(func(k *policies.Seen) float64 { return number(len(k.Invalid)) })),
-		gauge("tortie_policy_locks_out", "1: policies of host endpoints deny this node the API server, to which TORTIE_POLICY_LOCKOUT_GUARD keeps the way open.", of(func(k *policies.Seen) float64 { return truth(k.LockedOut) })),
+		gauge("tortie_policy_locks_out", "1: policies of host endpoints deny this node the API server, and TORTIE_POLICY_LOCKOUT_GUARD has rolled them back, or keeps the way open.", of(func(k *policies.Seen) float64 { return truth(k.LockedOut) })),
 		gauge("tortie_policy_closed_pods", "Pods of this node that pass nothing in a direction: the policies of their namespace are too large for a node, or the names of two pods give one link.", of(func(k *policies.Seen) float64 { return number(k.Closed) })),
 		gauge("tortie_policy_refused", "1: the kernel refuses rules, so that the pods which they are for are closed.", of(func(k *policies.Seen) float64 { return truth(k.Refused != nil) })),
 		gauge("tortie_policy_deaf_seconds", "How long watches of what policies depend on have failed, so that changes are not in force; 0 if none does.", of(func(k *policies.Seen) float64 { return age(k.DeafSince) })),

@@ -83,7 +83,7 @@ type CalicoGlobalNetworkPolicy struct {
 // +kubebuilder:validation:XValidation:rule="has(self.applyOnForward) && self.applyOnForward || !(has(self.doNotTrack) && self.doNotTrack) && !(has(self.preDNAT) && self.preDNAT)",message="doNotTrack and preDNAT need applyOnForward: set it to true",fieldPath=".applyOnForward"
 type CalicoGlobalNetworkPolicySpec struct {
 	CalicoPolicySpec `json:",inline"`
-	// NamespaceSelector limits the policy to pods in namespaces with the labels; it then is for no host endpoint.
+	// NamespaceSelector limits the policy to pods in namespaces with the labels. Host endpoints have those of their profiles' namespaces.
 	NamespaceSelector string `json:"namespaceSelector,omitempty"`
 	// DoNotTrack makes the policy one for host endpoints, before connection tracking. Needs applyOnForward.
 	DoNotTrack bool `json:"doNotTrack,omitempty"`

@@ -269,10 +269,14 @@ func (r *reader) nets(field string, texts []string) (nets []netip.Prefix, readab
 	return nets, readable
 }
 
+// net reads a CIDR or an address. Leading zeros in numbers of IPv4 make a text neither, as to Felix.
 func (r *reader) net(field, text string) (netip.Prefix, bool) {
 	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 		a = a.Unmap()
 		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	if _, err := netip.ParsePrefix(text); err != nil {
+		return netip.Prefix{}, r.problem(field, text, noRange)
 	}
 	return r.prefix(field, text)
 }

@@ -160,6 +160,7 @@ var ruleTable = []struct{ where, rule, want, problem string }{
 	{"in", `{"action":"Deny","source":{"notNets":["fd00::/8"]},"destination":{"notNets":["10.0.0.0/8"]}}`, "deny nothing", ""},
 	{"out", `{"action":"Allow","source":{"nets":["10.0.0.0/8"]},"destination":{"nets":["::/0"],"notNets":["fd00::/8"]}}`, "allow v6 peer (nets[::/0] notnets[fd00::/8]) own (nets[10.0.0.0/8])", ""},
 	{"in", `{"action":"Allow","source":{"nets":["x","10.0.0.0/8"]}}`, "allow peer (nets[10.0.0.0/8])", `spec.ingress[0].source.nets[0] "x" 10.0.0.0/8`},
+	{"in", `{"action":"Allow","source":{"nets":["010.0.0.0/8","2001:0db8::/32"]}}`, "allow peer (nets[2001:db8::/32])", `spec.ingress[0].source.nets[0] "010.0.0.0/8"`},
 	{"in", `{"action":"Deny","source":{"nets":["10.0.0.0/33"]}}`, "deny nothing", `spec.ingress[0].source.nets[0] "10.0.0.0/33"`},
 	{"in", `{"action":"Allow","source":{"notNets":["fe80::1%eth0"]}}`, "allow nothing", `spec.ingress[0].source.notNets[0] "fe80::1%eth0"`},
 	{"in", `{"action":"Deny","source":{"notNets":["x","10.0.0.0/8"]}}`, "deny peer (notnets[10.0.0.0/8])", `spec.ingress[0].source.notNets[0] "x"`},

@@ -36,8 +36,8 @@ const (
 const mostInterface = 15
 
 // FromCalicoHostEndpoint converts a HostEndpoint, with what is wrong with it: addresses and ports that cannot be read are left out. After a profile that
-// is not known none counts, as to Felix: what no policy decides is denied then, as it is without any. So it is with profiles of service accounts, which
-// decide nothing themselves.
+// is not known none counts, as to Felix: what no policy decides is denied then, as it is without any. So it is after that of a service account, which
+// decides nothing itself; Felix asks the next one, if there is the account, which need not be known here.
 func FromCalicoHostEndpoint(h *api.CalicoHostEndpoint) (HostEndpoint, []string) {
 	r := &reader{}
 	to := HostEndpoint{Name: h.Name, Labels: names.Labels(&h.Meta), Node: h.Spec.Node, Interface: h.Spec.InterfaceName}

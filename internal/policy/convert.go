@@ -72,11 +72,13 @@ func (r *reader) selector(field string, labels api.LabelSelector) (selector.Sele
 	return s, err == nil
 }
 
+const noRange = "is no range of addresses: write one such as 10.0.0.0/8 or 2001:db8::/32"
+
 // prefix reads a CIDR as old API servers did: they took leading zeros for decimal numbers, bits behind the prefix, and IPv4 as IPv6.
 func (r *reader) prefix(field, text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(withoutZeros(text))
 	if err != nil {
-		return p, r.problem(field, text, "is no range of addresses: write one such as 10.0.0.0/8 or 2001:db8::/32")
+		return p, r.problem(field, text, noRange)
 	}
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)

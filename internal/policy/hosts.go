@@ -191,6 +191,48 @@ func (s *Selection) OfHosts() map[string][Stages][2][]ID {
 	return found
 }
 
+// HostPolicies are the policies of the host endpoints of a node, and its failsafe ports, as they were in a State.
+type HostPolicies struct {
+	hosts             map[string]keptHost // by link
+	inbound, outbound []Failsafe
+}
+
+type keptHost struct {
+	*HostEndpoint
+	policies [Stages][2][]*Policy
+}
+
+// HostPolicies are those of the State.
+func (s *Selection) HostPolicies() *HostPolicies {
+	h := &HostPolicies{map[string]keptHost{}, s.state.Host.Inbound, s.state.Host.Outbound}
+	for link, host := range s.hosts {
+		kept := keptHost{HostEndpoint: host.HostEndpoint}
+		for stage, both := range host.policies {
+			for d, indexes := range both {
+				for _, i := range indexes {
+					p := s.policies[i] // which may be given other rules here
+					kept.policies[stage][d] = append(kept.policies[stage][d], &p)
+				}
+			}
+		}
+		h.hosts[link] = kept
+	}
+	return h
+}
+
+// KeepHosts is Keep for the host endpoints of the node: those of the State count for nothing.
+func (s *Selection) KeepHosts(h *HostPolicies) {
+	s.hosts = map[string]ofHost{}
+	for link, kept := range h.hosts {
+		host := ofHost{HostEndpoint: kept.HostEndpoint}
+		for stage, policies := range kept.policies {
+			host.policies[stage] = s.kept(policies)
+		}
+		s.hosts[link] = host
+	}
+	s.state.Host.Inbound, s.state.Host.Outbound = h.inbound, h.outbound
+}
+
 // ending is what becomes of packets that no rule decides on.
 type ending struct {
 	Verdict

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -114,5 +115,33 @@ func TestSequencesAreBounded(t *testing.T) {
 	}
 	if v := c.DecideHost("eth0", Forwarded, Ingress, a, a, Packet{Protocol: TCP, Port: 1}); !v.Allow {
 		t.Errorf("what is forwarded: %+v", v)
+	}
+}
+
+// Host endpoints keep the policies and failsafe ports of another State, beside pods that have those of theirs.
+func TestKeepHosts(t *testing.T) {
+	state := func(order float64, action Action, endpoint string, failsafes []Failsafe) State {
+		p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "p"}, Tier: TierDefault, Order: order, Subject: Pods{Calico: true}, Applies: [2]bool{true, true},
+			Rules: [2][]Rule{Egress: {{Action: action, AnyPeer: true, AnyPort: true}}}}
+		key := PodKey{"a", "pod"}
+		return State{Node: "n", HostEndpoints: []HostEndpoint{{Name: endpoint, Node: "n", Interface: endpoint}}, Namespaces: map[string]map[string]string{"a": {}},
+			Local: map[string]PodKey{"cali0": key}, Pods: map[PodKey]*Pod{key: {PodKey: key}}, Policies: []Policy{p}, Host: HostRules{Inbound: failsafes, Outbound: failsafes}}
+	}
+	before, after := Select(state(1, Allow, "eth0", DefaultInbound())), Select(state(2, Deny, "eth1", nil))
+	was, is := before.Compile(), after.Compile()
+	kept := before.HostPolicies()
+	for p := range before.Counting() {
+		p.Rules[Egress] = nil // as policies wait for a list
+	}
+	after.KeepHosts(kept)
+	got := after.Compile()
+	if !reflect.DeepEqual(got.Hosts, was.Hosts) || !reflect.DeepEqual(got.Endpoints, is.Endpoints) || reflect.DeepEqual(was.Endpoints, is.Endpoints) {
+		t.Errorf("%+v and %+v, want %+v and %+v", got.Hosts, got.Endpoints, was.Hosts, is.Endpoints)
+	}
+	if !reflect.DeepEqual(got.HostRules, was.HostRules) {
+		t.Errorf("%+v, want %+v", got.HostRules, was.HostRules)
+	}
+	if after.KeepHosts(&HostPolicies{}); after.Compile().Hosts != nil {
+		t.Error("there are host endpoints where there were none")
 	}
 }

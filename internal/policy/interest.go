@@ -13,6 +13,13 @@ type Interest struct {
 	Namespaces []string // if not All: ascending; local pods matter whatever it says
 }
 
+// And is that of both.
+func (i Interest) And(o Interest) Interest {
+	names := slices.Concat(i.Namespaces, o.Namespaces)
+	slices.Sort(names)
+	return Interest{All: i.All || o.All, Namespaces: slices.Compact(names)}
+}
+
 // Interest looks for it in the rules of the policies that select local pods.
 func (state State) Interest() Interest { return Select(state).Interest() }
 

@@ -79,19 +79,22 @@ func (s *Selection) counting() []int {
 
 // Keep gives the local pod behind a link other policies than those of the State, which are in the order of evaluation: such as it had in another State.
 func (s *Selection) Keep(link string, policies [2][]*Policy) {
+	s.byLink[link] = s.kept(policies)
+}
+
+func (s *Selection) kept(policies [2][]*Policy) (indexes [2][]int) {
 	if s.versions == nil {
 		s.versions = map[ID][]int{}
 		for i := range s.policies {
 			s.versions[s.policies[i].ID] = append(s.versions[s.policies[i].ID], i)
 		}
 	}
-	var indexes [2][]int
 	for d := range policies {
 		for _, p := range policies[d] {
 			indexes[d] = append(indexes[d], s.version(p))
 		}
 	}
-	s.byLink[link] = indexes
+	return indexes
 }
 
 // version returns the index of a policy as it is.

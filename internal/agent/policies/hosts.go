@@ -71,7 +71,7 @@ func (w *Worker) hostsMoved() (bool, error) {
 	if !w.todo.host && !w.todo.routes || w.compiled.rules == nil {
 		return false, nil
 	}
-	if w.closesWay() {
+	if w.closesWay() || w.failed() && !w.compiled.back {
 		return true, nil
 	}
 	now, before := w.hostRules(), w.model.Host

@@ -15,7 +15,7 @@ const (
 	LockoutPatience = time.Minute
 	// firstAsk and mostAsk bound the pauses between questions to an API server that does not answer.
 	firstAsk = time.Second
-	mostAsk  = 30 * time.Second
+	mostAsk  = 15 * time.Second
 )
 
 // APIServer is the connection to the API server that policies of host endpoints must not close.
@@ -24,40 +24,51 @@ type APIServer struct {
 	Addresses []netip.AddrPort
 	// Answers opens a connection. Policies of host endpoints judge it if it is to be judged, else it passes while the way is open.
 	Answers func(ctx context.Context, judged bool) bool
-	// Patience is how long only connections that are not judged must be answered until the node counts as locked out.
+	// Patience is how long only connections that are not judged must be answered until the node counts as locked out, and what host endpoints had before
+	// comes back.
 	Patience time.Duration
 }
 
 // trial is of programs of host endpoints that have changed. The way to the API server is open until it has answered a connection that they judge.
 type trial struct {
+	hosts    map[string]policy.Host // keys of programs are digests
+	rules    policy.HostRules
+	policies *policy.HostPolicies // on trial
+	former   *policy.HostPolicies // that have passed before; nil: not known, as the agent has started with what is on trial
+	answers                       // mu guards them
+}
+
+// answers are what is known of a trial.
+type answers struct {
 	since     time.Time // since when only connections that are not judged are answered; zero: not so
 	lockedOut bool
 	passed    bool
 }
 
-// after is the trial after a question. If neither connection is answered the API server itself is away, which proves nothing.
-func (t trial) after(now time.Time, judged, open bool, patience time.Duration) trial {
+// after are the answers with another one. If neither connection is answered the API server itself is away, which proves nothing.
+func (a answers) after(now time.Time, judged, open bool, patience time.Duration) answers {
 	switch {
 	case judged:
-		return trial{passed: true}
+		return answers{passed: true}
 	case !open:
-		t.since = time.Time{}
-		return t
-	case t.since.IsZero():
-		t.since = now
+		a.since = time.Time{}
+		return a
+	case a.since.IsZero():
+		a.since = now
 	}
-	t.lockedOut = t.lockedOut || now.Sub(t.since) >= patience
-	return t
+	a.lockedOut = a.lockedOut || now.Sub(a.since) >= patience
+	return a
 }
 
-// guard opens the way to the API server in a Ruleset whose host endpoints are on trial.
-func (w *Worker) guard(rules *policy.Ruleset) *trial {
-	if w.APIServer == nil || len(rules.Hosts) == 0 {
+// guard opens the way to the API server in a Ruleset whose host endpoints are on trial. policies are theirs; back: not these are in the Ruleset, but
+// those of before.
+func (w *Worker) guard(rules *policy.Ruleset, policies *policy.HostPolicies, back bool) *trial {
+	if w.APIServer == nil || len(rules.Hosts) == 0 && !back {
 		return nil
 	}
 	t := w.compiled.trial
-	if t == nil || !sameHosts(&w.compiled.rules.Ruleset, rules) {
-		t = &trial{}
+	if !back && (t == nil || !t.isOf(rules)) {
+		t = &trial{hosts: rules.Hosts, rules: rules.HostRules, policies: policies, former: w.former()}
 	}
 	if !w.passed(t) {
 		rules.HostRules.Open = w.APIServer.Addresses
@@ -65,9 +76,24 @@ func (w *Worker) guard(rules *policy.Ruleset) *trial {
 	return t
 }
 
-// sameHosts reports that neither host endpoints' programs nor the ports that they leave alone differ: keys of programs are digests.
-func sameHosts(a, b *policy.Ruleset) bool {
-	return reflect.DeepEqual(a.Hosts, b.Hosts) && reflect.DeepEqual(a.HostRules.Outbound, b.HostRules.Outbound)
+// isOf reports that neither host endpoints' programs nor the ports that they leave alone differ.
+func (t *trial) isOf(rules *policy.Ruleset) bool {
+	return reflect.DeepEqual(t.hosts, rules.Hosts) && reflect.DeepEqual(t.rules.Inbound, rules.HostRules.Inbound) &&
+		reflect.DeepEqual(t.rules.Outbound, rules.HostRules.Outbound)
+}
+
+// former are the policies of host endpoints by which the API server was reached last; nil: not known.
+func (w *Worker) former() *policy.HostPolicies {
+	switch t := w.compiled.trial; {
+	case !w.synced:
+		return nil // what an earlier agent left is not known
+	case t == nil:
+		return &policy.HostPolicies{} // there were none
+	case w.passed(t):
+		return t.policies
+	default:
+		return t.former
+	}
 }
 
 func (w *Worker) passed(t *trial) bool {
@@ -79,6 +105,21 @@ func (w *Worker) passed(t *trial) bool {
 // closesWay reports that the way to the API server is open for host endpoints that have passed.
 func (w *Worker) closesWay() bool {
 	return w.compiled.trial != nil && len(w.compiled.rules.HostRules.Open) > 0 && w.passed(w.compiled.trial)
+}
+
+// failed reports that what is on trial has locked the node out, so that what host endpoints had before comes back. Nothing is asked any more then: the
+// answer may be to either.
+func (t *trial) failed() bool { return t != nil && t.lockedOut && t.former != nil }
+
+func (w *Worker) failed() bool {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.compiled.trial.failed()
+}
+
+// rollsBack reports that a Selection's policies of host endpoints are still those that have locked the node out.
+func (w *Worker) rollsBack(selection *policy.Selection) bool {
+	return w.failed() && w.compiled.trial.isOf(&selection.Compile().Ruleset)
 }
 
 // tries tries out host endpoints' programs that have come into force, until ctx ends.
@@ -103,17 +144,18 @@ func (w *Worker) tries(ctx context.Context) {
 func (w *Worker) ask(ctx context.Context) (again bool) {
 	w.mu.RLock()
 	t := w.inForce.trial
+	ended := t == nil || t.passed || t.failed()
 	w.mu.RUnlock()
-	if t == nil || w.passed(t) {
+	if ended {
 		return false
 	}
 	judged := w.APIServer.Answers(ctx, true)
 	open := !judged && w.APIServer.Answers(ctx, false)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	before := *t
-	if *t = t.after(time.Now(), judged, open, w.APIServer.Patience); t.passed || t.lockedOut != before.lockedOut {
+	before := t.answers
+	if t.answers = before.after(time.Now(), judged, open, w.APIServer.Patience); t.passed || t.lockedOut != before.lockedOut {
 		wait.Signal(w.hostChanged)
 	}
-	return !t.passed
+	return !t.passed && !t.failed()
 }

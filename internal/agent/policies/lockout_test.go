@@ -21,8 +21,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// Where a distant node reaches the API server, and another server.
-const apiServerAt, otherAt = "172.30.0.2:6443", "172.30.0.2:80"
+// Where a distant node reaches the API server, and others.
+const apiServerAt, otherAt, deniedAt = "172.30.0.2:6443", "172.30.0.2:80", "172.30.0.2:81"
 
 // distant is a node that reaches the API server by a link.
 type distant struct {
@@ -42,6 +42,7 @@ func newDistant(t *testing.T) *distant {
 	errtest.Must(t, err)
 	n.cut = relay(t, outside, apiServerAt, server.Host)
 	relay(t, outside, otherAt, server.Host)
+	relay(t, outside, deniedAt, server.Host)
 	n.api = rest.CopyConfig(n.api)
 	n.api.Host, n.api.ServerName = "https://"+apiServerAt, server.Hostname()
 	n.api.Dial = func(ctx context.Context, network, address string) (c net.Conn, err error) {
@@ -93,13 +94,41 @@ func relay(t *testing.T, ns *netnstest.NS, at, to string) (cut func()) {
 
 // answers is the agent's way to ask, from the node's namespace.
 func (n *distant) answers(ctx context.Context, judged bool) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
+	limit := soon
 	var by net.Dialer
 	if judged {
+		limit = time.Second
 		by.Control = netpol.AskJudgement
 	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	return n.ns.Conn.Namespace().Do(func() error { return cluster.Answers(n.api)(ctx, &by) }) == nil
+}
+
+// guarded makes Workers guard against lockouts.
+func (n *distant) guarded(patience time.Duration) {
+	n.configure = func(o *policies.Options) {
+		o.APIServer = &policies.APIServer{Addresses: cluster.Endpoints(n.api), Answers: n.answers, Patience: patience}
+	}
+}
+
+// hostEndpoint makes one for all links.
+func (n *distant) hostEndpoint(t *testing.T) {
+	t.Helper()
+	n.calico(t, "HostEndpoint", "hostendpoints", n.name, fmt.Sprintf(`"spec":{"node":%q,"interfaceName":"*"}`, n.name))
+}
+
+// hosts makes a GlobalNetworkPolicy for the host endpoint, of rules of egress.
+func (n *distant) hosts(t *testing.T, name string, order int, rules string) {
+	t.Helper()
+	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", name, fmt.Sprintf(`"spec":{"order":%d,"selector":"host == '%s'","types":["Egress"],"egress":[%s]}`, order, n.name, rules))
+}
+
+// isJudged reports that there are host endpoints, by which the API server has answered.
+func (n *distant) isJudged(t *testing.T) bool {
+	t.Helper()
+	table := n.table(t)
+	return strings.Contains(table, "host-output-") && !strings.Contains(table, "original")
 }
 
 // lockOut makes a host endpoint without a policy, cuts the node's connections to the API server, and then allows new ones.
@@ -108,29 +137,77 @@ func (n *distant) lockOut(t *testing.T, found func(*policies.Worker) bool, wayOp
 	w, _ := n.work(t)
 	w.SetHostRules(policy.HostRules{}) // no failsafe ports
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
-	n.calico(t, "HostEndpoint", "hostendpoints", n.name, fmt.Sprintf(`"spec":{"node":%q,"interfaceName":"*"}`, n.name))
+	n.hostEndpoint(t)
 	eventually(t, soon, "everything else is denied", func() bool { return !opens(t, n.ns, otherAt) })
 	n.cut()
 	eventually(t, soon, "the lockout is found", func() bool { return found(w) })
-	if got := opens(t, n.ns, apiServerAt); got != wayOpen || opens(t, n.ns, otherAt) {
-		t.Errorf("the API server is reached: %v, want %v, and no other port", got, wayOpen)
-	}
-	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", n.name, fmt.Sprintf(`"spec":{"selector":"host == '%s'","types":["Egress"],
-		"egress":[{"action":"Allow","protocol":"TCP","destination":{"ports":[6443]}}]}`, n.name))
+	eventually(t, soon, fmt.Sprintf("the API server is reached: %v, and no other port", wayOpen), func() bool {
+		return opens(t, n.ns, apiServerAt) == wayOpen && !opens(t, n.ns, otherAt)
+	})
+	n.hosts(t, n.name, 0, allows("6443"))
 	return w
 }
 
+// allows is a rule for ports of TCP.
+func allows(ports string) string {
+	return `{"action":"Allow","protocol":"TCP","destination":{"ports":[` + ports + `]}}`
+}
+
 // Policies of host endpoints that deny a node the API server leave it the way there, and nothing else, if that is guarded: it is told, and a correction
-// reaches the node and closes the way.
+// reaches the node and closes the way. An agent that starts with them knows none that were there before.
 func TestLockoutGuard(t *testing.T) {
 	n := newDistant(t)
-	n.configure = func(o *policies.Options) {
-		o.APIServer = &policies.APIServer{Addresses: cluster.Endpoints(n.api), Answers: n.answers}
-	}
+	n.guarded(0)
+	n.hostEndpoint(t)
 	w := n.lockOut(t, func(w *policies.Worker) bool { s := w.Seen(); return s.LockedOut && len(s.Problems()) == 1 }, true)
 	eventually(t, time.Minute, "a correction comes through, and the way is closed", func() bool {
-		return !w.Seen().LockedOut && !strings.Contains(n.table(t), "original") && opens(t, n.ns, apiServerAt)
+		return !w.Seen().LockedOut && n.isJudged(t) && opens(t, n.ns, apiServerAt)
 	})
+}
+
+// Policies that deny the API server for as long as the guard is patient are rolled back, until they change: what the node reached before it reaches
+// again, and no more.
+func TestLockoutIsRolledBack(t *testing.T) {
+	n := newDistant(t)
+	n.guarded(5 * time.Second)
+	w, _ := n.work(t)
+	w.SetHostRules(policy.HostRules{})
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
+	n.hosts(t, n.name, 2, allows("6443,80"))
+	n.hostEndpoint(t)
+	eventually(t, soon, "the API server answers through the policy", func() bool { return n.isJudged(t) && !opens(t, n.ns, deniedAt) })
+
+	n.hosts(t, n.name+"-denies", 1, `{"action":"Deny"}`)
+	eventually(t, soon, "a policy denies everything", func() bool { return !opens(t, n.ns, otherAt) })
+	n.cut()
+	eventually(t, soon, "the way to the API server is open meanwhile", func() bool { return !w.Seen().RolledBack && opens(t, n.ns, apiServerAt) })
+	isBack := func() bool {
+		s := w.Seen()
+		return s.LockedOut && s.RolledBack && len(s.Problems()) == 1 && opens(t, n.ns, otherAt) && opens(t, n.ns, apiServerAt) && !opens(t, n.ns, deniedAt)
+	}
+	eventually(t, time.Minute, "the policy before it is back", isBack)
+
+	before := w.Seen().Applies
+	n.policy(t, "other", `{"podSelector":{}}`)
+	eventually(t, time.Minute, "another policy is in force", func() bool { return w.Seen().Applies > before })
+	if !isBack() {
+		t.Errorf("a policy that is for pods ends the rollback: %+v", w.Seen())
+	}
+	n.hosts(t, n.name+"-allows", 0, allows("6443,81"))
+	eventually(t, time.Minute, "a correction is in force", func() bool {
+		return !w.Seen().LockedOut && n.isJudged(t) && opens(t, n.ns, deniedAt) && !opens(t, n.ns, otherAt)
+	})
+}
+
+// Without policies before them there are no host endpoints again.
+func TestFirstLockoutIsRolledBack(t *testing.T) {
+	n := newDistant(t)
+	n.guarded(0)
+	w, _ := n.work(t)
+	w.SetHostRules(policy.HostRules{})
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
+	n.hostEndpoint(t)
+	eventually(t, soon, "the node is as it was", func() bool { return w.Seen().RolledBack && opens(t, n.ns, otherAt) })
 }
 
 // Without the guard no correction reaches the node.

@@ -40,6 +40,8 @@ type Seen struct {
 
 	// LockedOut: policies of host endpoints deny this node the API server, to which the way is open therefore.
 	LockedOut bool
+	// RolledBack: what host endpoints had before is in force in their place.
+	RolledBack bool
 	// SameLink names pods that are closed because they have the same link, TooLarge the policies because of which all of a namespace are. Closed is how
 	// many pods of this node are, by either.
 	SameLink []string
@@ -191,7 +193,7 @@ func (w *Worker) describe(s *Seen) {
 	if s.Unlisted = nil; w.synced && w.model.late(time.Now()) {
 		s.Unlisted = w.model.closed
 	}
-	s.LockedOut = w.inForce.trial != nil && w.inForce.trial.lockedOut
+	s.LockedOut, s.RolledBack = w.inForce.trial != nil && w.inForce.trial.lockedOut, w.inForce.back
 	if w.inForce.rules == nil {
 		return
 	}
@@ -249,7 +251,7 @@ func (s *Seen) Problems() (texts []string) {
 		texts = append(texts, noRejectText)
 	}
 	if s.LockedOut {
-		texts = append(texts, LockoutText)
+		texts = append(texts, s.Lockout())
 	}
 	texts = append(texts, s.SameLink...)
 	if s.IPVS {
@@ -275,9 +277,14 @@ func (s *Seen) Problems() (texts []string) {
 	return texts
 }
 
-// LockoutText says what the lockout guard has found.
-const LockoutText = "policies of host endpoints deny this node the API server, to which alone the way stays open: change these policies, or add its " +
-	"port to failsafeOutboundHostPorts"
+// Lockout says what the lockout guard has found.
+func (s *Seen) Lockout() string {
+	follows := "to which alone the way stays open"
+	if s.RolledBack {
+		follows = "so that those before them are in force"
+	}
+	return "policies of host endpoints deny this node the API server, " + follows + ": change these policies, or add its port to failsafeOutboundHostPorts"
+}
 
 const noRejectText = "packets that policies deny are dropped without an answer, although FelixConfiguration asks for Reject: the kernel lacks it (modules " +
 	"nft_reject, nft_reject_inet)"

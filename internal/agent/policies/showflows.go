@@ -1,8 +1,6 @@
 package policies
 
 import (
-	"slices"
-
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -21,15 +19,19 @@ func (w *Worker) try() tried {
 	return tried{policy.Select(state), by}
 }
 
+// keepHosts: staged policies change nothing for host endpoints that have what they had before.
+func (t tried) keepHosts(h *policy.HostPolicies) {
+	if t.pending != nil {
+		t.pending.KeepHosts(h)
+	}
+}
+
 // and adds the pods that staged policies name.
 func (t tried) and(i policy.Interest) policy.Interest {
 	if t.pending == nil {
 		return i
 	}
-	more := t.pending.Interest()
-	names := slices.Concat(i.Namespaces, more.Namespaces)
-	slices.Sort(names)
-	return policy.Interest{All: i.All || more.All, Namespaces: slices.Compact(names)}
+	return i.And(t.pending.Interest())
 }
 
 // showFlows tells Flows what is in force.

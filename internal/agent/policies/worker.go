@@ -147,6 +147,7 @@ type compiled struct {
 	routed    routed
 	tried
 	trial   *trial // of host endpoints; nil: there are none, or nothing is guarded. mu guards what it points to
+	back    bool   // the host endpoints have what they had before the trial
 	denying setIDs
 }
 
@@ -342,7 +343,12 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 	}
 	selection := policy.Select(w.model.State)
 	w.interest = selection.Interest()
-	tried := w.try()
+	tried, hosts, back := w.try(), selection.HostPolicies(), w.rollsBack(selection)
+	if back {
+		tried.keepHosts(w.compiled.trial.former)
+		selection.KeepHosts(w.compiled.trial.former)
+		w.interest = w.interest.And(selection.Interest())
+	}
 	w.Feed.Want(tried.and(w.interest))
 	w.model.await(selection, w.interest, w.inForce, now)
 	w.expires = w.model.due(now)
@@ -351,7 +357,7 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 		w.model.Invalid[id] = append(slices.Clip(w.model.Invalid[id]), policy.TooLargeText)
 	}
 	w.forbids = w.compiled.rules == nil || mayForbid(&w.compiled.rules.Ruleset, &rules.Ruleset) || w.forbids
-	w.compiled = compiled{rules, selection, routed, tried, w.guard(&rules.Ruleset), denyingSets(&rules.Ruleset)}
+	w.compiled = compiled{rules, selection, routed, tried, w.guard(&rules.Ruleset, hosts, back), back, denyingSets(&rules.Ruleset)}
 	return nil
 }
 

@@ -32,7 +32,7 @@ type Node struct {
 	AllowBGPFromPods bool       `env:"TORTIE_ALLOW_BGP_FROM_PODS" default:"false" help:"true lets pods connect to BGP ports; a peer outside of the pools without a password takes such a pod for the node."`
 	Policy           PolicyMode `env:"TORTIE_POLICY" default:"off" help:"Whether NetworkPolicies are enforced: off, on, or auto, unless another engine enforces on this node: Felix (by its rules, unless TORTIE_REMOVE_CALICO_RULES is true), Cilium (link cilium_host) or Antrea (antrea-gw0). With auto the agent is not ready while kube-proxy uses IPVS. The chart's default is auto."`
 	KeepConnections  bool       `env:"TORTIE_POLICY_KEEP_CONNECTIONS" default:"false" help:"true keeps established connections that a changed policy forbids, as Calico does; false ends them within two seconds."`
-	LockoutGuard     bool       `env:"TORTIE_POLICY_LOCKOUT_GUARD" default:"false" help:"true lets programs of the node reach the API server after host endpoints' policies have changed, until it has answered a connection that these judge."`
+	LockoutGuard     bool       `env:"TORTIE_POLICY_LOCKOUT_GUARD" default:"false" help:"true lets programs of the node reach the API server after host endpoints' policies have changed, until it has answered a connection that these judge; after a minute former policies come back."`
 	Flows            Flows
 	Flowtable        FlowtableMode `env:"TORTIE_FLOWTABLE" default:"off" help:"auto has the kernel pass packets of pods' established connections from device to device, where that costs less than routes and rules; off does not."`
 	// RequireEncryption counts where WireGuard is on.

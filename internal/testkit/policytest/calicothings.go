@@ -204,11 +204,14 @@ func readableNets(texts []string) (nets []netip.Prefix) {
 	return nets
 }
 
-// readNet reads a CIDR or an address.
+// readNet reads a CIDR or an address, of which no number of IPv4 has leading zeros.
 func readNet(text string) (netip.Prefix, bool) {
 	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 		a = a.Unmap()
 		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	if _, err := netip.ParsePrefix(text); err != nil {
+		return netip.Prefix{}, false
 	}
 	return parseCIDR(text)
 }
