@@ -84,6 +84,9 @@ func (s *Server) readLink(t *table, p Peer, known session) {
 		path.apply(passed.Change)
 		path.source = from
 		path.source.router = passed.Router
+		if len(t.paths) == cap(t.paths) {
+			t.paths = slices.Grow(t.paths, len(t.paths)) // append makes thousands by a quarter, and copies them each time
+		}
 		t.paths = append(t.paths, path)
 	})
 }

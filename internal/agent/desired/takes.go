@@ -51,7 +51,8 @@ func broadcast(p netip.Prefix) netip.Addr {
 		return netip.Addr{}
 	}
 	a := p.Addr().As4()
-	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(a[:])|1<<(32-p.Bits())-1)))
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|1<<(32-p.Bits())-1)
+	return netip.AddrFrom4(a)
 }
 
 // leadsAway reports that a route to a prefix would be one to an address: that it is inside, and in no subnet of this node's that is more

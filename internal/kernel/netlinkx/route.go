@@ -170,7 +170,13 @@ func (c *Conn) Routes(f RouteFilter) ([]Route, error) {
 	return retryDump("routes", func() (routes []Route, err error) {
 		err = c.direct.with(c.ns, func(s *nlmsg.Socket) error {
 			for _, family := range families {
-				if err := f.dump(s, family, func(r Route) { routes = append(routes, r) }); err != nil {
+				err := f.dump(s, family, func(r Route) {
+					if len(routes) == cap(routes) {
+						routes = slices.Grow(routes, len(routes)) // append makes thousands by a quarter, and copies them each time
+					}
+					routes = append(routes, r)
+				})
+				if err != nil {
 					return err
 				}
 			}

@@ -1,6 +1,7 @@
 package routes
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -138,7 +139,7 @@ const (
 	right
 )
 
-// diff compares by key. Of several actual routes with one key (made by another program that uses our protocol number)
+// diff compares by key, and overwrites actual. Of several actual routes with one key (made by another program that uses our protocol number)
 // one is kept or replaced, the others are removed.
 func (w *wanted) diff(actual []netlinkx.Route) plan {
 	for _, r := range actual {
@@ -153,7 +154,7 @@ func (w *wanted) diff(actual []netlinkx.Route) plan {
 			}
 		}
 	}
-	var p plan
+	p := plan{remove: actual[:0]}
 	stays := make([]bool, len(w.routes)) // one of its actual routes has been passed over
 	for _, r := range actual {
 		i, ok := w.at[keyOf(r.Dst, r.Metric)]
@@ -165,6 +166,7 @@ func (w *wanted) diff(actual []netlinkx.Route) plan {
 			p.remove = append(p.remove, r)
 		}
 	}
+	p.add = make([]netlinkx.Route, 0, bytes.Count(place, []byte{absent}))
 	for i := range w.routes {
 		switch {
 		case w.held[i]:
