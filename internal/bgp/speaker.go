@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
@@ -165,6 +166,8 @@ type Peer struct {
 	NextHop NextHopMode
 	// TTLSecurity is how many hops away the peer may be (RFC 5082): packets that have come further are not taken. 0: from anywhere.
 	TTLSecurity int
+	// BFD has the session end when the peer falls silent; without an interval there is none. Its own address is From.
+	BFD bfd.Config
 }
 
 // MaxOwnASN is Peer.AllowOwnASN's bound, that of other speakers.
@@ -284,6 +287,8 @@ type PeerStatus struct {
 	// HeldUntil is until when the peer is held down for what it did, as LastError says; zero if it is not. Nothing is
 	// sent to it and nothing accepted from it until then.
 	HeldUntil time.Time
+	// BFD is the state of its BFD session; nil: there is to be none.
+	BFD *bfd.Status
 }
 
 // EndOfTable reports that the peer has sent the whole of its table in the present session, and said so.

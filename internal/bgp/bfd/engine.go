@@ -94,17 +94,17 @@ func (e *Engine) discriminator() uint32 {
 	}
 }
 
-// Status returns the state of all sessions, by neighbour.
-func (e *Engine) Status() map[netip.Addr]Status {
+// Status returns the state of the session with a neighbour, nil if there is none.
+func (e *Engine) Status(neighbour netip.Addr) *Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := make(map[netip.Addr]Status, len(e.sessions))
-	for addr, s := range e.sessions {
-		status := s.status()
-		status.Fault = cmp.Or(e.door(addr).err, status.Fault)
-		all[addr] = status
+	s := e.sessions[neighbour]
+	if s == nil {
+		return nil
 	}
-	return all
+	status := s.status()
+	status.Fault = cmp.Or(e.door(neighbour).err, status.Fault)
+	return &status
 }
 
 func (e *Engine) door(neighbour netip.Addr) *door {
@@ -199,7 +199,9 @@ func (e *Engine) grant(late time.Duration) {
 		return
 	}
 	for _, s := range e.sessions {
-		s.heard = s.heard.Add(late)
+		if !s.heard.IsZero() {
+			s.heard = s.heard.Add(late)
+		}
 	}
 }
 

@@ -80,8 +80,8 @@ func (w *ways) waitUp(t testing.TB) {
 	t.Helper()
 	waittest.For(t, 10*time.Second, func() error {
 		for i, e := range w.engines {
-			for addr, s := range e.Status() {
-				if s.State != Up {
+			for addr := range w.want[i] {
+				if s := e.Status(addr); s.State != Up {
 					return fmt.Errorf("end %d with %s: %+v", i, addr, s)
 				}
 			}
@@ -140,8 +140,8 @@ func TestDistantPacket(t *testing.T) {
 		})
 	}
 	heard := func() (n int) {
-		for _, s := range w.engines[0].Status() {
-			if s.Heard {
+		for addr := range w.want[0] {
+			if w.engines[0].Status(addr).Heard {
 				n++
 			}
 		}
@@ -167,7 +167,7 @@ func TestBusyPort(t *testing.T) {
 		return err
 	})
 	w.set(t)
-	s := w.engines[0].Status()[netip.MustParseAddr("10.2.0.1")]
+	s := w.engines[0].Status(netip.MustParseAddr("10.2.0.1"))
 	if want := "open UDP port 3784 for BFD: address already in use: another program has it (BIRD, FRR's bfdd): stop its BFD, or ask for none here"; s.Fault != want {
 		t.Errorf("fault is %q, want %q", s.Fault, want)
 	}

@@ -59,10 +59,12 @@ type Loss struct {
 	Admin bool
 }
 
+// newSession returns a session that first listens for a little more than an interval: see receive.
 func newSession(c Config, disc uint32, now time.Time) *session {
-	s := &session{config: c, disc: disc, state: Down, since: now, next: now, seq: sequence{sent: rand.Uint32()}}
+	s := &session{config: c, disc: disc, state: Down, since: now, seq: sequence{sent: rand.Uint32()}}
 	s.reset()
 	s.say(now)
+	s.next = now.Add(c.Interval * 5 / 4)
 	return s
 }
 
@@ -105,10 +107,13 @@ func (s *session) change(c Config, now time.Time) {
 	s.say(now)
 }
 
-// receive takes a packet of the neighbour.
+// receive takes a packet of the neighbour. One that comes first and is of a session that is Up is of a former process of this node, which has
+// just ended: that session goes on. If it went down, by this or by silence, the neighbour might end the BGP session that has followed on
+// the restart, which graceful restart does not cover.
 func (s *session) receive(b []byte, p *packet, now time.Time) error {
+	inherited := p.your != 0 && p.your != s.disc
 	switch {
-	case p.your != 0 && p.your != s.disc:
+	case inherited && (p.state != Up || !s.heard.IsZero()):
 		return errForeign
 	case p.demand:
 		return errDemand
@@ -122,6 +127,10 @@ func (s *session) receive(b []byte, p *packet, now time.Time) error {
 	}
 	if p.final && s.polling {
 		s.polling, s.settled = false, s.said
+	}
+	if inherited {
+		s.disc = p.your
+		s.set(Up, NoDiagnostic, now)
 	}
 	s.step(p, now)
 	if p.poll {

@@ -287,13 +287,31 @@ func TestSilentWish(t *testing.T) {
 	}
 }
 
+// TestRestart: a process that begins anew within the detection time goes on with the session of the one before, but with no other.
+func TestRestart(t *testing.T) {
+	for _, auth := range []Auth{{}, {Type: MeticulousSHA1, Key: "key"}} {
+		c := Config{Interval: fast.Interval, Multiplier: 3, Auth: auth}
+		l := newLine(c, c)
+		l.run(t, 5*time.Second)
+		up := l.b.since
+		l.a = newSession(c, 3, l.now)
+		l.run(t, 5*time.Second)
+		if stays := l.b.since == up; !l.up() || stays != (auth.Type == NoAuth) { // the neighbour does not take the new sequence number yet
+			t.Errorf("authentication %s: a %+v, b %+v", auth.Type, l.a.status(), l.b.status())
+		}
+		if err := l.a.receive(nil, &packet{state: Up, mult: 3, my: 2, your: 9}, l.now); !errors.Is(err, errForeign) {
+			t.Errorf("a packet of yet another session: %v", err)
+		}
+	}
+}
+
 func TestRefusedPackets(t *testing.T) {
 	for name, c := range map[string]struct {
 		p    packet
 		want error
 	}{
 		"demand":              {packet{state: Down, demand: true, mult: 3, my: 2}, errDemand},
-		"another session":     {packet{state: Up, mult: 3, my: 2, your: 5}, errForeign},
+		"another session":     {packet{state: Init, mult: 3, my: 2, your: 5}, errForeign},
 		"authentication":      {packet{state: Down, mult: 3, my: 2, auth: section{kind: KeyedSHA1}}, errSigned},
 		"of a former process": {packet{state: AdminDown, mult: 3, my: 2, your: 9}, errForeign},
 	} {
