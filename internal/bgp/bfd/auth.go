@@ -36,9 +36,7 @@ func (t AuthType) String() string {
 	return fmt.Sprintf("type %d", uint8(t))
 }
 
-// MaxKey is how many bytes the key may have.
-func (t AuthType) MaxKey() int { return t.digestLen() }
-
+// digestLen is the length of the digest, and how many bytes the key may have.
 func (t AuthType) digestLen() int {
 	switch t {
 	case KeyedMD5, MeticulousMD5:
