@@ -159,7 +159,7 @@ type Peer struct {
 	HeldUntil  time.Time `json:"heldUntil,omitzero" help:"Until when the session is kept closed for what the peer did, as lastError says."`
 	NextTry    time.Time `json:"nextTry,omitzero" help:"When the next connection is tried or, where the other end is the one to connect, let in; absent: now, or there is a session."`
 
-	BFD *BFD `json:"bfd,omitempty"`
+	BFD *BFD `json:"bfd,omitempty" help:"The BFD session that watches the peer; absent: there is to be none."`
 
 	Sessions         uint64 `json:"sessions" help:"How often the session was established since it is configured."`
 	MessagesReceived uint64 `json:"messagesReceived" help:"BGP messages that it has sent since it is configured."`
