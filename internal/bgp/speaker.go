@@ -60,7 +60,7 @@ type Speaker interface {
 	// SetPeers makes peers the whole set of sessions; nil closes all. A peer is known by its address. Sessions of peers
 	// that did not change are not touched. Peers that left, and those that changed in AS number, own address, hold or restart
 	// time, get a Cease. Another change breaks the connection and makes a new one, over which both sides keep the other's
-	// paths as graceful restart has it: a password is changed without losing a route.
+	// paths as graceful restart has it: a password is changed without losing a route. BFD changes beside the session.
 	// An invalid peer is an error and nothing changes. The next call tries failed operations again.
 	SetPeers(ctx context.Context, peers []Peer) error
 
