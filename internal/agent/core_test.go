@@ -380,6 +380,7 @@ func TestMemory(t *testing.T) {
 	now := time.Now()
 	w := desiredtest.World(nil)
 	w.Self, w.Revision, w.MeshPassword = &w.Nodes[1], 7, state.Password{Set: true, Text: "secret word"}
+	w.MeshBFD = "3x300ms"
 	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}
 	place, _ := ref.Place()
 	w.Peers = []api.BGPPeer{{Meta: api.Meta{Name: "tor"}, Spec: api.BGPPeerSpec{PeerIP: "10.0.0.254", ASNumber: 65000, Password: ref}}}
@@ -400,7 +401,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("the next writing is put off by %v", m.pause)
 	}
 	got, _, err := m.load(now, "node1")
-	if err != nil || len(got.Nodes) != 4 || len(got.Affinities) != 5 || got.Self.Name != "node1" || got.MeshPassword.Err == nil {
+	if err != nil || len(got.Nodes) != 4 || len(got.Affinities) != 5 || got.Self.Name != "node1" || got.MeshPassword.Err == nil || got.MeshBFD != w.MeshBFD {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if len(got.Peers) != 1 || len(got.Filters) != 1 || got.Passwords[place].Err == nil || len(m.past) != 1 || len(m.past[0].Filters) != 1 {

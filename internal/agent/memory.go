@@ -55,6 +55,7 @@ type remembered struct {
 	Affinities  []api.BlockAffinity        `json:"affinities"`
 	BGP         api.BGPConfigurationSpec   `json:"bgp"`
 	OwnBGP      api.BGPConfigurationSpec   `json:"ownBGP"`
+	MeshBFD     string                     `json:"meshBFD,omitempty"`
 	Ports       map[string]uint16          `json:"ports"`
 	Peers       []api.BGPPeer              `json:"peers"`
 	Filters     []api.BGPFilter            `json:"filters"`
@@ -76,7 +77,7 @@ func (m *memory) save(now time.Time, w state.Cluster, services []netip.Prefix, p
 	}
 	begun := time.Now()
 	data, err := json.Marshal(remembered{
-		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.Ports, w.Peers, w.Filters, w.Felix, w.MeshPassword.Set, services, past,
+		w.Nodes, w.Self, w.Pools, w.Affinities, w.BGP, w.OwnBGP, w.MeshBFD, w.Ports, w.Peers, w.Filters, w.Felix, w.MeshPassword.Set, services, past,
 	})
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(m.path), 0o755)
@@ -116,7 +117,7 @@ func (m *memory) load(now time.Time, node string) (w state.Cluster, at time.Time
 		return w, at, fmt.Errorf("%s is of %s, which is too long ago", m.path, info.ModTime().UTC().Format(time.RFC3339))
 	}
 	w = state.Cluster{
-		Nodes: r.Nodes, Self: r.Self, Pools: r.Pools, Affinities: r.Affinities, BGP: r.BGP, OwnBGP: r.OwnBGP, Ports: r.Ports, Felix: r.Felix,
+		Nodes: r.Nodes, Self: r.Self, Pools: r.Pools, Affinities: r.Affinities, BGP: r.BGP, OwnBGP: r.OwnBGP, MeshBFD: r.MeshBFD, Ports: r.Ports, Felix: r.Felix,
 		Peers: r.Peers, Filters: r.Filters, Passwords: map[api.Place]state.Password{},
 	}
 	for _, p := range r.Peers {

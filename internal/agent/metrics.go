@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
@@ -208,6 +209,19 @@ var rows = []row{
 			refused += number(r.Prefixes)
 		}
 		return refused
+	}),
+
+	gauges("tortie_bgp_peer_bfd_up", "1 if the peer's BFD session is up; peers without BFD have none.", []string{"peer", "node", "object"}, func(s *sample, set func(float64, ...string)) {
+		for i, p := range s.shown {
+			if p.BFD != nil {
+				set(truth(p.BFD.State == bfd.Up), s.labels[i][:]...)
+			}
+		}
+	}),
+	gauges("tortie_bfd_sessions", "BFD sessions by state.", []string{"state"}, func(s *sample, set func(float64, ...string)) {
+		for _, state := range []bfd.State{bfd.Down, bfd.Init, bfd.Up} {
+			set(s.count(func(p bgp.PeerStatus) bool { return p.BFD != nil && p.BFD.State == state }), state.String())
+		}
 	}),
 
 	gauge("tortie_routes_desired", "Routes that this node should have in the kernel.", func(s *sample) float64 { return number(s.routes.desired) }),

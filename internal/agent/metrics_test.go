@@ -25,6 +25,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
@@ -60,7 +61,7 @@ func everything(t *testing.T) *Status {
 	s.SetNode(&desired.Snapshot{
 		Self: desired.Self{Addr: prefix("10.0.0.5/24")}, Pools: []desired.Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
 	})
-	s.SetBGP([]bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established, Since: time.Now()}}, nil)
+	s.SetBGP([]bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established, Since: time.Now(), BFD: &bfd.Status{State: bfd.Up}}}, nil)
 	s.SetRoutes(routesSeen{desired: 1, stats: routes.Stats{Added: 1}})
 	s.SetProblems("object", []string{"odd"})
 	s.SetFacts(facts.Facts{Written: time.Now()}, 10)

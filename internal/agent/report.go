@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
@@ -170,6 +171,12 @@ func peerReport(s *desired.Snapshot, d desired.Session, p bgp.PeerStatus, names 
 		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent, EndOfTable: p.EndOfTable(), Supports: p.Supports,
 		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}
+	if p.BFD != nil {
+		out.BFD = &nodestatus.BFD{
+			State: p.BFD.State.String(), Since: p.BFD.Since, Detection: p.BFD.Detection.Seconds(), Heard: p.BFD.Heard, Fault: p.BFD.Fault,
+			Diag: diagText(p.BFD.Diag), RemoteDiag: diagText(p.BFD.RemoteDiag),
+		}
+	}
 	if d.Source.Peer != "" {
 		out.Source = d.Source.String()
 	}
@@ -185,6 +192,13 @@ func peerReport(s *desired.Snapshot, d desired.Session, p bgp.PeerStatus, names 
 		out.Refusals = append(out.Refusals, reason)
 	}
 	return out
+}
+
+func diagText(d bfd.Diag) string {
+	if d == bfd.NoDiagnostic {
+		return ""
+	}
+	return d.String()
 }
 
 // reflectionReport is this node's part in route reflection; nil if it has none.

@@ -130,6 +130,10 @@ type BGPPeer struct {
 	Spec BGPPeerSpec `json:"spec"`
 }
 
+// AnnotationBFD asks for BFD on a BGPPeer, and on BGPConfiguration default for the mesh: package bfd has its form. Calico has no such field, and
+// the API server drops fields of a spec that it does not know.
+const AnnotationBFD = "tortie.io/bfd"
+
 // BGPPeerSpec is the content of a BGPPeer.
 //
 // Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.

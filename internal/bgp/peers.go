@@ -29,6 +29,7 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 		if err := s.started(); err != nil {
 			return err
 		}
+		s.setBFD(want)
 		c := diff(s.peers, want, netip.Addr.Compare)
 		told := s.tells
 		s.tells = s.passesOn(want)
@@ -289,7 +290,7 @@ func (s *Server) status(p Peer) PeerStatus {
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, ErrorSince: past.errSince, LastErrorAt: past.errAt,
 		Received: now.Received, Sent: now.Sent, Restarting: now.Restarting, HeldUntil: known.heldUntil(),
-		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded, Refused: now.Refused,
+		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded, Refused: now.Refused, BFD: s.bfd.Status(p.Addr),
 	}
 	if !known.mute() {
 		status.State = stateOf(now, past.up)

@@ -22,7 +22,7 @@ type learned struct {
 	length   int // of the AS path, in which a set counts as one
 	external bool
 	rank     uint32 // what GoBGP sees for a MED
-	oldest   bool   // RFC 9494: it is kept for want of another one
+	oldest   bool   // it is kept for want of another one: RFC 9494, or relay.Path.LastResort
 	source   source
 }
 
@@ -35,7 +35,7 @@ type source struct {
 // equals reports whether traffic may be shared between two paths of a prefix (RFC 4271 section 9.1.2.2, up to the point where
 // only one can be left).
 func (l *learned) equals(other *learned) bool {
-	return l.LocalPref == other.LocalPref && l.length == other.length && l.Origin == other.Origin && l.MED == other.MED && l.external == other.external
+	return l.LocalPref == other.LocalPref && l.length == other.length && l.Origin == other.Origin && l.MED == other.MED && l.external == other.external && l.oldest == other.oldest
 }
 
 // parsed are the attributes that were read already: there are few different ones.
@@ -81,6 +81,7 @@ func (s *Server) readLink(t *table, p Peer, known session) {
 			return
 		}
 		path.Prefix, path.From, path.Stale, path.external = passed.Prefix, p.Addr, passed.Stale, external
+		path.oldest = path.oldest || passed.LastResort
 		path.apply(passed.Change)
 		path.source = from
 		path.source.router = passed.Router

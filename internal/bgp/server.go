@@ -14,6 +14,7 @@ import (
 	"github.com/osrg/gobgp/v3/pkg/server"
 
 	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
@@ -28,6 +29,7 @@ type Server struct {
 	// neighbours are the peers that GoBGP has, window the UPDATEs that it has to work in.
 	neighbours *neighbours
 	window     window
+	bfd        *bfd.Engine
 	// version grows with all that may change GoBGP's table.
 	version atomic.Uint64
 	// front is relay, for those who do not hold turn.
@@ -101,6 +103,7 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		base:       new(policy.Base),
 		parsed:     make(parsed),
 	}
+	s.bfd = bfd.NewEngine(log, bfdWatcher{s})
 	s.bgp = server.NewBgpServer(
 		server.LoggerOption(&logger{log: log, neighbours: s.neighbours}),
 		server.TimingHookOption(loopHook(s.worked)),
@@ -204,6 +207,7 @@ func (s *Server) Stop(ctx context.Context, mode Mode) error {
 // cease ends all sessions, and returns when the peers know or can't be told.
 func (s *Server) cease(ctx context.Context) error {
 	s.relay.Close()
+	s.bfd.Set(nil)
 	for _, gone := range s.sessions {
 		gone.retire()
 	}

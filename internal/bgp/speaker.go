@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
 )
 
@@ -59,7 +60,7 @@ type Speaker interface {
 	// SetPeers makes peers the whole set of sessions; nil closes all. A peer is known by its address. Sessions of peers
 	// that did not change are not touched. Peers that left, and those that changed in AS number, own address, hold or restart
 	// time, get a Cease. Another change breaks the connection and makes a new one, over which both sides keep the other's
-	// paths as graceful restart has it: a password is changed without losing a route.
+	// paths as graceful restart has it: a password is changed without losing a route. BFD changes beside the session.
 	// An invalid peer is an error and nothing changes. The next call tries failed operations again.
 	SetPeers(ctx context.Context, peers []Peer) error
 
@@ -165,6 +166,8 @@ type Peer struct {
 	NextHop NextHopMode
 	// TTLSecurity is how many hops away the peer may be (RFC 5082): packets that have come further are not taken. 0: from anywhere.
 	TTLSecurity int
+	// BFD has the session end when the peer falls silent; without an interval there is none. Its own address is From.
+	BFD bfd.Config
 }
 
 // MaxOwnASN is Peer.AllowOwnASN's bound, that of other speakers.
@@ -284,6 +287,8 @@ type PeerStatus struct {
 	// HeldUntil is until when the peer is held down for what it did, as LastError says; zero if it is not. Nothing is
 	// sent to it and nothing accepted from it until then.
 	HeldUntil time.Time
+	// BFD is the state of its BFD session; nil: there is to be none.
+	BFD *bfd.Status
 }
 
 // EndOfTable reports that the peer has sent the whole of its table in the present session, and said so.

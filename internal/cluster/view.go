@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
@@ -19,6 +20,9 @@ func (w *Watch) Cluster() state.Cluster {
 	c.Pools = w.pools.all(nil)
 	c.Affinities = w.affinities.all(nil)
 	c.BGP, c.OwnBGP = w.bgpSpec(api.DefaultName), w.bgpSpec(w.ownName())
+	if config := w.bgp.get(api.DefaultName); config != nil {
+		c.MeshBFD = names.Annotation(&config.Meta, api.AnnotationBFD)
+	}
 	c.Ports = w.ports()
 	c.Felix = w.felixSpec(w.ownName()).Over(w.felixSpec(api.DefaultName))
 	c.MeshPassword = w.meshPassword()

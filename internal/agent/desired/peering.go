@@ -41,7 +41,7 @@ func (s *Snapshot) peeringInput() peering.Input {
 		Others:    make([]peering.Node, len(s.Others)),
 		ASN:       s.ASN,
 		Port:      s.meshPort,
-		Mesh:      peering.Mesh{On: s.Mesh, Password: s.settings.password.text, Restart: s.settings.restart, Unknown: s.settings.password.unknown},
+		Mesh:      peering.Mesh{On: s.Mesh, Password: s.settings.password.text, Restart: s.settings.restart, BFD: s.settings.bfd, Unknown: s.settings.password.unknown},
 		Automatic: s.Automatic,
 		Peers:     s.peers.all, Filters: s.peers.filters, Secrets: s.peers.secrets,
 		Config: s.peers.config, OwnConfig: s.peers.own,

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
@@ -14,6 +15,8 @@ type settings struct {
 	password passwordSetting
 	// restart is the graceful restart time that peers are asked for; 0 is the speaker's default.
 	restart time.Duration
+	// bfd is the BFD of the mesh's sessions; its zero value: there is none.
+	bfd bfd.Config
 	// tunnelMTU is the MTU of tunl0; 0 derives it from the link.
 	tunnelMTU int
 }
@@ -48,6 +51,11 @@ func (in settings) next(w state.Cluster, first bool) (settings, []error) {
 	} else {
 		out.restart = restart
 	}
+	if detection, err := parseBFD(w.MeshBFD, out.password); err != nil {
+		problems = append(problems, inBGP(fmt.Errorf("annotation %s %q: %w; the last good value stays in force", api.AnnotationBFD, cut(w.MeshBFD), err)))
+	} else {
+		out.bfd = detection
+	}
 	switch m := w.Felix.IPIPMTU; {
 	case m == nil:
 		out.tunnelMTU = 0
@@ -76,6 +84,18 @@ func parseRestart(text string) (time.Duration, error) {
 		return 0, fmt.Errorf("spec.nodeMeshMaxRestartTime %q: use a duration from 1s to %s, such as 120s", text, maxRestart)
 	}
 	return d.Truncate(time.Second), nil
+}
+
+// parseBFD reads the mesh's BFD. While its key is not known there are no sessions.
+func parseBFD(text string, key passwordSetting) (bfd.Config, error) {
+	if text == "" || key.unknown {
+		return bfd.Config{}, nil
+	}
+	c, err := bfd.Parse(text)
+	if err != nil {
+		return c, err
+	}
+	return c.WithKey(key.text)
 }
 
 // inBGP names the cluster's BGPConfiguration as the object of an error.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
@@ -16,18 +17,19 @@ func TestSettingsThatCannotBeUsedLeaveTheLastOnes(t *testing.T) {
 	mtu := func(n int) api.FelixConfigurationSpec { return api.FelixConfigurationSpec{IPIPMTU: &n} }
 	good := state.Cluster{
 		BGP: api.BGPConfigurationSpec{NodeMeshMaxRestartTime: "90s"}, Felix: mtu(1400),
-		MeshPassword: state.Password{Set: true, Text: "first"},
+		MeshPassword: state.Password{Set: true, Text: "first"}, MeshBFD: "3x300ms keyed-md5 1",
 	}
 	in, problems := settings{}.next(good, true)
 	want := settings{password: passwordSetting{text: "first"}, restart: 90 * time.Second, tunnelMTU: 1400}
+	want.bfd = bfd.Config{Interval: 300 * time.Millisecond, Multiplier: 3, Auth: bfd.Auth{Type: bfd.KeyedMD5, KeyID: 1, Key: "first"}}
 	if in != want || len(problems) > 0 {
 		t.Fatalf("%+v, %v", in, problems)
 	}
 	bad := state.Cluster{
 		BGP: api.BGPConfigurationSpec{NodeMeshMaxRestartTime: "soon"}, Felix: mtu(3),
-		MeshPassword: state.Password{Set: true, Err: errors.New("Secret bgp has no key password")},
+		MeshPassword: state.Password{Set: true, Err: errors.New("Secret bgp has no key password")}, MeshBFD: "often",
 	}
-	if out, problems := in.next(bad, false); out != in || len(problems) != 3 {
+	if out, problems := in.next(bad, false); out != in || len(problems) != 4 {
 		t.Errorf("%+v, %v", out, problems)
 	}
 	out, problems := settings{}.next(bad, true)
@@ -54,7 +56,7 @@ func TestMeshSettingsReachEverySession(t *testing.T) {
 			api.AnnotationIPv4Address: "10.0.0.9/24", api.AnnotationReflector: "1.0.0.1",
 		}}})
 	})
-	s.settings = settings{password: passwordSetting{text: "secret"}, restart: 90 * time.Second}
+	s.settings = settings{password: passwordSetting{text: "secret"}, restart: 90 * time.Second, bfd: bfd.Config{Interval: time.Second, Multiplier: 3}}
 	s.Self.MaxPrefixes = 7
 	peers := sessions(s)
 	if len(peers) != 2 {
@@ -62,7 +64,7 @@ func TestMeshSettingsReachEverySession(t *testing.T) {
 	}
 	for _, p := range peers {
 		port := map[netip.Addr]uint16{addr("10.0.0.2"): 1790, addr("10.9.0.9"): 1792}[p.Addr]
-		if p.Password != "secret" || p.RestartTime != 90*time.Second || p.MaxPrefixes != 7 || p.Port != port {
+		if p.Password != "secret" || p.RestartTime != 90*time.Second || p.MaxPrefixes != 7 || p.BFD.Interval != time.Second || p.Port != port {
 			t.Errorf("peer %+v, port %d, restart %s", p, p.Port, p.RestartTime)
 		}
 	}

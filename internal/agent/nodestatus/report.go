@@ -159,11 +159,24 @@ type Peer struct {
 	HeldUntil  time.Time `json:"heldUntil,omitzero" help:"Until when the session is kept closed for what the peer did, as lastError says."`
 	NextTry    time.Time `json:"nextTry,omitzero" help:"When the next connection is tried or, where the other end is the one to connect, let in; absent: now, or there is a session."`
 
+	BFD *BFD `json:"bfd,omitempty" help:"The BFD session that watches the peer; absent: there is to be none."`
+
 	Sessions         uint64 `json:"sessions" help:"How often the session was established since it is configured."`
 	MessagesReceived uint64 `json:"messagesReceived" help:"BGP messages that it has sent since it is configured."`
 	MessagesSent     uint64 `json:"messagesSent" help:"BGP messages that were sent to it."`
 	FlawedMessages   uint64 `json:"flawedMessages,omitempty" help:"Of the received ones, those that were malformed and did not end the session: what they announce is not taken, or attributes of it are left out."`
 	LastFlaw         string `json:"lastFlaw,omitempty" help:"What was wrong with the last of these."`
+}
+
+// BFD is the state of the BFD session that watches a peer.
+type BFD struct {
+	State      string    `json:"state" help:"Down, Init or Up."`
+	Since      time.Time `json:"since" help:"Since when."`
+	Detection  float64   `json:"detectionSeconds" help:"For how long the peer may be silent."`
+	Heard      bool      `json:"heard" help:"Whether its packets come."`
+	Diag       string    `json:"diagnostic,omitempty" help:"Why this end went down last, in RFC 5880's words; absent while it is up, or was never."`
+	RemoteDiag string    `json:"remoteDiagnostic,omitempty" help:"The peer's word for it."`
+	Fault      string    `json:"fault,omitempty" help:"Why packets of it are dropped, or none can be sent."`
 }
 
 // Reason is why prefixes of a peer are not taken.

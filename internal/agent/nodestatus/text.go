@@ -41,6 +41,9 @@ func (r *Report) WritePeers(w io.Writer) error {
 		if text := r.words(peer); text != "" {
 			words = append(words, text)
 		}
+		if text := r.undetected(peer); text != "" {
+			words = append(words, text)
+		}
 		refused = append(refused, peer.refusals()...)
 		if peer.FlawedMessages > 0 {
 			flawed = append(flawed, fmt.Sprintf("%s: %d, the last one: %s", peer.Address, peer.FlawedMessages, peer.LastFlaw))
@@ -324,7 +327,31 @@ func (p Peer) traits() []string {
 			all = append(all, t.text)
 		}
 	}
+	if p.BFD != nil {
+		all = append(all, "BFD "+p.BFD.State)
+	}
 	return all
+}
+
+// undetected says why a peer's BFD is not up; empty if it is, or there is to be none.
+func (r *Report) undetected(p Peer) string {
+	b := p.BFD
+	if b == nil || b.State == "Up" {
+		return ""
+	}
+	text := fmt.Sprintf("%s: BFD is not up since %s", p.Address, r.clock(b.Since))
+	if b.Diag != "" {
+		text += ": " + b.Diag
+	}
+	switch {
+	case b.Fault != "":
+		text += ": " + b.Fault
+	case !b.Heard:
+		text += ": no packets come on UDP port 3784: it has no BFD with this node, is more than one hop away, or a firewall drops them"
+	case b.RemoteDiag != "":
+		text += ": it says: " + b.RemoteDiag
+	}
+	return text
 }
 
 // refusals say what of a peer's prefixes is not taken.

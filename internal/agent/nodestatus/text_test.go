@@ -224,3 +224,24 @@ func TestWriteErrorsAreReported(t *testing.T) {
 		}
 	}
 }
+
+// TestWhyBFDIsNotUp: a peer's BFD session says why it is not up, and nothing if it is.
+func TestWhyBFDIsNotUp(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for want, b := range map[string]*BFD{
+		"":       nil,
+		"BFD Up": {State: "Up", Diag: "Path Down"},
+		"10.0.0.1: BFD is not up since 03:04:05: Control Detection Time Expired: no packets come on UDP port 3784": {State: "Down", Since: at, Diag: "Control Detection Time Expired"},
+		"10.0.0.1: BFD is not up since 03:04:05: its packets are not authenticated":                                {State: "Down", Since: at, Fault: "its packets are not authenticated"},
+		"10.0.0.1: BFD is not up since 03:04:05: it says: Administratively Down":                                   {State: "Down", Since: at, Heard: true, RemoteDiag: "Administratively Down"},
+	} {
+		r := Report{Time: at, Peers: []Peer{{Address: "10.0.0.1", State: established, BFD: b}}}
+		var out strings.Builder
+		if err := r.WritePeers(&out); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%+v: %v, want %q in:\n%s", b, err, want, out.String())
+		}
+		if up := b == nil || b.State == "Up"; up == strings.Contains(out.String(), "is not up") {
+			t.Errorf("%+v:\n%s", b, out.String())
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 
@@ -38,6 +39,11 @@ func Annotations(m *api.Meta) map[string]string {
 	var own struct{ Annotations map[string]string }
 	_ = json.Unmarshal([]byte(m.Annotations[AnnotationMetadata]), &own) // invalid JSON has none
 	return own.Annotations
+}
+
+// Annotation returns an annotation as its object's author sees it: calicoctl writes those of Calico's own API version.
+func Annotation(m *api.Meta, key string) string {
+	return cmp.Or(Annotations(m)[key], m.Annotations[key])
 }
 
 // SetMetadata writes labels and annotations of Calico's own API version into an object, beside what else Calico keeps there. encoding/json sorts the

@@ -13,7 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -63,6 +65,7 @@ func text(d Decision, p bgp.Peer) string {
 		{p.RestartTime != 0, "restart" + p.RestartTime.String()},
 		{p.Keepalive != 0, "keepalive" + p.Keepalive.String()},
 		{p.HoldTime != 0, "hold" + p.HoldTime.String()},
+		{p.BFD.Interval != 0, fmt.Sprintf("bfd%dx%s%s", p.BFD.Multiplier, p.BFD.Interval, p.BFD.Auth.Key)},
 		{d.Sources[p.Addr].Peer != "", "by:" + d.Sources[p.Addr].Peer},
 		{d.Sources[p.Addr].Reverse, "reverse"},
 	} {
@@ -181,6 +184,33 @@ func TestPeers(t *testing.T) {
 				t.Errorf("(-want +got):\n%s%s", diff, said(d))
 			}
 		})
+	}
+}
+
+// BFD is asked for by an annotation, which calicoctl writes into another one; what is wrong with it leaves what was before.
+func TestBFD(t *testing.T) {
+	peer := bgpPeer("tor", api.BGPPeerSpec{
+		PeerIP: "172.16.0.1", ASNumber: 65000, Password: &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}},
+	})
+	in := three()
+	in.Mesh, in.Self.Addr6 = Mesh{On: true, BFD: bfd.Config{Interval: time.Second, Multiplier: 5}}, netip.Addr{}
+	in.Secrets = map[api.Place]Secret{{Name: "tor", Key: "rr"}: {Text: "secret"}}
+	mesh := []string{"10.0.0.2 as64512 passive bfd5x1s", "10.0.0.3 as64512 passive bfd5x1s"}
+	state := State{}
+	for _, c := range []struct{ key, text, want, say string }{
+		{api.AnnotationBFD, "3x300ms", "bfd3x300ms ", ""},
+		{api.AnnotationBFD, "3x300", "bfd3x300ms ", `tortie.io/bfd "3x300"`},
+		{names.AnnotationMetadata, `{"annotations":{"tortie.io/bfd":"3x50ms keyed-sha1 1"}}`, "bfd3x50mssecret ", ""},
+		{names.AnnotationMetadata, "{}", "", ""},
+	} {
+		peer.Annotations = map[string]string{c.key: c.text}
+		in.Peers = []api.BGPPeer{peer}
+		var d Decision
+		d, state = Decide(in, Recall(state.Past()))
+		want := append(slices.Clone(mesh), "172.16.0.1 as65000 password=secret "+c.want+"by:tor")
+		if diff := cmp.Diff(want, texts(d)); diff != "" || !errtest.Has(said(d), c.say) || (c.say == "") != (said(d) == "") {
+			t.Errorf("%s: (-want +got):\n%s%s", c.text, diff, said(d))
+		}
 	}
 }
 

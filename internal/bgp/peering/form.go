@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/api/selector"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 )
 
 // form is a BGPPeer that can be used: all that it refers to is in it.
@@ -40,6 +42,7 @@ type options struct {
 	keepalive   time.Duration
 	ownASN      int
 	hops        int
+	bfd         bfd.Config
 	rules       rules
 }
 
@@ -85,6 +88,7 @@ func resolve(p *api.BGPPeer, in *Input, known map[string]filter) *resolver {
 	r.modes()
 	r.password()
 	r.filters()
+	r.bfd(names.Annotation(&p.Meta, api.AnnotationBFD))
 	return r
 }
 
@@ -242,6 +246,22 @@ func (r *resolver) modes() {
 	default:
 		r.fail("spec.reversePeering %q: use Auto or Manual", s.ReversePeering)
 	}
+}
+
+// bfd reads how the peer is watched. The key is the session's password.
+func (r *resolver) bfd(text string) {
+	if text == "" {
+		return
+	}
+	r.form.past.Peer.Annotations = map[string]string{api.AnnotationBFD: text}
+	c, err := bfd.Parse(text)
+	if err == nil && !r.pending && len(r.fatal) == 0 {
+		c, err = c.WithKey(r.form.password)
+	}
+	if err != nil {
+		r.fail("annotation %s %q: %w", api.AnnotationBFD, text, err)
+	}
+	r.form.bfd = c
 }
 
 func (r *resolver) password() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 )
 
@@ -70,6 +71,7 @@ type Mesh struct {
 	Password string
 	// Restart is for how long peers are asked to keep paths; 0 is the speaker's default.
 	Restart time.Duration
+	BFD     bfd.Config
 	// Unknown: there is to be a password, and it is not known yet. Then there can be no mesh.
 	Unknown bool
 }

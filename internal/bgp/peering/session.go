@@ -118,7 +118,7 @@ func (d *decider) meets(self, other end) []found {
 		return nil
 	}
 	peer.Passive = bgp.Waits(self.addr, other.addr)
-	peer.Password, peer.RestartTime = d.in.Mesh.Password, d.in.Mesh.Restart
+	peer.Password, peer.RestartTime, peer.BFD = d.in.Mesh.Password, d.in.Mesh.Restart, d.in.Mesh.BFD
 	peer.Client = d.reflects(other.node) && peer.ASN == d.asn(self.node)
 	if a := d.automatic(); a != nil && a.Reflectors[other.node.Name] {
 		peer.MaxPrefixes = reflectedPrefixes * cmp.Or(peer.MaxPrefixes, bgp.DefaultMaxPrefixes)
@@ -143,7 +143,7 @@ func (d *decider) asnOf(f *form, other *Node, shown uint32) uint32 {
 // with returns a session with a form's options. other is nil if the peer is no node.
 func (d *decider) with(p bgp.Peer, f *form, other *Node) bgp.Peer {
 	inside := p.ASN == cmp.Or(p.LocalASN, d.asn(&d.in.Self))
-	p.Password, p.RestartTime, p.Keepalive = f.password, f.restart, f.keepalive
+	p.Password, p.RestartTime, p.Keepalive, p.BFD = f.password, f.restart, f.keepalive, f.bfd
 	if 3*f.keepalive > bgp.DefaultHoldTime {
 		p.HoldTime = 3 * f.keepalive
 	}

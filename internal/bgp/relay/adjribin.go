@@ -36,6 +36,8 @@ type Path struct {
 	Router netip.Addr  // the peer's router ID
 	// Stale: the session has ended in which the peer has announced it, and it is kept (RFC 4724).
 	Stale bool
+	// LastResort: BFD has lost the peer since. It may be that only its control plane restarts, so that the path is kept, but any other is better.
+	LastResort bool
 }
 
 // Refusal is a reason for which prefixes that a peer announces are not taken.

@@ -75,6 +75,7 @@ type Link struct {
 	// kept is what the speaker behind keeps of sessions that are over, until keptUntil, as the peer has asked for; nil: nothing.
 	kept      map[netip.Prefix]Path
 	keptUntil time.Time
+	deaf      bool // BFD has lost the peer since it had a session that was up
 }
 
 // hold is a peer's punishment.
@@ -199,13 +200,14 @@ func (l *Link) Status() Status {
 // Paths calls f for all that the speaker behind has of the peer, or will have in a moment.
 func (l *Link) Paths(f func(Path)) {
 	l.mu.Lock()
-	s, kept := l.current, l.kept
+	s, kept, deaf := l.current, l.kept, l.deaf
 	l.mu.Unlock()
 	if s != nil && s.upSince.Load() != 0 {
 		s.paths(f)
 		return
 	}
 	for _, p := range kept {
+		p.LastResort = deaf
 		f(p)
 	}
 }
@@ -219,7 +221,7 @@ func (l *Link) begin(s *session) {
 		s.in.kept = maps.Clone(l.kept) // the one is read by Paths
 		s.in.mu.Unlock()
 	}
-	l.kept = nil
+	l.kept, l.deaf = nil, false
 	if !l.retired {
 		l.behind.Session(true)
 	}
@@ -253,18 +255,17 @@ func (l *Link) dropKept() {
 	})
 }
 
-// surrender returns what is kept of a retired link's peer, or will be when its session has ended, and until when.
-func (l *Link) surrender() (kept map[netip.Prefix]Path, until time.Time) {
+// surrender has next keep what is kept of a retired link's peer, or will be when its session has ended.
+func (l *Link) surrender(next *Link) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.current
 	switch {
 	case s == nil || s.upSince.Load() == 0:
-		return l.kept, l.keptUntil
+		next.kept, next.keptUntil, next.deaf = l.kept, l.keptUntil, l.deaf
 	case s.wire.Offer().Graceful():
-		return s.stale(), l.relay.now().Add(s.wire.Offer().RestartTime())
+		next.kept, next.keptUntil, next.deaf = s.stale(), l.relay.now().Add(s.wire.Offer().RestartTime()), l.deaf
 	}
-	return nil, time.Time{}
 }
 
 // Whole is closed when the peer has sent the whole of its table, in the present session or a later one.

@@ -221,12 +221,13 @@ func (r *Relay) Add(p Peer, rules *Rules, behind Behind) *Link {
 // that both sides keep the other's paths as graceful restart has it.
 func (r *Relay) Replace(old *Link, p Peer, rules *Rules, behind Behind) *Link {
 	old.Retire()
-	kept, until := old.surrender()
+	next := &Link{counts: old.counts}
+	old.surrender(next)
 	behind.Session(false) // the old session ends later, and its link does not report it
 	old.hangUp()
 	old.Release()
 	p.KeptUntil = old.peer.KeptUntil
-	return r.add(p, rules, behind, &Link{counts: old.counts, kept: kept, keptUntil: until}, old.spoken.Load())
+	return r.add(p, rules, behind, next, old.spoken.Load())
 }
 
 // add is Add for a peer that had a link before, of which the new one has some fields already.

@@ -55,6 +55,7 @@ type session struct {
 	stopped bool
 	verdict *wire.Notification // for the peer, of the one who stopped it
 	broken  error              // it was stopped because the peer took nothing more
+	drop    bool               // what the peer has announced is not to be kept
 }
 
 func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
@@ -204,13 +205,6 @@ func (s *session) stop(n *wire.Notification, broken error) {
 		s.stopped, s.verdict, s.broken = true, n, broken
 	}
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
-}
-
-// whyStopped tells whether the session was stopped and, if so, the error of a connection that broke.
-func (s *session) whyStopped() (stopped bool, broken error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stopped, s.broken
 }
 
 // setReadDeadline sets when the peer must have sent something, 0: never. It does not undo an abort.
@@ -430,10 +424,14 @@ func (f *flaws) seen(log *slog.Logger, peer netip.Addr, flaw string) {
 
 // unread is the ending when nothing can be read from the peer.
 func (s *session) unread(err error) *ending {
-	switch stopped, broken := s.whyStopped(); {
-	case broken != nil:
-		return &ending{by: byLoss, err: broken}
-	case stopped:
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.broken != nil:
+		return &ending{by: byLoss, err: s.broken}
+	case s.drop:
+		return &ending{by: byUs, reason: s.verdict}
+	case s.stopped:
 		return &ending{by: byOthers}
 	}
 	return &ending{by: byLoss, err: err}

@@ -18,7 +18,7 @@ const (
 	RouteRefreshError uint8 = 7
 )
 
-// Subcodes of Cease, RFC 4486 and RFC 8538.
+// Subcodes of Cease, RFC 4486, RFC 8538 and RFC 9384.
 const (
 	MaxPrefixesReached uint8 = 1
 	AdminShutdown      uint8 = 2
@@ -27,6 +27,7 @@ const (
 	ConnectionRejected uint8 = 5
 	Collision          uint8 = 7
 	HardReset          uint8 = 9
+	BFDDown            uint8 = 10
 )
 
 // Notification is a NOTIFICATION message: an error code, its subcode, and data that depends on them.
@@ -79,7 +80,7 @@ var subcodes = map[[2]uint8]string{
 	{Cease, PeerDeconfigured}: "Peer De-configured", {Cease, AdminReset}: "Administrative Reset",
 	{Cease, ConnectionRejected}: "Connection Rejected", {Cease, 6}: "Other Configuration Change",
 	{Cease, Collision}: "Connection Collision Resolution", {Cease, 8}: "Out of Resources", {Cease, HardReset}: "Hard Reset",
-	{Cease, 10}: "BFD Down", {RouteRefreshError, 1}: "Invalid Message Length",
+	{Cease, BFDDown}: "BFD Down", {RouteRefreshError, 1}: "Invalid Message Length",
 }
 
 // Words is the name of the error in IANA's registry, with the peer's shutdown communication if it sent one (RFC 9003).

@@ -17,6 +17,8 @@ type Cluster struct {
 	Affinities []api.BlockAffinity
 	// BGP is the cluster's default BGPConfiguration, OwnBGP that of this node (node.NAME); zero if there is none.
 	BGP, OwnBGP api.BGPConfigurationSpec
+	// MeshBFD is api.AnnotationBFD of the cluster's default BGPConfiguration.
+	MeshBFD string
 	// Ports are the BGP ports of the nodes that have their own, by the Node's name.
 	Ports map[string]uint16
 	// Felix is this node's FelixConfiguration over the cluster's default.

@@ -51,6 +51,14 @@ log stderr all;
 {{end -}}
 protocol device { scan time 2; }
 protocol direct { {{range .Families}}{{.}}; {{end}}interface "*"; }
+{{with .BFD}}protocol bfd {
+  interface "*" {
+    interval {{.BFD.Milliseconds}} ms;
+    multiplier 3;
+    {{if .BFDKey}}authentication {{.BFDAuth}};
+    password "{{.BFDKey}}" { id 7; };{{end}}
+  };
+}{{end}}
 {{range $f := .Channels}}
 protocol static {
   {{$f.Open}}{{$f.Close}}
@@ -78,7 +86,7 @@ template bgp mesh_{{$f.Name}} {
 {{range $f.Sessions}}protocol bgp {{.Name}} from mesh_{{$f.Name}} {
   neighbor {{.Peer}}{{if .Port}} port {{.Port}}{{end}} as {{.ASN}};
   source address {{.From}};
-  {{if .TTLSecurity}}multihop {{.TTLSecurity}}; ttl security on;{{else}}multihop;{{end}}
+  {{if .TTLSecurity}}multihop {{.TTLSecurity}}; ttl security on;{{else if .BFD}}direct; bfd {{if .BFDGraceful}}graceful{{else}}on{{end}};{{else}}multihop;{{end}}
   {{if .Client}}rr client; rr cluster id {{$.ClusterID}};{{end}}
   {{if .NextHopSelf}}{{$f.Open}} next hop self; {{$f.Close}}{{end}}
   {{if .Passive}}passive on;{{end}}
@@ -99,6 +107,7 @@ type birdValues struct {
 	ClusterID        netip.Addr
 	Families         []string // families whose channels have no options
 	Channels         []birdChannel
+	BFD              *Session
 }
 
 type birdChannel struct {
@@ -197,7 +206,7 @@ func (p *birdProcess) configure() {
 func (h *Host) BirdText(kind Kind, config Config, family string) string {
 	h.T.Helper()
 	v := birdValues{V1: kind == BIRD1, RouterID: h.V4, Listen: h.V4, ASN: config.ASN, RestartTime: int(config.RestartTime / time.Second)}
-	v.LocalPref, v.Readvertise, v.ClusterID = config.LocalPref, config.Readvertise, config.ClusterID
+	v.LocalPref, v.Readvertise, v.ClusterID, v.BFD = config.LocalPref, config.Readvertise, config.ClusterID, config.bfd()
 	for _, c := range config.Communities {
 		words := strings.ReplaceAll(c, ":", ",")
 		if large(c) {

@@ -59,6 +59,20 @@ type Session struct {
 	NextHopSelf bool
 	// TTLSecurity is the maximum number of hops to the peer (RFC 5082), 0 for no limit.
 	TTLSecurity int
+	// BFD is the interval of BFD's packets, three of which may be lost; 0: there is none. All sessions of a daemon have the same.
+	BFD time.Duration
+	// BFDKey authenticates them by BFDAuth, in BIRD's words; for BIRD only.
+	BFDAuth, BFDKey string
+	// BFDGraceful takes the end of a BFD session for a restart of the peer if its C bit is not set; for BIRD 2 and FRR.
+	BFDGraceful bool
+}
+
+// bfd returns the first session with BFD; nil: there is none.
+func (c *Config) bfd() *Session {
+	if i := slices.IndexFunc(c.Sessions, func(s Session) bool { return s.BFD > 0 }); i >= 0 {
+		return &c.Sessions[i]
+	}
+	return nil
 }
 
 // Route is a path that a daemon has learned, in a form common to all kinds.

@@ -27,6 +27,7 @@ type frr struct {
 	log    *logtest.Buffer
 	zebra  *process
 	bgpd   *process
+	bfdd   *process // nil: no session has BFD
 }
 
 const frrPrograms = "/usr/lib/frr"
@@ -73,6 +74,12 @@ router bgp {{.ASN}}
  {{- end}}
  {{- if .Port}}
  neighbor {{.Peer}} port {{.Port}}
+ {{- end}}
+ {{- if .BFD}}
+ neighbor {{.Peer}} bfd profile all
+  {{- if .BFDGraceful}}
+ neighbor {{.Peer}} bfd check-control-plane-failure
+  {{- end}}
  {{- end}}
  {{- if .Passive}}
  neighbor {{.Peer}} passive
@@ -134,6 +141,11 @@ func (h *Host) frr(config Config) *frr {
 	f.configure()
 	f.zebra = f.start("zebra")
 	Eventually(h.T, func() error { _, err := os.Stat(f.file("zserv.api")); return err })
+	if s := config.bfd(); s != nil {
+		ms := s.BFD.Milliseconds()
+		f.write("bfdd.conf", fmt.Sprintf("bfd\n profile all\n  receive-interval %d\n  transmit-interval %d\n  detect-multiplier 3\n", ms, ms))
+		f.bfdd = f.start("bfdd", "--bfdctl", f.file("bfdd.sock"))
+	}
 	f.bgpd = f.start("bgpd")
 	f.ready()
 	return f
@@ -183,12 +195,12 @@ func (f *frr) write(name, text string) {
 	errtest.Must(f.T, os.WriteFile(f.file(name), []byte(text), 0o644))
 }
 
-func (f *frr) start(program string) *process {
+func (f *frr) start(program string, more ...string) *process {
 	f.T.Helper()
-	args := []string{
+	args := append([]string{
 		filepath.Join(frrPrograms, program), "-f", f.file(program + ".conf"), "-i", f.file(program + ".pid"),
 		"-z", f.file("zserv.api"), "--vty_socket", f.dir, "-P", "0", "--log", "stdout",
-	}
+	}, more...)
 	if program == "zebra" {
 		// Without this flag zebra replaces an IPv6 route by a deletion and an addition, for old kernels.
 		args = append(args, "--v6-rr-semantics")
@@ -364,9 +376,12 @@ func (f *frr) Reset(peer netip.Addr) {
 	f.ask("clear bgp " + peer.String())
 }
 
-// Signal signals bgpd: zebra keeps running, and the kernel's routes stay.
+// Signal signals bgpd and bfdd: zebra keeps running, and the kernel's routes stay.
 func (f *frr) Signal(s syscall.Signal) {
 	f.T.Helper()
+	if f.bfdd != nil {
+		f.bfdd.signalled(s)
+	}
 	f.bgpd.signalled(s)
 }
 

@@ -1,0 +1,201 @@
+package bfd
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+// watched collects what an engine tells.
+type watched struct {
+	mu   sync.Mutex
+	lost map[netip.Addr]Loss
+}
+
+func (w *watched) Changed() {}
+
+func (w *watched) Lost(addr netip.Addr, loss Loss) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lost == nil {
+		w.lost = map[netip.Addr]Loss{}
+	}
+	w.lost[addr] = loss
+}
+
+func (w *watched) loss(addr netip.Addr) (Loss, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	loss, ok := w.lost[addr]
+	return loss, ok
+}
+
+// ways are two engines in network namespaces that a cable joins, with sessions between n pairs of addresses of each family.
+type ways struct {
+	ns      [2]*netnstest.NS
+	engines [2]*Engine
+	watched [2]*watched
+	want    [2]map[netip.Addr]Config
+}
+
+func newWays(t testing.TB, n int, c Config) *ways {
+	t.Helper()
+	w := &ways{ns: [2]*netnstest.NS{netnstest.New(t), netnstest.New(t)}}
+	netnstest.Cable(t, w.ns[0], "eth0", w.ns[1], "eth0")
+	for i := range w.ns {
+		w.ns[i].Up(t, "eth0")
+		w.watched[i], w.want[i] = &watched{}, map[netip.Addr]Config{}
+		w.engines[i] = NewEngine(slog.New(slog.DiscardHandler), w.watched[i])
+		for k := range n {
+			for _, form := range []string{"10.%d.%d.%d/8", "fd00::%d:%d:%d/64"} {
+				addr := func(side int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf(form, side+1, k/200, k%200+1)) }
+				w.ns[i].Addr(t, "eth0", addr(i).String())
+				c.From = addr(i).Addr()
+				w.want[i][addr(1-i).Addr()] = c
+			}
+		}
+	}
+	return w
+}
+
+// set has both engines have their sessions, and none when the test ends.
+func (w *ways) set(t testing.TB) {
+	t.Helper()
+	for i := range w.engines {
+		w.ns[i].Within(t, func() error { w.engines[i].Set(w.want[i]); return nil })
+		t.Cleanup(func() { w.engines[i].Set(nil) })
+	}
+}
+
+func (w *ways) waitUp(t testing.TB) {
+	t.Helper()
+	waittest.For(t, 10*time.Second, func() error {
+		for i, e := range w.engines {
+			for addr := range w.want[i] {
+				if s := e.Status(addr); s.State != Up {
+					return fmt.Errorf("end %d with %s: %+v", i, addr, s)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// TestEngine: sessions of both families come up; one whose end is removed ends without being a failure, a cut cable is one.
+func TestEngine(t *testing.T) {
+	w := newWays(t, 2, Config{Interval: 100 * time.Millisecond, Multiplier: 3})
+	w.set(t)
+	w.waitUp(t)
+	gone, stays := netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("fd00::2:0:2")
+	delete(w.want[0], gone)
+	w.set(t)
+	other := w.want[0][netip.MustParseAddr("10.2.0.2")].From.Prev()
+	waittest.Until(t, 5*time.Second, "loss at the other end", func() bool { _, ok := w.watched[1].loss(other); return ok })
+	if loss, _ := w.watched[1].loss(other); !loss.Admin || loss.Diag != NeighborSaysDown {
+		t.Errorf("removal of a session is told as %+v", loss)
+	}
+	errtest.Must(t, w.ns[1].Conn.SetDown(w.ns[1].Link(t, "eth0").Index))
+	cut := time.Now()
+	waittest.Until(t, 5*time.Second, "loss", func() bool { _, ok := w.watched[0].loss(stays); return ok })
+	loss, _ := w.watched[0].loss(stays)
+	if d := time.Since(loss.Alive); loss.Admin || loss.Independent || loss.Diag != TimeExpired || time.Since(cut) > time.Second {
+		t.Errorf("a cut cable is told as %+v, %s after the last packet", loss, d)
+	}
+}
+
+// TestDistantPacket: a packet that has passed a router is not taken.
+func TestDistantPacket(t *testing.T) {
+	w := newWays(t, 1, fast)
+	delete(w.want[1], netip.MustParseAddr("10.1.0.1"))
+	delete(w.want[1], netip.MustParseAddr("fd00::1:0:1"))
+	w.set(t)
+	p := packet{state: Down, mult: 3, my: 9, minTx: time.Second, minRx: time.Second}
+	send := func(hops string) {
+		w.ns[1].Within(t, func() error {
+			for _, v4 := range []bool{true, false} {
+				s, err := openSocket(v4)
+				if err != nil {
+					return err
+				}
+				defer s.close()
+				to, level, option := netip.MustParseAddr("fd00::1:0:1"), syscall.IPPROTO_IPV6, syscall.IPV6_UNICAST_HOPS
+				if v4 {
+					to, level, option = netip.MustParseAddr("10.1.0.1"), syscall.IPPROTO_IP, syscall.IP_TTL
+				}
+				if hops == "far" {
+					errtest.Must(t, syscall.SetsockoptInt(s.out, level, option, ttl-1))
+				}
+				errtest.Must(t, s.write(p.append(nil), netip.Addr{}, to))
+			}
+			return nil
+		})
+	}
+	heard := func() (n int) {
+		for addr := range w.want[0] {
+			if w.engines[0].Status(addr).Heard {
+				n++
+			}
+		}
+		return n
+	}
+	send("far")
+	time.Sleep(300 * time.Millisecond)
+	if n := heard(); n != 0 {
+		t.Errorf("%d of 2 packets were taken that have passed a router", n)
+	}
+	send("near")
+	waittest.Until(t, 5*time.Second, "packets of a neighbour", func() bool { return heard() == 2 })
+}
+
+// TestBusyPort: the status says why there are no packets.
+func TestBusyPort(t *testing.T) {
+	w := newWays(t, 1, fast)
+	w.ns[0].Within(t, func() error {
+		s, err := openSocket(true)
+		if err == nil {
+			t.Cleanup(s.close)
+		}
+		return err
+	})
+	w.set(t)
+	s := w.engines[0].Status(netip.MustParseAddr("10.2.0.1"))
+	if want := "open UDP port 3784 for BFD: address already in use: another program has it (BIRD, FRR's bfdd): stop its BFD, or ask for none here"; s.Fault != want {
+		t.Errorf("fault is %q, want %q", s.Fault, want)
+	}
+}
+
+// BenchmarkSessions is the load of 500 sessions at 3 x 300 ms: the CPU time of a second, and the memory, of one end of both.
+func BenchmarkSessions(b *testing.B) {
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	cpu := func() time.Duration {
+		var u syscall.Rusage
+		errtest.Must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	w := newWays(b, 250, fast) // of each family
+	before := heap()
+	w.set(b)
+	w.waitUp(b)
+	spent := cpu()
+	for b.Loop() {
+		time.Sleep(time.Second)
+	}
+	spent = cpu() - spent
+	w.waitUp(b)
+	b.ReportMetric(float64(spent.Microseconds())/10_000/2/float64(b.N), "%cpu/end")
+	b.ReportMetric(float64(heap()-before)/2/1024, "KiB/end")
+}

@@ -1,0 +1,225 @@
+package bfd
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+)
+
+// Config is what this end wants of a session. Configs are compared by ==.
+type Config struct {
+	// From is this end's address; the zero Addr leaves it to the kernel.
+	From netip.Addr
+	// Interval is that of packets, in both directions, Multiplier how many may be lost.
+	Interval   time.Duration
+	Multiplier uint8
+	Auth       Auth
+}
+
+// slowInterval is the least interval of a session that is not Up (RFC 5880 section 6.8.3).
+const slowInterval = time.Second
+
+// intervals are the ones that this end says, or that are in force.
+type intervals struct{ tx, rx time.Duration }
+
+// session is a session with one neighbour (RFC 5880 section 6.8). It belongs to the engine.
+type session struct {
+	config Config
+	disc   uint32
+	state  State
+	diag   Diag
+	since  time.Time
+	seq    sequence
+
+	// remote is the neighbour's last packet; before the first one, and after silence, its discriminator is 0.
+	remote packet
+	heard  time.Time // when it came
+	alive  time.Time // when one in state Up last came
+
+	said    intervals
+	settled intervals // before the Poll Sequence that is going on, else said
+	polling bool
+	final   bool      // the next packet has the Final bit
+	next    time.Time // when it is sent
+
+	fault  string // why the last packet was dropped; empty: it was not
+	unsent string // why none can be sent
+	loss   *Loss  // of Up, still to be told
+}
+
+// Loss is the end of a session that was Up.
+type Loss struct {
+	Diag Diag
+	// Alive is when the neighbour last said that the session is Up.
+	Alive time.Time
+	// Independent: BFD would have survived a restart of the neighbour's control plane (its C bit).
+	Independent bool
+	// Admin: the neighbour's operator has ended the session, which says nothing of its ability to forward (RFC 5882 section 3.2).
+	Admin bool
+}
+
+// newSession returns a session that first listens for a little more than an interval: see receive.
+func newSession(c Config, disc uint32, now time.Time) *session {
+	s := &session{config: c, disc: disc, state: Down, since: now, seq: sequence{sent: rand.Uint32()}}
+	s.reset()
+	s.say(now)
+	s.next = now.Add(c.Interval * 5 / 4)
+	return s
+}
+
+// reset forgets the neighbour.
+func (s *session) reset() { s.remote = packet{minRx: time.Microsecond, mult: 1} }
+
+// say sets the intervals of the present state. While the session is Up, the new ones are in force when the neighbour has confirmed them, as
+// far as it might not send often enough for them, or expects more.
+func (s *session) say(now time.Time) {
+	want := intervals{s.config.Interval, s.config.Interval}
+	if s.state != Up {
+		want.tx = max(want.tx, slowInterval)
+	}
+	if want == s.said {
+		return
+	}
+	s.settled, s.said = s.said, want
+	if s.polling = s.state == Up; !s.polling {
+		s.settled = want
+	}
+	s.next = now
+}
+
+// interval is the one between packets, without jitter; 0: the neighbour wants none.
+func (s *session) interval() time.Duration {
+	if s.remote.minRx == 0 {
+		return 0
+	}
+	return max(min(s.said.tx, s.settled.tx), s.remote.minRx)
+}
+
+// detection is how long silence may last.
+func (s *session) detection() time.Duration {
+	return time.Duration(s.remote.mult) * max(s.said.rx, s.settled.rx, s.remote.minTx)
+}
+
+// change follows a new configuration.
+func (s *session) change(c Config, now time.Time) {
+	s.config = c
+	s.say(now)
+}
+
+// receive takes a packet of the neighbour. One that comes first and is of a session that is Up is of a former process of this node, which has
+// just ended: that session goes on. If it went down, by this or by silence, the neighbour might end the BGP session that has followed on
+// the restart, which graceful restart does not cover.
+func (s *session) receive(b []byte, p *packet, now time.Time) error {
+	inherited := p.your != 0 && p.your != s.disc
+	switch {
+	case inherited && (p.state != Up || !s.heard.IsZero()):
+		return errForeign
+	case p.demand:
+		return errDemand
+	}
+	if err := s.verify(b, p, s.unheard(now)); err != nil {
+		return err
+	}
+	s.remote, s.heard, s.fault = *p, now, ""
+	if p.state == Up {
+		s.alive = now
+	}
+	if p.final && s.polling {
+		s.polling, s.settled = false, s.said
+	}
+	if inherited {
+		s.disc = p.your
+		s.set(Up, NoDiagnostic, now)
+	}
+	s.step(p, now)
+	if p.poll {
+		s.final, s.next = true, now
+	}
+	// The neighbour may want packets earlier than it did.
+	if soonest := now.Add(s.interval()); s.next.After(soonest) {
+		s.next = soonest
+	}
+	return nil
+}
+
+// step changes the state as RFC 5880 section 6.8.6 says.
+func (s *session) step(p *packet, now time.Time) {
+	switch {
+	case s.state == AdminDown:
+	case p.state == AdminDown:
+		if s.state != Down {
+			s.set(Down, NeighborSaysDown, now)
+		}
+	case s.state == Down && p.state == Down:
+		s.set(Init, s.diag, now)
+	case s.state == Down && p.state == Init, s.state == Init && p.state >= Init:
+		s.set(Up, NoDiagnostic, now)
+	case s.state == Up && p.state == Down:
+		s.set(Down, NeighborSaysDown, now)
+	}
+}
+
+// set goes into a state, and has the neighbour know soon.
+func (s *session) set(state State, why Diag, now time.Time) {
+	if s.state == Up {
+		s.loss = &Loss{Diag: why, Alive: s.alive, Independent: s.remote.independent, Admin: s.remote.state == AdminDown}
+	}
+	s.state, s.diag, s.since, s.next = state, why, now, now
+	s.say(now)
+}
+
+// expire looks whether the neighbour has been silent for too long.
+func (s *session) expire(now time.Time) {
+	if s.remote.my == 0 || now.Sub(s.heard) <= s.detection() {
+		return
+	}
+	if s.state >= Init {
+		s.set(Down, TimeExpired, now)
+	}
+	s.reset()
+}
+
+// due reports whether a packet is to be sent now.
+func (s *session) due(now time.Time) bool {
+	return !now.Before(s.next) && (s.final || s.interval() > 0)
+}
+
+// send appends the packet that is due, and decides when the next one is: after three quarters of the interval at least, and the whole at
+// most, or a tenth less if none may be lost (RFC 5880 section 6.8.7).
+func (s *session) send(b []byte, now time.Time) []byte {
+	s.seq.sent++
+	p := packet{
+		diag: s.diag, state: s.state, poll: s.polling && !s.final, final: s.final, mult: s.config.Multiplier,
+		my: s.disc, your: s.remote.my, minTx: s.said.tx, minRx: s.said.rx,
+		auth: section{kind: s.config.Auth.Type, keyID: s.config.Auth.KeyID, seq: s.seq.sent},
+	}
+	most := 1.0
+	if s.config.Multiplier == 1 {
+		most = 0.9
+	}
+	s.final = false
+	s.next = now.Add(time.Duration(float64(s.interval()) * (0.75 + rand.Float64()*(most-0.75))))
+	return s.config.Auth.seal(b, &p)
+}
+
+// Status is the state of a session.
+type Status struct {
+	State State
+	// Diag is why the session is not Up, or NoDiagnostic; RemoteDiag is the neighbour's.
+	Diag, RemoteDiag Diag
+	Since            time.Time
+	// Interval is the one between our packets, Detection how long silence of the neighbour may last.
+	Interval, Detection time.Duration
+	// Heard: the neighbour's packets come.
+	Heard bool
+	// Fault is why its packets are dropped, or none can be sent; empty: they are not.
+	Fault string
+}
+
+func (s *session) status() Status {
+	return Status{
+		State: s.state, Diag: s.diag, RemoteDiag: s.remote.diag, Since: s.since, Interval: s.interval(), Detection: s.detection(),
+		Heard: s.remote.my != 0, Fault: cmp.Or(s.unsent, s.fault),
+	}
+}

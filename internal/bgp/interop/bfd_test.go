@@ -1,0 +1,323 @@
+package interop_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+)
+
+// bfdOf has peers watched by BFD.
+func bfdOf(interval time.Duration, auth bfd.Auth) func(*bgp.Peer) {
+	return func(p *bgp.Peer) { p.BFD = bfd.Config{Interval: interval, Multiplier: 3, Auth: auth} }
+}
+
+// withBFD is the same for the daemon's end.
+func withBFD(interval time.Duration) func(*bgptest.Session) {
+	return func(s *bgptest.Session) { s.BFD = interval }
+}
+
+// waitBFD waits until the BFD sessions with a host, in both families, are in a state.
+func waitBFD(t *testing.T, node *bgptest.Speaker, host *bgptest.Host, want bfd.State) {
+	t.Helper()
+	bgptest.Eventually(t, func() error {
+		for _, addr := range host.Addrs() {
+			p := node.Peer(addr)
+			if p.State != bgp.Established || p.BFD == nil || p.BFD.State != want {
+				return fmt.Errorf("session with %s: %s, %q, BFD %+v, want %s", addr, p.State, p.LastError, p.BFD, want)
+			}
+		}
+		return nil
+	})
+}
+
+// A router that is stopped silently is found in the detection time, by whatever it runs: its paths, which graceful restart keeps, yield to
+// those of the other router, and count again when it is back.
+func TestSilentRouter(t *testing.T) {
+	t.Parallel()
+	for interval, most := range map[time.Duration]time.Duration{300 * time.Millisecond: time.Second, 50 * time.Millisecond: 200 * time.Millisecond} {
+		for _, kind := range bgptest.Kinds() {
+			if kind == bgptest.BIRD1 && interval < 300*time.Millisecond {
+				continue // on a busy machine it loses sessions that are not lost
+			}
+			t.Run(fmt.Sprintf("%s %s", kind, interval), func(t *testing.T) {
+				t.Parallel()
+				lan, node := node(t)
+				one, other := lan.Host(10), lan.Host(11)
+				shared := append(blocksOf(10), blocksOf(11)...)
+				stopped := one.Daemon(kind, announcing(partner(10, node.Host, withBFD(interval)), shared))
+				other.Daemon(bgptest.BIRD2, announcing(partner(11, node.Host), shared))
+				node.SetPeers(append(peers(node.Host, one, bfdOf(interval, bfd.Auth{})), peers(node.Host, other)...)...)
+				waitBFD(t, node, one, bfd.Up)
+				waitHops(t, node, one, other)
+
+				stopped.Signal(syscall.SIGSTOP)
+				since, late := time.Now(), oversleep(t)
+				for slices.Contains(hops(node), one.V4) || slices.Contains(hops(node), one.V6) {
+					if time.Since(since) > 10*time.Second {
+						t.Fatalf("the paths of the stopped router are still used: %+v", node.Peers())
+					}
+				}
+				d, spare := time.Since(since), late()
+				if t.Logf("found after %s on a machine that is %s late", d, spare); d > most+spare {
+					t.Errorf("the paths of the stopped router were used for %s, want at most %s", d, most+spare)
+				}
+				for _, addr := range one.Addrs() {
+					if p := node.Peer(addr); p.State == bgp.Established || !strings.HasPrefix(p.LastError, "BFD is down: Control Detection Time Expired") {
+						t.Errorf("session with %s: %s, %q", addr, p.State, p.LastError)
+					}
+				}
+				stopped.Signal(syscall.SIGCONT)
+				waitBFD(t, node, one, bfd.Up)
+				waitHops(t, node, one, other)
+			})
+		}
+	}
+}
+
+// oversleep returns what tells for how long, until it is called, this process had no CPU although it wanted it: the speaker, whose process is
+// another one, had none either.
+func oversleep(t *testing.T) (late func() time.Duration) {
+	const nap = 5 * time.Millisecond
+	done, sum := make(chan struct{}), make(chan time.Duration, 1)
+	stop := sync.OnceFunc(func() { close(done) })
+	t.Cleanup(stop)
+	go func() {
+		var late time.Duration
+		for {
+			select {
+			case <-done:
+				sum <- late
+				return
+			default:
+			}
+			began := time.Now()
+			time.Sleep(nap)
+			if over := time.Since(began) - nap; over > nap {
+				late += over
+			}
+		}
+	}()
+	return func() time.Duration { stop(); return <-sum }
+}
+
+func announcing(c bgptest.Config, prefixes []netip.Prefix) bgptest.Config {
+	c.Announce = prefixes
+	return c
+}
+
+// hops are the next hops of all learned paths.
+func hops(node *bgptest.Speaker) []netip.Addr {
+	var all []netip.Addr
+	for _, p := range node.Snapshot() {
+		all = append(all, p.NextHop)
+	}
+	return all
+}
+
+// waitHops waits until the paths lead to all hosts.
+func waitHops(t *testing.T, node *bgptest.Speaker, hosts ...*bgptest.Host) {
+	t.Helper()
+	bgptest.Eventually(t, func() error {
+		all := hops(node)
+		for _, h := range hosts {
+			for _, addr := range h.Addrs() {
+				if !slices.Contains(all, addr) {
+					return fmt.Errorf("next hops are %s, want %s among them", all, addr)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// The only path to a prefix stays while its router, which restarts gracefully, is silent.
+func TestSilentRouterWithoutAnother(t *testing.T) {
+	const interval = 300 * time.Millisecond
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
+		lan, node := node(t)
+		host := lan.Host(10)
+		daemon := host.Daemon(kind, partner(10, node.Host, withBFD(interval)))
+		node.SetPeers(peers(node.Host, host, bfdOf(interval, bfd.Auth{}))...)
+		waitBFD(t, node, host, bfd.Up)
+		waitPaths(t, node, blocksOf(10), false)
+		daemon.Signal(syscall.SIGSTOP)
+		node.WaitError(host.V4, "BFD is down")
+		node.WaitError(host.V6, "BFD is down")
+		waitPaths(t, node, blocksOf(10), true)
+		daemon.Signal(syscall.SIGCONT)
+	})
+}
+
+// A peer that speaks no BFD has its session.
+func TestPeerWithoutBFD(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
+		lan, node := node(t)
+		host := lan.Host(10)
+		host.Daemon(kind, partner(10, node.Host))
+		node.SetPeers(peers(node.Host, host, bfdOf(50*time.Millisecond, bfd.Auth{}))...)
+		waitBFD(t, node, host, bfd.Down)
+		time.Sleep(time.Second)
+		for _, addr := range host.Addrs() {
+			if p := node.Peer(addr); p.State != bgp.Established || p.LastError != "" || p.BFD.Heard {
+				t.Errorf("session with %s: %+v, BFD %+v", addr, p, p.BFD)
+			}
+		}
+	})
+}
+
+// silence has the host send no BFD any more.
+func silence(t *testing.T, host *bgptest.Host) {
+	t.Helper()
+	host.Run(t, "nft", "add table inet cut; add chain inet cut out { type filter hook output priority 0; }; add rule inet cut out udp dport 3784 drop")
+}
+
+// What only this end does not hear any more ends the session, by whichever end is first, and not again: the next one stays up although BFD is
+// down.
+func TestOneWayLoss(t *testing.T) {
+	const interval = 300 * time.Millisecond
+	forEachKind(t, func(t *testing.T, kind bgptest.Kind) {
+		lan, node := node(t)
+		host := lan.Host(10)
+		host.Daemon(kind, partner(10, node.Host, withBFD(interval)))
+		node.SetPeers(peers(node.Host, host, bfdOf(interval, bfd.Auth{}))...)
+		waitBFD(t, node, host, bfd.Up)
+		first := node.Peer(host.V4).Since
+		silence(t, host)
+		bgptest.Eventually(t, func() error {
+			if p := node.Peer(host.V4); p.Since == first {
+				return fmt.Errorf("the session is still up: %+v", p)
+			}
+			return nil
+		})
+		time.Sleep(2 * time.Second) // until the other end has acted, too
+		waitBFD(t, node, host, bfd.Down)
+		since := node.Peer(host.V4).Since
+		time.Sleep(3 * time.Second)
+		if p := node.Peer(host.V4); p.State != bgp.Established || p.Since != since {
+			t.Errorf("the session was ended once more: %+v", p)
+		}
+	})
+}
+
+// quiet is a bfd.Watcher that nothing is told.
+type quiet struct{}
+
+func (quiet) Changed()                  {}
+func (quiet) Lost(netip.Addr, bfd.Loss) {}
+
+// The end of BFD by the peer's operator leaves the session alone, silence ends it with the NOTIFICATION of RFC 9384.
+func TestBFDNotification(t *testing.T) {
+	t.Parallel()
+	lan, node := node(t)
+	host := lan.Host(10)
+	const interval = 100 * time.Millisecond
+	watched := func(p *bgp.Peer) { p.Passive = true; bfdOf(interval, bfd.Auth{})(p) }
+	node.SetPeers(peers(node.Host, host, watched)[:1]...)
+	engine := bfd.NewEngine(slog.New(slog.DiscardHandler), quiet{})
+	set := func(on bool) {
+		want := map[netip.Addr]bfd.Config{}
+		if on {
+			want[node.V4] = bfd.Config{From: host.V4, Interval: interval, Multiplier: 10}
+		}
+		host.Within(t, func() error { engine.Set(want); return nil })
+	}
+	t.Cleanup(func() { set(false) })
+	host.V6 = netip.Addr{}
+
+	conn := host.Dial(node.V4)
+	if _, err := conn.TryHandshake(ourASN, 0); err != nil {
+		t.Fatal(err)
+	}
+	set(true)
+	waitBFD(t, node, host, bfd.Up)
+	since := node.Peer(host.V4).Since
+	set(false)
+	waitBFD(t, node, host, bfd.Down)
+	set(true)
+	waitBFD(t, node, host, bfd.Up)
+	if p := node.Peer(host.V4); p.Since != since || p.LastError != "" {
+		t.Errorf("the session was ended: %+v", p)
+	}
+	silence(t, host)
+	body, err := conn.Until(bgptest.Notification)
+	if err != nil || !bytes.Equal(body[:2], []byte{6, 10}) {
+		t.Errorf("NOTIFICATION is %v, %v, want 6, 10", body, err)
+	}
+}
+
+// A node whose agent is killed loses no route at routers that are told to take BFD's end for a restart (its C bit is not set).
+func TestNodeRestartsUnderBFD(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []bgptest.Kind{bgptest.BIRD2, bgptest.FRR} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			lan, node := node(t)
+			host := lan.Host(10)
+			host.Daemon(kind, partner(10, node.Host, withBFD(300*time.Millisecond), func(s *bgptest.Session) { s.BFDGraceful = true }))
+			watched := peers(node.Host, host, bfdOf(300*time.Millisecond, bfd.Auth{}))
+			node.SetPeers(watched...)
+			waitBFD(t, node, host, bfd.Up)
+			waitKernels(t, host, node.Host, ownBlocks...)
+			record := host.Monitor()
+			for _, pause := range []time.Duration{0, 3 * time.Second} { // before BFD's detection time is over, and after it
+				node.End(syscall.SIGKILL)
+				time.Sleep(pause)
+				node = node.Host.Speaker()
+				node.Start(ourASN, true)
+				node.Originate(ownBlocks...)
+				node.SetPeers(watched...)
+				waitBFD(t, node, host, bfd.Up)
+			}
+			for _, prefix := range ownBlocks {
+				if lost := record.Lost(strings.TrimSuffix(prefix, "/32")); len(lost) > 0 {
+					t.Errorf("%s on the kernel of %s: %q", prefix, kind, lost)
+				}
+			}
+		})
+	}
+}
+
+// BIRD authenticates BFD by the same keys, and keeps the session up.
+func TestBFDAuthentication(t *testing.T) {
+	t.Parallel()
+	for kind, words := range map[bfd.AuthType]string{
+		bfd.KeyedMD5: "keyed md5", bfd.MeticulousMD5: "meticulous keyed md5", bfd.KeyedSHA1: "keyed sha1", bfd.MeticulousSHA1: "meticulous keyed sha1",
+	} {
+		t.Run(words, func(t *testing.T) {
+			t.Parallel()
+			lan, node := node(t)
+			host := lan.Host(10)
+			host.Daemon(bgptest.BIRD2, partner(10, node.Host, withBFD(300*time.Millisecond), func(s *bgptest.Session) { s.BFDAuth, s.BFDKey = words, "of-both-ends" }))
+			sessions := func(key string) []bgp.Peer {
+				return peers(node.Host, host, bfdOf(300*time.Millisecond, bfd.Auth{Type: kind, KeyID: 7, Key: key}))
+			}
+			node.SetPeers(sessions("of-both-ends")...)
+			waitBFD(t, node, host, bfd.Up)
+			since := node.Peer(host.V4).BFD.Since
+			time.Sleep(2 * time.Second)
+			if got := node.Peer(host.V4).BFD; got.State != bfd.Up || got.Since != since {
+				t.Errorf("session did not stay up: %+v", got)
+			}
+			node.SetPeers(sessions("of-another")...)
+			waitBFD(t, node, host, bfd.Down)
+			bgptest.Eventually(t, func() error {
+				if got := node.Peer(host.V4).BFD.Fault; !errtest.Has(got, "digest key") {
+					return fmt.Errorf("fault is %q, want one of the key", got)
+				}
+				return nil
+			})
+		})
+	}
+}

@@ -1,0 +1,33 @@
+package bgp
+
+import (
+	"net/netip"
+
+	"github.com/tortie-net/tortie/internal/bgp/bfd"
+	"github.com/tortie-net/tortie/internal/bgp/relay"
+)
+
+// setBFD has BFD watch the peers that ask for it.
+func (s *Server) setBFD(peers map[netip.Addr]Peer) {
+	want := map[netip.Addr]bfd.Config{}
+	for addr, p := range peers {
+		if c := p.BFD; c.Interval > 0 {
+			c.From = p.From
+			want[addr] = c
+		}
+	}
+	s.bfd.Set(want)
+}
+
+// bfdWatcher takes what BFD tells to the relay.
+type bfdWatcher struct{ *Server }
+
+// Changed implements bfd.Watcher.
+func (w bfdWatcher) Changed() { w.wake() }
+
+// Lost implements bfd.Watcher. A session that the peer's operator has ended says nothing of the peer (RFC 5882 section 3.2).
+func (w bfdWatcher) Lost(peer netip.Addr, loss bfd.Loss) {
+	if front := w.front.Load(); front != nil && !loss.Admin {
+		front.Lost(peer, relay.Loss{Alive: loss.Alive, Independent: loss.Independent, Reason: "BFD is down: " + loss.Diag.String()})
+	}
+}

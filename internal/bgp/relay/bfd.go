@@ -1,0 +1,56 @@
+package relay
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// Loss is what BFD tells of a peer that it has lost.
+type Loss struct {
+	// Alive is when BFD was last Up at the peer.
+	Alive time.Time
+	// Independent: the peer's BFD survives a restart of its control plane, so that its forwarding has failed.
+	Independent bool
+	Reason      string
+}
+
+// Lost ends the session with a peer that BFD has lost, with the NOTIFICATION of RFC 9384.
+func (r *Relay) Lost(peer netip.Addr, loss Loss) {
+	r.mu.Lock()
+	l := r.links[peer]
+	r.mu.Unlock()
+	if l != nil {
+		l.lost(loss)
+	}
+}
+
+// lost ends the session that is up, unless BFD was last Up before it was: a peer that ends BFD with each session would have the next one
+// ended, too, and so for ever. What a peer has announced that restarts gracefully is kept (RFC 5882 section 4.3) but for want of other
+// paths only: it cannot be told whether the peer restarts or has failed.
+func (l *Link) lost(loss Loss) {
+	l.mu.Lock()
+	s := l.current
+	up := s != nil && s.upSince.Load() != 0
+	if l.retired || up && loss.Alive.UnixNano() < s.upSince.Load() {
+		l.mu.Unlock()
+		return
+	}
+	l.deaf = true
+	l.mu.Unlock()
+	if !up {
+		l.behind.Changed()
+		return
+	}
+	l.failed(loss.Reason)
+	s.sever(&wire.Notification{Code: wire.Cease, Subcode: wire.BFDDown, Reason: loss.Reason}, loss.Independent)
+}
+
+// sever stops the session. With drop the speaker behind is told to keep nothing.
+func (s *session) sever(n *wire.Notification, drop bool) {
+	s.mu.Lock()
+	s.drop = drop && !s.stopped
+	s.mu.Unlock()
+	s.abort(n)
+}
