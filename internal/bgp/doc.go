@@ -2,9 +2,9 @@
 // learns. It never touches the kernel's routes, the datastore or Kubernetes: learned paths leave it as values.
 //
 // It has five parts. Package relay has the TCP connections with peers, package bfd tells it which peers have fallen silent, package wire takes
-// apart what comes on the connections, package policy decides what becomes of each path in both directions, and GoBGP v3 behind them has the state machine, the tables and
-// the choice of paths. GoBGP is behind the Speaker interface and this package is the only one that imports it. What GoBGP
-// does that the code here is built around:
+// apart what comes on the connections, package policy decides what becomes of each path in both directions, and GoBGP v3 behind them has the
+// state machine, the tables and the choice of paths. GoBGP is behind the Speaker interface and this package is the only one that imports it.
+// What GoBGP does that the code here is built around:
 //
 //   - Serve never returns and nothing can end it, and the rules of best path selection (table.SelectionOptions,
 //     table.UseMultiplePaths) are variables of GoBGP's package that StartBgp overwrites. So there is one Server in a
