@@ -109,8 +109,7 @@ func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) neti
 
 // sameImports reports whether both take the same of what a peer announces, and for the same.
 func (r *Rules) sameImports(o *Rules) bool {
-	return r.Session == o.Session && r.Client == o.Client && r.Told == o.Told && r.Import.Equal(o.Import) &&
-		(r.Base == o.Base || r.Base.EqualImport(o.Base))
+	return r.Session == o.Session && r.Client == o.Client && r.Told == o.Told && r.Import.Equal(o.Import) && (r.Base == o.Base || r.Base.EqualImport(o.Base))
 }
 
 // SameExports reports whether the peer is announced the same, but for what the base has changed: that is announced again to all.
