@@ -28,8 +28,6 @@
 //   - It waits five seconds in Idle after a session and one to two before it connects. Here it never connects, and is
 //     told not to wait in Idle; see idleHoldTime.
 //   - It reads and queues UPDATEs without a bound, faster than it works them in; see window.
-//   - It takes apart and keeps each path, which for 10,000 takes as long as all the rest. While no peer is told of others' paths it
-//     hears keepalives in their place; see relay.Rules.
 //   - It tells only its log why a session fails. The relay knows better.
 //   - It ends a restart towards all peers when the first ones have sent their tables, and until then keeps its own back, for
 //     a second at least. So it is told of none: the relay sets the restart bits in its OPENs.
