@@ -120,7 +120,6 @@ func (s *Server) change(ctx context.Context, local Local) error {
 		return err
 	}
 	s.local = local
-	s.tells = s.passesOn(s.peers) // if that changes, all peers are replaced
 	var errs []error
 	for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
 		if p := s.peers[addr]; s.inner(p) != s.sessions[addr].told {

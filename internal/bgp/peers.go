@@ -31,8 +31,6 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 		}
 		s.setBFD(want)
 		c := diff(s.peers, want, netip.Addr.Compare)
-		told := s.tells
-		s.tells = s.passesOn(want)
 		errs := []error{s.setPasswords(want)}
 		for _, addr := range c.remove {
 			errs = append(errs, s.removePeer(ctx, addr))
@@ -42,9 +40,6 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 		}
 		for _, addr := range c.add {
 			s.addPeer(want[addr])
-		}
-		if s.tells != told {
-			errs = append(errs, s.setAllRules(ctx))
 		}
 		if len(c.remove)+len(c.replace) > 0 {
 			s.wake() // their paths are gone

@@ -105,7 +105,11 @@ func (s *Server) SetPolicy(ctx context.Context, p Policy) error {
 		if base := p.base(); !base.EqualImport(before) || !base.EqualExport(before) {
 			s.base = base
 		}
-		return errors.Join(s.setAllRules(ctx), s.announceAgain(ctx, before))
+		var errs []error
+		for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
+			errs = append(errs, s.setRules(ctx, addr))
+		}
+		return errors.Join(append(errs, s.announceAgain(ctx, before))...)
 	})
 }
 
@@ -115,16 +119,8 @@ func (s *Server) rulesOf(p Peer) *relay.Rules {
 		Base:    s.base,
 		Session: policy.Session{LocalASN: s.localASN(p), PeerASN: p.ASN, AllowOwnASN: p.AllowOwnASN},
 		Import:  s.policy.Import[p.Addr], Export: s.policy.Export[p.Addr],
-		Client: p.Client && s.cluster(p).IsValid(), Reflects: s.local.ClusterID.IsValid(), Told: s.tells, NextHop: p.NextHop,
+		Client: p.Client && s.cluster(p).IsValid(), Reflects: s.local.ClusterID.IsValid(), NextHop: p.NextHop,
 	}
-}
-
-func (s *Server) setAllRules(ctx context.Context) error {
-	var errs []error
-	for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
-		errs = append(errs, s.setRules(ctx, addr))
-	}
-	return errors.Join(errs...)
 }
 
 // setRules has the rules for a peer in force. Announcements under rules of its own have to be made again.
@@ -160,7 +156,7 @@ func (s *Server) announceAgain(ctx context.Context, before *policy.Base) error {
 			errs = append(errs, s.announce(ctx, prefix, s.originated[prefix]))
 		}
 	}
-	if !s.tells {
+	if !s.passesOn() {
 		return errors.Join(errs...)
 	}
 	for _, known := range s.sessions {
@@ -206,12 +202,12 @@ func retagged(before, now []policy.Tag) []netip.Prefix {
 	}))
 }
 
-// passesOn reports whether any of the peers is told what others have announced.
-func (s *Server) passesOn(peers map[netip.Addr]Peer) bool {
+// passesOn reports whether anybody is told what others have announced.
+func (s *Server) passesOn() bool {
 	if s.local.ClusterID.IsValid() {
 		return true
 	}
-	for _, p := range peers {
+	for _, p := range s.peers {
 		if s.external(p) {
 			return true
 		}

@@ -49,7 +49,6 @@ type Server struct {
 	sessions   map[netip.Addr]session      // one for each of peers
 	originated map[netip.Prefix]netip.Addr // to next hop
 	known      map[netip.Addr]bool         // peers that this process has ever configured
-	tells      bool                        // somebody is told of what others have announced
 	policy     Policy
 	base       *policy.Base   // policy, in the relay's words
 	epoch      uint8          // of what was last announced once more

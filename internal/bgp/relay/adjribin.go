@@ -18,7 +18,6 @@ import (
 type adjRIBIn struct {
 	order sync.Mutex // held by who passes something on, so that nothing is overtaken
 	back  net.Conn   // order's
-	told  bool       // order's: the speaker behind is told of paths
 
 	mu      sync.Mutex                   // guards the rest, and the session's wire
 	judged  *Rules                       // by which all that was announced was judged, or newer ones
@@ -128,14 +127,10 @@ func (in *adjRIBIn) note(p netip.Prefix, change wire.Change, reason string) {
 	}
 }
 
-// pass passes text on to the speaker behind, when it can take it. What that need not know is a sign of life of the peer.
+// pass passes text on to the speaker behind, when it can take it.
 func (s *session) pass(ctx context.Context, text []byte) bool {
 	for message := range wire.Messages(text) {
-		switch {
-		case wire.TypeOf(message) != wire.Update:
-		case !s.in.told && !wire.EndsTable(message):
-			message = wire.NewKeepalive()
-		default:
+		if wire.TypeOf(message) == wire.Update {
 			wire.ReplaceAS(message, s.link.relay.config.ASN, wire.MaskedASN)
 			s.link.behind.Throttle(ctx)
 		}
@@ -152,18 +147,12 @@ func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(neti
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
 	if s.in.back != nil {
-		rules := s.link.rules.Load()
-		if rules.Told && !s.in.told {
-			s.in.told, touched = true, all
-		}
-		s.pass(ctx, s.changed(rules, epoch, touched))
+		s.pass(ctx, s.changed(s.link.rules.Load(), epoch, touched))
 		s.link.behind.Changed()
 	}
 }
 
 func untouched(netip.Prefix) bool { return false }
-
-func all(netip.Prefix) bool { return true }
 
 // changed returns messages about those prefixes of which something else becomes, and those that are touched.
 func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bool) (text []byte) {
@@ -175,11 +164,11 @@ func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bo
 	s.in.judged = now
 	if before.Client != now.Client {
 		s.wire.SetSource(now.source())
-		touched = all
+		touched = func(netip.Prefix) bool { return true }
 	}
 	others := make(map[netip.Prefix]bool)
 	if !before.sameImports(now) {
-		for message := range s.wire.Table(0, all) {
+		for message := range s.wire.Table(0, func(netip.Prefix) bool { return true }) {
 			_, _ = t.Edit(message, func(p netip.Prefix, a *wire.Attributes) wire.Change {
 				old, why := before.imports(p, a)
 				if change, reason := now.imports(p, a); why != reason || !old.Equal(change) {

@@ -17,10 +17,7 @@ type Rules struct {
 	Client bool
 	// Reflects: this node is a reflector.
 	Reflects bool
-	// Told: others may be told of the peer's paths, so that the speaker behind has to have them. A session for which that was true once
-	// passes them on until its end.
-	Told    bool
-	NextHop NextHop
+	NextHop  NextHop
 }
 
 // NextHop is the treatment of the next hop of a learned path.
@@ -109,7 +106,7 @@ func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) neti
 
 // sameImports reports whether both take the same of what a peer announces, and for the same.
 func (r *Rules) sameImports(o *Rules) bool {
-	return r.Session == o.Session && r.Client == o.Client && r.Told == o.Told && r.Import.Equal(o.Import) && (r.Base == o.Base || r.Base.EqualImport(o.Base))
+	return r.Session == o.Session && r.Client == o.Client && r.Import.Equal(o.Import) && (r.Base == o.Base || r.Base.EqualImport(o.Base))
 }
 
 // SameExports reports whether the peer is announced the same, but for what the base has changed: that is announced again to all.
@@ -118,6 +115,4 @@ func (r *Rules) SameExports(o *Rules) bool {
 }
 
 // Same reports whether both decide alike with the same base.
-func (r *Rules) Same(o *Rules) bool {
-	return r.SameExports(o) && r.Told == o.Told && r.Import.Equal(o.Import)
-}
+func (r *Rules) Same(o *Rules) bool { return r.SameExports(o) && r.Import.Equal(o.Import) }

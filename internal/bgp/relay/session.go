@@ -373,7 +373,7 @@ func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
 func (s *session) setBack(back net.Conn) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
-	s.in.back, s.in.told = back, s.link.rules.Load().Told
+	s.in.back = back
 }
 
 // passOn passes one message of the peer on; not nil: it is the last one.
