@@ -27,6 +27,7 @@ var blockFiles = map[bool]string{
 type blockCache struct {
 	datastore.Store
 	log   *slog.Logger
+	notes bool // not with etcd, of which the agent has no facts
 	lock  sync.Mutex
 	asked map[string]bool // by name, the blocks that were got once
 
@@ -99,7 +100,7 @@ func (c *blockCache) Update(ctx context.Context, obj api.Resource) error {
 // note notes a block that was written, and passes the result on. If it was not written, it is another one by now, or nobody knows.
 func (c *blockCache) note(obj api.Resource, result error) error {
 	b, isBlock := obj.(*api.IPAMBlock)
-	if !isBlock {
+	if !isBlock || !c.notes {
 		return result
 	}
 	text, err := json.Marshal(b)
@@ -127,7 +128,7 @@ func readBlock(name string) *api.IPAMBlock {
 }
 
 func (s *session) blockCache() *blockCache {
-	return &blockCache{Store: s.store, log: s.log, asked: map[string]bool{}}
+	return &blockCache{Store: s.store, log: s.log, notes: s.conf.DatastoreType == datastoreKubernetes, asked: map[string]bool{}}
 }
 
 func blockFile(name string) string {
