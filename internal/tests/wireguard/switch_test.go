@@ -158,7 +158,7 @@ func TestSwitch(t *testing.T) {
 	nodes := newNodes(t)
 	a, b := nodes[0], nodes[1]
 	a.pod.EchoUDP(t, netip.AddrPortFrom(a.PodAddr(), 6999).String())
-	if _, err := b.pod.AskUDP(t, "", netip.AddrPortFrom(a.PodAddr(), 6999).String(), "addresses are resolved", 10*time.Second); err != nil {
+	if _, err := b.pod.AskUDP(t, "", netip.AddrPortFrom(a.PodAddr(), 6999).String(), "addresses are resolved", time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	port := uint16(7000)
