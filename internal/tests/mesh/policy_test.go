@@ -19,7 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -48,8 +50,12 @@ func TestPolicyUnderLoad(t *testing.T) {
 	l.places, l.life = meshtest.Repeat(2, 4), time.Duration(meshtest.Repeat(500, 550))*time.Millisecond
 	l.every = time.Duration(meshtest.Repeat(0, 1000)) * time.Millisecond // four on each of five nodes: 20 per second
 	l.phase(t, "agents are there", loadSpan*time.Duration(meshtest.Repeat(1, 3)), nil)
-	l.report(t)
+	l.report(t, "")
 	if meshtest.Measuring() {
+		l.tiers(t, 500)
+		l.appear, l.closing, l.opening = nil, nil, nil
+		l.phase(t, "GlobalNetworkPolicies are there", 3*loadSpan, nil)
+		l.report(t, ", with 500 GlobalNetworkPolicies in three tiers")
 		return
 	}
 	l.phase(t, "agents are killed", loadSpan, l.kill)
@@ -345,8 +351,8 @@ func soon(t *testing.T, is func() bool) bool {
 	return false
 }
 
-// report shows the measured times so far.
-func (l *load) report(t *testing.T) {
+// report shows the measured times so far; where ends their names.
+func (l *load) report(t *testing.T, where string) {
 	for _, one := range []struct {
 		name string
 		all  []time.Duration
@@ -360,8 +366,8 @@ func (l *load) report(t *testing.T) {
 			continue
 		}
 		slices.Sort(one.all)
-		t.Logf("%s, under load: %s", one.name, describe(one.all))
-		meshtest.RecordTimes(one.name, one.all...)
+		t.Logf("%s%s, under load: %s", one.name, where, describe(one.all))
+		meshtest.RecordTimes(one.name+where, one.all...)
 	}
 }
 
@@ -397,6 +403,30 @@ func admit(name, role string, first, last int32) *networkingv1.NetworkPolicy {
 		Ports: []networkingv1.NetworkPolicyPort{{Protocol: &udp, Port: &from, EndPort: &last}},
 	}}
 	return p
+}
+
+// tiers creates GlobalNetworkPolicies in three tiers for all pods with a role. Each denies what no pod sends, and all leave the rest to NetworkPolicies.
+func (l *load) tiers(t *testing.T, policies int) {
+	t.Helper()
+	create := func(kind, resource, name string, spec map[string]any) {
+		t.Helper()
+		of := schema.GroupVersionResource{Group: api.Group, Version: "v1", Resource: resource}
+		_, err := l.objects.Resource(of).Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": api.Group + "/v1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec,
+		}}, metav1.CreateOptions{})
+		errtest.Must(t, err)
+	}
+	names := []string{"first", "second", "third"}
+	for i, name := range names {
+		create("Tier", "tiers", name, map[string]any{"order": int64(100 * (i + 1)), "defaultAction": "Pass"})
+	}
+	for i := range policies {
+		tier := names[i%len(names)]
+		rule := map[string]any{"action": "Deny", "source": map[string]any{"selector": fmt.Sprintf("nobody == '%d'", i)}}
+		create("GlobalNetworkPolicy", "globalnetworkpolicies", fmt.Sprintf("%s.%d", tier, i), map[string]any{
+			"tier": tier, "order": int64(i), "selector": "has(role)", "types": []any{"Ingress"}, "ingress": []any{rule},
+		})
+	}
 }
 
 var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies"}
