@@ -15,22 +15,16 @@ import (
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
-// blockFiles have, by family, the block that the last ADD or DEL of this node has written, with its UID and revision: the next one changes it
-// without reading it first. They lie beside the facts, in memory.
-var blockFiles = map[bool]string{
-	true:  filepath.Join(filepath.Dir(facts.DefaultFile), "block-v4.json"),
-	false: filepath.Join(filepath.Dir(facts.DefaultFile), "block-v6.json"),
-}
-
-// blockCache is a datastore that notes the blocks that are written. One that has been written by somebody else since has another revision,
-// and the datastore refuses the write, after which Get asks it.
+// blockCache is a datastore that notes the block that the last ADD or DEL of this node has written, with its UID and revision: the next one
+// changes it without reading it first. One that has been written by somebody else since has another revision, and the datastore refuses the
+// write, after which Get asks it.
 type blockCache struct {
 	datastore.Store
 	log   *slog.Logger
 	notes bool // not with etcd, of which the agent has no facts
-	lock  sync.Mutex
-	asked map[string]bool // by name, the blocks that were got once
 
+	lock  sync.Mutex      // guards the rest
+	asked map[string]bool // by name, the blocks that were got once
 	// serves says whether a noted block will do: what is decided by it must be written to it, so that the datastore can refuse. Nil: none does.
 	serves func(*api.IPAMBlock) bool
 }
@@ -103,18 +97,24 @@ func (c *blockCache) note(obj api.Resource, result error) error {
 	if !isBlock || !c.notes {
 		return result
 	}
-	text, err := json.Marshal(b)
-	switch {
-	case err != nil:
-	case result != nil:
+	var err error
+	if result == nil {
+		err = writeBlock(b)
+	} else {
 		_, err = hostfile.Remove(blockFile(b.Name))
-	default:
-		_, err = hostfile.Replace(blockFile(b.Name), text, 0o600)
 	}
 	if err != nil {
 		c.log.Debug("cannot note the block for the next ADD or DEL", "block", b.Name, "why", err)
 	}
 	return result
+}
+
+func writeBlock(b *api.IPAMBlock) error {
+	text, err := json.Marshal(b)
+	if err == nil {
+		_, err = hostfile.Replace(blockFile(b.Name), text, 0o600)
+	}
+	return err
 }
 
 // readBlock returns the noted block of that name, or nil.
@@ -131,7 +131,11 @@ func (s *session) blockCache() *blockCache {
 	return &blockCache{Store: s.store, log: s.log, notes: s.conf.DatastoreType == datastoreKubernetes, asked: map[string]bool{}}
 }
 
+// blockFile is where a block is noted: one of each family, beside the facts, in memory.
 func blockFile(name string) string {
-	cidr, _ := names.ParseBlock(name)
-	return blockFiles[cidr.Addr().Is4()]
+	file := "block-v6.json"
+	if cidr, _ := names.ParseBlock(name); cidr.Addr().Is4() {
+		file = "block-v4.json"
+	}
+	return filepath.Join(filepath.Dir(facts.DefaultFile), file)
 }

@@ -209,8 +209,8 @@ type Status struct {
 	// Diag is why the session is not Up, or NoDiagnostic; RemoteDiag is the neighbour's.
 	Diag, RemoteDiag Diag
 	Since            time.Time
-	// Interval is the one between our packets, Detection how long silence of the neighbour may last.
-	Interval, Detection time.Duration
+	// Detection is how long silence of the neighbour may last.
+	Detection time.Duration
 	// Heard: the neighbour's packets come.
 	Heard bool
 	// Fault is why its packets are dropped, or none can be sent; empty: they are not.
@@ -219,7 +219,7 @@ type Status struct {
 
 func (s *session) status() Status {
 	return Status{
-		State: s.state, Diag: s.diag, RemoteDiag: s.remote.diag, Since: s.since, Interval: s.interval(), Detection: s.detection(),
+		State: s.state, Diag: s.diag, RemoteDiag: s.remote.diag, Since: s.since, Detection: s.detection(),
 		Heard: s.remote.my != 0, Fault: cmp.Or(s.unsent, s.fault),
 	}
 }

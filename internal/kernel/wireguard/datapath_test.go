@@ -2,7 +2,6 @@ package wireguard_test
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/pathtest"
-	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // node is a node of a pair, with its pod.
@@ -46,6 +44,9 @@ func pair(t *testing.T) (nodes [2]node) {
 	}
 	return nodes
 }
+
+// handshakes is the time for the first one, of which a message may be lost: it begins anew after five seconds.
+const handshakes = time.Minute
 
 // Pods and nodes reach pods of the other node, and nothing of that is seen on the wire.
 func TestDatapath(t *testing.T) {
@@ -77,32 +78,21 @@ func TestDatapath(t *testing.T) {
 		{"node to pod", a.NS, port(b.PodAddr()), "10.244.1.0 hello"}, // the reason for the device's address
 		{"pod to node's device", a.pod, port(b.Block.Addr()), "10.244.1.1 hello"},
 	} {
-		ask(t, tt.name, tt.from, "", tt.to, tt.want)
+		if got, err := tt.from.AskUDP(t, "", tt.to, "hello", handshakes); err != nil || got != tt.want {
+			t.Errorf("%s: %q, %v; want %q", tt.name, got, err, tt.want)
+		}
 	}
 	stop()
 	if encrypted < 8 || clear != 0 {
 		t.Errorf("%d encrypted packets on the wire, %d in the clear", encrypted, clear)
 	}
 	// What a program sends from the node's own address is encrypted, and the answer to that address is not.
-	ask(t, "from the node's own address", a.NS, a.Node.Addr.String()+":0", port(b.PodAddr()), "172.30.0.1 hello")
+	if got, err := a.AskUDP(t, a.Node.Addr.String()+":0", port(b.PodAddr()), "hello", handshakes); err != nil || got != "172.30.0.1 hello" {
+		t.Errorf("from the node's own address: %q, %v", got, err)
+	}
 	if err := a.pod.SendTCP(t, b.pod, netip.AddrPortFrom(b.PodAddr(), 7001).String()); err != nil {
 		t.Errorf("TCP: %v", err)
 	}
-}
-
-// ask repeats a question until it is answered as wanted: a handshake of which a message is lost begins anew after five seconds.
-func ask(t *testing.T, name string, from *netnstest.NS, at, to, want string) {
-	t.Helper()
-	waittest.For(t, time.Minute, func() error {
-		got, err := from.AskUDP(t, at, to, "hello", 2*time.Second)
-		if err == nil && got != want {
-			err = fmt.Errorf("%q, want %q", got, want)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		return nil
-	})
 }
 
 // A node sends from its own pods' addresses only: the other's device drops the rest.

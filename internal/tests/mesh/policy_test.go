@@ -44,7 +44,8 @@ const (
 
 // Pods come and go at 50 per second, if the machine can, and policies change every second, at first with all agents there, then while one after
 // the other is killed and comes back. What must be allowed loses no packet, of what must be denied none gets through. It does not run in parallel:
-// it measures how soon a pod is allowed and a policy in force. A benchmark measures that alone, with five agents, 20 pods per second, and one policy.
+// it measures how soon a pod is allowed and a policy in force. A benchmark measures that alone, with five agents, 20 pods per second, and one policy,
+// and once more with 500 GlobalNetworkPolicies.
 func TestPolicyUnderLoad(t *testing.T) {
 	l := newLoad(t, newGuarded(t, meshtest.Repeat(*loadAgents, 5)))
 	l.places, l.life = meshtest.Repeat(2, 4), time.Duration(meshtest.Repeat(500, 550))*time.Millisecond
