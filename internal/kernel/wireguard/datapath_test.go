@@ -101,13 +101,14 @@ func TestSpoofing(t *testing.T) {
 	a, b := nodes[0], nodes[1]
 	a.NS.Addr(t, "lo", "10.244.9.9/32")
 	server := b.pod.ListenUDP(t, netip.AddrPortFrom(b.PodAddr(), 7000).String())
+	const wait = 300 * time.Millisecond
 	arrives := func(from string, tries int) bool {
 		client := a.ListenUDP(t, from)
 		buf := make([]byte, 100)
 		for range tries {
 			_, err := client.WriteToUDPAddrPort([]byte(from), netip.AddrPortFrom(b.PodAddr(), 7000))
 			errtest.Must(t, err)
-			errtest.Must(t, server.SetReadDeadline(time.Now().Add(300*time.Millisecond)))
+			errtest.Must(t, server.SetReadDeadline(time.Now().Add(wait)))
 			if n, err := server.Read(buf); err == nil && string(buf[:n]) == from {
 				return true
 			}
@@ -115,7 +116,7 @@ func TestSpoofing(t *testing.T) {
 		return false
 	}
 	for _, from := range []string{"10.244.1.0:6000", "172.30.0.1:6000"} {
-		if !arrives(from, 50) { // a handshake that was not answered is repeated after five seconds
+		if !arrives(from, int(handshakes/wait)) {
 			t.Errorf("nothing from %s arrives", from)
 		}
 	}
