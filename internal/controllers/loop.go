@@ -241,6 +241,10 @@ func (c *Controllers) pass(ctx context.Context, s Settings) error {
 		return err
 	}
 	began := time.Now()
+	if v.Taken.IsZero() { // all is listed, but a watch is not open yet: soon, by a probe
+		c.again = began
+		return nil
+	}
 	var d gc.Decision
 	c.state, d = gc.Pass(c.state, &v, gc.Rules{Grace: s.Grace, NodeGrace: c.deps.Config.NodeGrace})
 	usage := Measure(&v)

@@ -101,3 +101,20 @@ func TestADamagedBlockHidesItsOwnHoldersOnly(t *testing.T) {
 		}
 	}
 }
+
+// A view of a time that is not known, as before all watches are open, begins no grace period: else it would be over with the next view.
+func TestAViewOfUnknownTimeBeginsNoGrace(t *testing.T) {
+	obj := &api.IPAMHandle{Meta: api.Meta{Name: "gc-young"}, Spec: api.IPAMHandleSpec{HandleID: "gc-young", Block: map[string]int{}}}
+	v := &inventory.View{Ready: true, Handles: []inventory.Handle{inventory.NewHandle(obj)}}
+	st := State{}
+	for _, step := range []struct {
+		taken time.Time
+		due   int
+	}{{time.Time{}, 0}, {clock, 0}, {time.Time{}, 0}, {clock.Add(defaultRules.Grace - 1), 0}, {clock.Add(defaultRules.Grace), 1}} {
+		var d Decision
+		v.Taken = step.taken
+		if st, d = Pass(st, v, defaultRules); len(d.Due) != step.due {
+			t.Errorf("at %v: %d due, want %d", step.taken, len(d.Due), step.due)
+		}
+	}
+}

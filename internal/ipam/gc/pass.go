@@ -62,9 +62,9 @@ func (d *Decision) due(fix audit.Fix) []audit.Candidate {
 
 // Pass judges a view. A candidate is due when two views have shown it, unchanged, and the second was taken at least the grace period
 // after the first. Time is that of the views, not of the calls: while a cache is not updated nothing becomes due. A view that is older
-// than the one before is ignored, and so is one of a datastore that is not ready.
+// than the one before is ignored, and so is one of a datastore that is not ready, or of a time that is not known: it may be incomplete.
 func Pass(st State, view *inventory.View, rules Rules) (State, Decision) {
-	if !view.Ready || view.Taken.Before(st.taken) {
+	if !view.Ready || view.Taken.IsZero() || view.Taken.Before(st.taken) {
 		return st, Decision{}
 	}
 	p := &pass{
