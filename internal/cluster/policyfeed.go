@@ -80,9 +80,10 @@ type PolicyView struct {
 	AccountsMissing bool
 	known           []podScope
 
-	// Changed are the pods of other nodes that were added, removed or changed since the last Take, ascending.
-	Changed []policy.PodKey
-	// More: anything else changed since the last Take, such as a policy, a local pod or Complete.
+	// Changed are the pods that were added, removed or changed since the last Take, ascending. OwnChanged: some are of this node, now or before.
+	Changed    []policy.PodKey
+	OwnChanged bool
+	// More: anything else changed since the last Take, such as a policy or Complete.
 	More bool
 
 	// Problems are objects that cannot be decoded, named NAMESPACE/NAME. Their last state that could be decoded stays.
@@ -231,9 +232,9 @@ func (f *PolicyFeed) Take() PolicyView {
 		f.stale |= partMore
 	}
 	v := &f.view
-	changed, local := f.table.take(v.Pods)
-	v.Changed, v.More = changed, local || f.stale != 0
-	if local {
+	v.Changed, v.OwnChanged = f.table.take(v.Pods)
+	v.More = f.stale != 0
+	if v.OwnChanged {
 		v.Local = f.table.local()
 	}
 	if v.More {

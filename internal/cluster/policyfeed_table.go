@@ -133,7 +133,7 @@ func (c *podClaim) precedes(other *podClaim) bool {
 	return cmp.Or(cmp.Compare(c.created, other.created), cmp.Compare(c.pod.UID, other.pod.UID)) > 0
 }
 
-// take updates a map of the shown pods. It returns the changed pods of other nodes, ascending, and whether a pod of this node changed.
+// take updates a map of the shown pods. It returns the changed pods, ascending, and whether one of them is of this node, now or before.
 func (t *podTable) take(into map[policy.PodKey]*policy.Pod) (changed []policy.PodKey, local bool) {
 	for key, own := range t.changed {
 		if c := t.pods[key]; c != nil && c.shown != nil {
@@ -141,9 +141,7 @@ func (t *podTable) take(into map[policy.PodKey]*policy.Pod) (changed []policy.Po
 		} else {
 			delete(into, key)
 		}
-		if local = local || own; !own {
-			changed = append(changed, key)
-		}
+		local, changed = local || own, append(changed, key)
 	}
 	t.changed = map[policy.PodKey]bool{} // a cleared one would keep room for the first list
 	slices.SortFunc(changed, comparePodKeys)

@@ -17,6 +17,7 @@ type Compiled struct {
 	// TooLarge are policies that make the programs of their namespace's pods too large for a node: those over mostElements pass nothing.
 	TooLarge []ID
 	closed   map[string][2]*ID // by link, if the program is too large
+	subjects
 	index
 }
 
@@ -43,7 +44,7 @@ func Compile(state State) *Compiled { return Select(state).Compile() }
 
 // Compile is that of the State, but for what Counting and Keep have changed.
 func (s *Selection) Compile() *Compiled {
-	state, selected := s.state, s.byLink
+	state := s.state
 	t := newTerms(state.directory())
 	c := &compiler{directory: state.directory(), state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
 		networkSets: sync.OnceValue(func() *networkSets { return newNetworkSets(state) }), spent: map[string]*spending{}, tooLarge: map[*Program]ID{},
@@ -54,7 +55,7 @@ func (s *Selection) Compile() *Compiled {
 	names := c.peersNames(s.counting())
 	c.declared = declaredPorts(state, names)
 	r := Ruleset{Closed: len(state.Policies) > 0, Endpoints: map[string]Endpoint{}, Programs: map[string]Program{}, Nets: map[string][]Range{}}
-	programs, hosts := c.programs(selected), c.hostPrograms(s.hosts)
+	subjects, hosts := c.programs(s), c.hostPrograms(s.hosts)
 	c.sets.assign()
 	keys, closed := map[*Program]string{}, map[string][2]*ID{}
 	key := func(p *Program) string {
@@ -63,11 +64,12 @@ func (s *Selection) Compile() *Compiled {
 		}
 		return keys[p]
 	}
-	for _, link := range slices.Sorted(maps.Keys(selected)) {
+	for _, link := range slices.Sorted(maps.Keys(subjects.byLink)) {
 		e := Endpoint{UID: state.Pods[state.Local[link]].UID}
-		for d, p := range programs[link] {
-			e.Programs[d] = key(p)
-			if id, tooLarge := c.tooLarge[p]; tooLarge {
+		for d, of := range subjects.byLink[link] {
+			of.key = key(of.program)
+			e.Programs[d] = of.key
+			if id, tooLarge := c.tooLarge[of.program]; tooLarge {
 				by := closed[link]
 				by[d] = &id
 				closed[link] = by
@@ -79,7 +81,7 @@ func (s *Selection) Compile() *Compiled {
 	r.Handling = state.Handling
 	x := newIndex(c, names)
 	r.Members = x.fill(state)
-	return &Compiled{r, slices.Compact(slices.SortedFunc(maps.Values(c.tooLarge), ID.compare)), closed, x}
+	return &Compiled{r, slices.Compact(slices.SortedFunc(maps.Values(c.tooLarge), ID.compare)), closed, subjects, x}
 }
 
 // ClosedBy reports that nothing passes a link in a direction as its pod's program would be too large for a node, and the policy to blame.
@@ -191,27 +193,43 @@ func declaredPorts(state State, names map[string]bool) map[string][]declaredAt {
 	return found
 }
 
-// programs are by link; subjects that nothing tells apart share them. A nil one allows everything.
-func (c *compiler) programs(selected map[string][2][]int) map[string][2]*Program {
-	known := map[string]*Program{}
-	found := map[string][2]*Program{}
-	for _, link := range slices.Sorted(maps.Keys(selected)) {
+// subjects are the local pods with their programs.
+type subjects struct {
+	selection *Selection
+	compiler  *compiler         // of which only what profile needs is left
+	local     map[string]PodKey // by link, as in the State
+	byLink    map[string][2]*shared
+	known     map[string]*shared // by profile, but for those that are too large
+}
+
+// shared is a program of subjects that nothing tells apart.
+type shared struct {
+	program *Program
+	key     string // in the Ruleset
+	pods    int
+}
+
+func (c *compiler) programs(selection *Selection) subjects {
+	s := subjects{selection, &compiler{directory: c.directory, state: c.state, policies: c.policies, networkSets: c.networkSets, telling: c.telling},
+		maps.Clone(c.state.Local), map[string][2]*shared{}, map[string]*shared{}}
+	for _, link := range slices.Sorted(maps.Keys(selection.byLink)) {
 		pod := c.state.Pods[c.state.Local[link]]
-		var programs [2]*Program
-		for d, policies := range selected[link] {
-			key := c.profile(Direction(d), policies, pod)
-			p := known[key]
+		var programs [2]*shared
+		for d, policies := range selection.byLink[link] {
+			profile := c.profile(Direction(d), policies, pod)
+			p := s.known[profile]
 			if p == nil {
-				p = c.build(Direction(d), policies, pod, ending{Verdict: Verdict{Allow: true}})
+				p = &shared{program: c.build(Direction(d), policies, pod, ending{Verdict: Verdict{Allow: true}})}
 			}
-			if _, closed := c.tooLarge[p]; !closed { // which is not so for pods of other namespaces that the same policies select
-				known[key] = p
+			if _, closed := c.tooLarge[p.program]; !closed { // which is not so for pods of other namespaces that the same policies select
+				s.known[profile] = p
 			}
+			p.pods++
 			programs[d] = p
 		}
-		found[link] = programs
+		s.byLink[link] = programs
 	}
-	return found
+	return s
 }
 
 // profile is equal for subjects that have the same program.
@@ -307,8 +325,8 @@ type index struct {
 	sets      *sets
 	names     map[string]bool // of peers' ports that rules use
 	declaring map[declaredAt]int
-	local     map[PodKey]bool
-	nets      []int32 // that sets depend on
+	links     map[PodKey]string // their links
+	nets      []int32           // that sets depend on
 	cuts      []netip.Addr
 	inside    map[int][]bool // by the position of the address among the cuts
 	classes   map[string]*class
@@ -333,13 +351,10 @@ type known struct {
 }
 
 func newIndex(c *compiler, names map[string]bool) index {
-	x := index{directory: c.directory, sets: c.sets, names: names, nets: c.sets.networks(), local: map[PodKey]bool{}}
+	x := index{directory: c.directory, sets: c.sets, names: names, nets: c.sets.networks(), links: linksOf(c.state.Local)}
 	x.cuts, x.inside = c.terms.cuts(x.nets), map[int][]bool{}
 	x.declaring, x.classes = map[declaredAt]int{}, map[string]*class{}
 	x.pods, x.owners = make(map[PodKey]*known, len(c.state.Pods)), make(map[netip.Addr][]PodKey, len(c.state.Pods))
-	for _, key := range c.state.Local {
-		x.local[key] = true
-	}
 	return x
 }
 
@@ -428,7 +443,7 @@ func (x *index) of(addr netip.Addr) []SetID {
 	if len(owners) == 0 {
 		return nil
 	}
-	k := x.pods[owner(owners, func(key PodKey) bool { return x.local[key] })]
+	k := x.pods[owner(owners, func(key PodKey) bool { return x.links[key] != "" })]
 	at, found := slices.BinarySearchFunc(x.cuts, addr, netip.Addr.Compare)
 	if found {
 		at++

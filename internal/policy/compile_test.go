@@ -106,18 +106,14 @@ func FuzzUpdate(f *testing.F) {
 		if w.chance(50) {
 			s = w.calicoState()
 		}
-		local := map[PodKey]bool{}
-		for _, key := range s.Local {
-			local[key] = true
-		}
 		c := Compile(s)
 		for range 30 {
 			var changed []PodKey
 			for range 1 + w.IntN(2) {
-				next := s
-				if key := w.move(&next); !local[key] {
-					s, changed = next, append(changed, key)
-				}
+				changed = append(changed, w.move(&s))
+			}
+			if w.chance(30) {
+				w.moveLink(&s)
 			}
 			want := Compile(s)
 			before := maps.Clone(c.Members)

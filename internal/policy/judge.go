@@ -16,11 +16,8 @@ type Judge struct {
 
 // NewJudge returns a Judge of a Selection. Pods of the State are copied, and so may change.
 func NewJudge(selection *Selection, pods map[PodKey]*Pod) *Judge {
-	j := &Judge{state: selection.state, selection: selection, links: map[PodKey]string{}, owners: map[netip.Addr][]PodKey{}}
+	j := &Judge{state: selection.state, selection: selection, links: linksOf(selection.state.Local), owners: map[netip.Addr][]PodKey{}}
 	j.state.Pods, j.state.Policies = make(map[PodKey]*Pod, len(pods)), nil
-	for link, key := range j.state.Local {
-		j.links[key] = link
-	}
 	for key, pod := range pods {
 		j.enter(key, pod)
 	}

@@ -8,12 +8,14 @@ import (
 // Selection has the policies of each local pod of a State, from which its Interest and its Ruleset are made: to find them takes a good part of the
 // time of both.
 type Selection struct {
-	state    State
-	policies []Policy            // in the order of evaluation, and behind them what Keep has added
-	byLink   map[string][2][]int // of policies, in the order of evaluation; links whose pods are not known are missing
-	hosts    map[string]ofHost   // by link
-	versions map[ID][]int        // of policies, for Keep
-	crowded  map[string]int      // by namespace: a policy with which there are too many subjects to try each pod of the namespace with
+	state     State
+	policies  []Policy            // in the order of evaluation, and behind them what Keep has added
+	byLink    map[string][2][]int // of policies, in the order of evaluation; links whose pods are not known are missing
+	hosts     map[string]ofHost   // by link
+	versions  map[ID][]int        // of policies, for Keep
+	crowded   map[string]int      // by namespace: a policy with which there are too many subjects to try each pod of the namespace with
+	subjects  *podIndex
+	bySubject map[int32][]int // policies
 }
 
 // Tier is the name of a policy's tier; empty: there is no such policy.
@@ -122,55 +124,62 @@ func (p *Policy) decidesAs(o *Policy) bool {
 
 // selected finds the policies of each local pod. One of a crowded namespace has one policy, for which Compile closes it.
 func (s *Selection) selected() map[string][2][]int {
-	x := newPodIndex(s.state.directory())
-	bySelection := map[int32][]int{}
+	s.indexSubjects()
+	found := map[string][2][]int{}
+	for link, key := range s.state.Local {
+		pod := s.state.Pods[key]
+		if pod == nil || s.undecided(pod) {
+			continue
+		}
+		found[link] = s.policiesOf(pod)
+	}
+	return found
+}
+
+func (s *Selection) indexSubjects() {
+	s.subjects, s.bySubject = newPodIndex(s.state.directory()), map[int32][]int{}
 	tried := map[string]int{}
-	for i, p := range s.policies {
+	for i := range s.policies {
+		p := &s.policies[i]
 		namespace := p.Subject.Namespace
 		if _, crowded := s.crowded[namespace]; crowded || p.HostsOnly() {
 			continue
 		}
-		known := len(x.all)
-		id := x.add(p.Subject, true)
-		bySelection[id] = append(bySelection[id], i)
-		if namespace != "" && len(x.all) > known {
-			tried[namespace] += x.all[id].tried
+		known := len(s.subjects.all)
+		id := s.subjects.add(p.Subject, true)
+		s.bySubject[id] = append(s.bySubject[id], i)
+		if namespace != "" && len(s.subjects.all) > known {
+			tried[namespace] += s.subjects.all[id].tried
 		}
 		if tried[namespace] > mostElements {
 			s.crowded[namespace] = i
 		}
 	}
-	found := map[string][2][]int{}
-	for link, key := range s.state.Local {
-		pod := s.state.Pods[key]
-		if pod == nil || s.undecided(pod, x.accounts) {
-			continue
-		}
-		if i, crowded := s.crowded[pod.Namespace]; crowded {
-			found[link] = [2][]int{{i}, {i}}
-			continue
-		}
-		var policies [2][]int
-		for _, id := range x.of(pod) {
-			for _, i := range bySelection[id] {
-				for d := range policies {
-					if s.policies[i].Applies[d] {
-						policies[d] = append(policies[d], i)
-					}
+}
+
+// policiesOf a pod are in the order of evaluation.
+func (s *Selection) policiesOf(pod *Pod) (policies [2][]int) {
+	if i, crowded := s.crowded[pod.Namespace]; crowded {
+		return [2][]int{{i}, {i}}
+	}
+	for _, id := range s.subjects.of(pod) {
+		for _, i := range s.bySubject[id] {
+			for d := range policies {
+				if s.policies[i].Applies[d] {
+					policies[d] = append(policies[d], i)
 				}
 			}
 		}
-		slices.Sort(policies[Ingress])
-		slices.Sort(policies[Egress])
-		found[link] = policies
 	}
-	return found
+	slices.Sort(policies[Ingress])
+	slices.Sort(policies[Egress])
+	return policies
 }
 
 // undecided reports whether it depends on unknown labels of the pod's namespace, or service account, whether a policy selects it.
-func (s *Selection) undecided(pod *Pod, accounts bool) bool {
+func (s *Selection) undecided(pod *Pod) bool {
 	d := s.state.directory()
-	if namespace, account := d.knows(pod); namespace && (account || !accounts) {
+	if namespace, account := d.knows(pod); namespace && (account || !s.subjects.accounts) {
 		return false
 	}
 	return slices.ContainsFunc(s.policies, func(p Policy) bool {

@@ -1,19 +1,22 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 )
 
-// Update follows changes of pods that are not local: those that came, went, or have other labels, ports or addresses. It changes Members in place
-// and returns the addresses for which they differ. If ok is false more than Members has changed: Compile again, this Compiled is of no more use.
-// All else of the state must be as it was.
+// Update follows changes of pods: those that came, went, or have other labels, ports or addresses, and those that came to Local or went from it, which
+// need not be named. It changes Members and Endpoints in place and returns the addresses for which Members differ. If ok is false neither has changed, and
+// more would have to, such as a program that no pod had, or that none has any more: Compile again, Update is of no more use. All else of the state must
+// be as it was.
 func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, ok bool) {
+	links, changed := c.moved(state, changed)
 	before := map[declaredAt]bool{}
 	var addresses []netip.Addr
 	for _, key := range changed {
 		pod := state.Pods[key]
-		if c.local[key] || pod != nil && c.newlyKnown(state, pod) {
+		if pod != nil && c.newlyKnown(state, pod) {
 			return nil, false
 		}
 		if old := c.pods[key]; old != nil {
@@ -27,6 +30,9 @@ func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, 
 			addresses = append(addresses, c.pods[key].addresses...)
 		}
 	}
+	if !c.follow(state, links) {
+		return nil, false
+	}
 	for d, was := range before {
 		if was != (c.declaring[d] > 0) {
 			return nil, false
@@ -39,6 +45,114 @@ func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, 
 		}
 	}
 	return touched, true
+}
+
+// moved are the links whose pods have changed, or are others, and all changed pods with these.
+func (c *Compiled) moved(state State, changed []PodKey) (links []string, all []PodKey) {
+	for _, key := range changed {
+		if link := c.links[key]; link != "" {
+			links = append(links, link)
+		}
+	}
+	if maps.Equal(c.local, state.Local) {
+		slices.Sort(links)
+		return slices.Compact(links), changed
+	}
+	differ := func(these, those map[string]PodKey) {
+		for link, key := range these {
+			if those[link] != key {
+				links, changed = append(links, link), append(changed, key)
+			}
+		}
+	}
+	changed = slices.Clip(changed)
+	differ(c.local, state.Local)
+	differ(state.Local, c.local)
+	slices.Sort(links)
+	slices.SortFunc(changed, PodKey.compare)
+	c.local, c.links = maps.Clone(state.Local), linksOf(state.Local)
+	return slices.Compact(links), slices.Compact(changed)
+}
+
+func linksOf(local map[string]PodKey) map[PodKey]string {
+	links := make(map[PodKey]string, len(local))
+	for link, key := range local {
+		links[key] = link
+	}
+	return links
+}
+
+// entry is what Select and Compile find for a local pod.
+type entry struct {
+	policies [2][]int
+	programs [2]*shared
+	Endpoint
+}
+
+// follow gives the pods of links the programs of others that nothing tells apart from them. ok is false, and nothing is done, if there are none, or if
+// nobody has a program any more.
+func (c *Compiled) follow(state State, links []string) (ok bool) {
+	if len(links) == 0 {
+		return true
+	}
+	c.compiler.state.Pods, c.compiler.state.Local = state.Pods, state.Local
+	c.selection.state.Pods, c.selection.state.Local = state.Pods, state.Local
+	entries, more := map[string]entry{}, map[*shared]int{}
+	for _, link := range links {
+		if programs, had := c.byLink[link]; had {
+			more[programs[Ingress]]--
+			more[programs[Egress]]--
+		}
+		pod := state.Pods[state.Local[link]]
+		if pod == nil {
+			continue
+		}
+		e, ok := c.entry(pod)
+		if !ok {
+			return false
+		}
+		entries[link] = e
+		more[e.programs[Ingress]]++
+		more[e.programs[Egress]]++
+	}
+	for p, n := range more {
+		if p.pods+n == 0 {
+			return false
+		}
+	}
+	for p, n := range more {
+		p.pods += n
+	}
+	for _, link := range links {
+		c.enter(link, entries)
+	}
+	return true
+}
+
+func (c *Compiled) entry(pod *Pod) (e entry, ok bool) {
+	if c.selection.undecided(pod) {
+		return e, false
+	}
+	e.policies, e.UID = c.selection.policiesOf(pod), pod.UID
+	for d, policies := range e.policies {
+		p := c.known[c.compiler.profile(Direction(d), policies, pod)]
+		if p == nil {
+			return e, false
+		}
+		e.programs[d], e.Programs[d] = p, p.key
+	}
+	return e, true
+}
+
+func (c *Compiled) enter(link string, entries map[string]entry) {
+	e, known := entries[link]
+	if !known {
+		delete(c.byLink, link)
+		delete(c.Endpoints, link)
+		delete(c.selection.byLink, link)
+		return
+	}
+	c.byLink[link], c.Endpoints[link], c.selection.byLink[link] = e.programs, e.Endpoint, e.policies
 }
 
 // noteDeclared remembers whether any pod declared the ports of this one before the change: if not, or none of its namespace does after it, programs change.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // Members differ for exactly the addresses that Update names.
@@ -35,7 +37,7 @@ func TestUpdate(t *testing.T) {
 		"no change that counts":    {allow, PodKey{"y", "a"}, &Pod{PodKey: PodKey{"y", "a"}, Addresses: []netip.Addr{netip.MustParseAddr(ya)}}, nil, true},
 		"other labels":             {allow, PodKey{"y", "b"}, pod(nil, http, yb), []string{yb, "fd00::4"}, true},
 		"other address":            {allow, PodKey{"y", "b"}, pod(b, http, "10.0.0.9"), []string{yb, "10.0.0.9", "fd00::4"}, true},
-		"a local pod":              {allow, PodKey{"x", "b"}, nil, nil, false},
+		"a local pod":              {allow, PodKey{"x", "b"}, nil, []string{xb, "fd00::2"}, true},
 		"ports that nobody names":  {allow, PodKey{"y", "b"}, pod(b, nil, yb), []string{"fd00::4"}, true},
 		"a new number":             {named, PodKey{"y", "b"}, pod(b, []NamedPort{{"http", TCP, 7070}}, yb), nil, false},
 		"a number of others, too":  {named, PodKey{"y", "b"}, pod(b, []NamedPort{{"http", TCP, 8080}}, yb), []string{yb, "fd00::4"}, true},
@@ -64,6 +66,78 @@ func TestUpdate(t *testing.T) {
 			checkTouched(t, before, compiled.Members, touched)
 		})
 	}
+}
+
+// Local pods come, change and go, as long as each has policies, and ports if these count, that another one has.
+func TestUpdateOfLocalPods(t *testing.T) {
+	all := networkPolicy(t, `{"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"b"}}}]}]}`)
+	named := networkPolicy(t, `{"ingress":[{"ports":[{"port":"http"}]}]}`)
+	one := networkPolicy(t, `{"podSelector":{"matchLabels":{"app":"b"}}}`)
+	pod := func(name, app string, port uint16) *Pod {
+		return &Pod{PodKey: PodKey{"x", name}, UID: name + app, Labels: map[string]string{"app": app}, Ports: []NamedPort{{"http", TCP, port}},
+			Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}}
+	}
+	for name, c := range map[string]struct {
+		policy Policy
+		link   string // with pod, or none
+		pod    *Pod   // of the name, or x/b is gone
+		ok     bool
+	}{
+		"another one":                {all, "calic", pod("c", "b", 1), true},
+		"gone":                       {all, "", nil, true},
+		"gone, its link is there":    {all, "calib", nil, true},
+		"a link without a pod":       {all, "calic", nil, true},
+		"other labels":               {all, "calib", pod("b", "c", 1), true},
+		"a link of another pod":      {all, "calib", pod("c", "b", 1), true},
+		"with a port as another":     {named, "calic", pod("c", "c", 8080), true},
+		"with a port of its own":     {named, "calic", pod("c", "c", 1), false},
+		"without the policy of b":    {one, "calic", pod("c", "c", 1), true},
+		"with the policy of b":       {one, "calic", pod("c", "b", 1), true},
+		"b has its policy alone":     {one, "", nil, false},
+		"nobody is without a policy": {all, "calin", &Pod{PodKey: PodKey{"new", "n"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := cluster(c.policy)
+			compiled := Compile(s)
+			before := maps.Clone(compiled.Members)
+			gone := PodKey{"x", "b"}
+			s.Local = maps.Clone(s.Local)
+			if c.pod == nil {
+				delete(s.Pods, gone)
+			}
+			switch {
+			case c.link == "":
+				delete(s.Local, "calib")
+			case c.pod == nil:
+				s.Local[c.link] = gone
+			default:
+				s.Local[c.link], s.Pods[c.pod.PodKey] = c.pod.PodKey, c.pod
+			}
+			changed := []PodKey{gone}
+			if c.pod != nil {
+				changed = []PodKey{c.pod.PodKey}
+			}
+			touched, ok := compiled.Update(s, changed)
+			if ok != c.ok {
+				t.Fatalf("ok %v, want %v", ok, c.ok)
+			}
+			if !ok {
+				return
+			}
+			checkTouched(t, before, compiled.Members, touched)
+			again := Select(s)
+			if d := cmp.Diff(again.Compile().Ruleset, compiled.Ruleset, sameAddresses); d != "" {
+				t.Errorf("(-from scratch +updated):\n%s", d)
+			}
+			if d := cmp.Diff(again.byLink, compiled.selection.byLink); d != "" {
+				t.Errorf("policies by link (-from scratch +updated):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestUpdateAfterLabelsOfANamespace(t *testing.T) {
+	allow := networkPolicy(t, `{"ingress":[{"from":[{"namespaceSelector":{},"podSelector":{"matchLabels":{"app":"b"}}}]}]}`)
 	s := cluster(allow)
 	delete(s.Namespaces, "y")
 	compiled := Compile(s)

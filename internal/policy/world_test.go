@@ -170,7 +170,19 @@ func worldAddresses() (all []netip.Addr) {
 	return all
 }
 
-// move changes one pod that is not local, or makes or removes one.
+// moveLink makes a pod local, whether there is one or not, or no longer local.
+func (w world) moveLink(s *State) {
+	key := PodKey{pick(w, worldNamespaces...), pick(w, "p", "q", "r", "s", "t")}
+	link := "cali" + key.Namespace + key.Name
+	s.Local = maps.Clone(s.Local)
+	if _, there := s.Local[link]; there {
+		delete(s.Local, link)
+	} else {
+		s.Local[link] = key
+	}
+}
+
+// move changes one pod, or makes or removes one.
 func (w world) move(s *State) PodKey {
 	key := PodKey{pick(w, worldNamespaces...), pick(w, "p", "q", "r", "s", "t")}
 	s.Pods = maps.Clone(s.Pods)

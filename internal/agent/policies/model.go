@@ -20,15 +20,15 @@ type model struct {
 	unlisted
 }
 
-// news is the extent of a change: pods of other nodes only, or more.
+// news is the extent of a change: of pods, of which some may be this node's own, of routes to these, or more.
 type news struct {
-	pods []policy.PodKey
-	all  bool
+	pods               []policy.PodKey
+	own, rerouted, all bool
 }
 
 func (m *model) take(v cluster.PolicyView) news {
 	m.view = v
-	return news{v.Changed, v.More}
+	return news{pods: v.Changed, own: v.OwnChanged, all: v.More}
 }
 
 // complete reports that a Ruleset can be made that lacks nothing.
@@ -41,35 +41,72 @@ func (m *model) build(r routed) {
 	m.withSameLink = len(m.view.Local) - len(m.Local)
 	m.Pods = make(map[policy.PodKey]*policy.Pod, len(m.view.Pods))
 	for key, p := range m.view.Pods {
-		m.Pods[key] = r.remotePod(p)
-	}
-	for link, key := range m.Local {
-		m.Pods[key] = r.localPod(m.view.Pods[key], link)
+		m.Pods[key] = m.routed(p, r)
 	}
 }
 
-// replace takes in pods of other nodes. known: one of them had an address before, so that it may have connections.
-func (m *model) replace(pods []policy.PodKey, r routed) (known bool) {
-	for _, key := range pods {
+// routed is a pod with the addresses that count.
+func (m *model) routed(p *policy.Pod, r routed) *policy.Pod {
+	if link := linkOf(p.PodKey); m.Local[link] == p.PodKey {
+		return r.localPod(p, link)
+	}
+	return r.remotePod(p)
+}
+
+// follow takes in changes of pods, and of routes, and returns all pods that may be others by them. known: one of these had an address before, so that it
+// may have connections. ok is false, and nothing is done, if other pods have the same link now.
+func (m *model) follow(n news, before, after routed) (changed []policy.PodKey, known, ok bool) {
+	if n.own {
+		local, same := Links(m.view.Local)
+		if !slices.Equal(same, m.sameLink) {
+			return nil, false, false
+		}
+		m.Local = local
+	}
+	changed = n.pods
+	if n.rerouted {
+		changed = slices.Concat(changed, m.rerouted(before, after))
+	}
+	for _, key := range changed {
 		if before := m.Pods[key]; before != nil {
 			known = known || len(before.Addresses) > 0
 		}
 		if p := m.view.Pods[key]; p != nil {
-			m.Pods[key] = r.remotePod(p)
+			m.Pods[key] = m.routed(p, after)
 		} else {
 			delete(m.Pods, key)
 		}
 	}
-	return known
+	return changed, known, true
+}
+
+// rerouted are the pods with addresses that are routed to other links.
+func (m *model) rerouted(before, after routed) (pods []policy.PodKey) {
+	moved := map[netip.Addr]bool{}
+	for _, two := range [][2]routed{{before, after}, {after, before}} {
+		for addr, link := range two[0].links {
+			if two[1].links[addr] != link {
+				moved[addr] = true
+			}
+		}
+	}
+	for link, key := range m.Local {
+		if !slices.Equal(before.byLink[link], after.byLink[link]) {
+			pods = append(pods, key)
+		}
+	}
+	for key, p := range m.view.Pods {
+		if slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return moved[a] }) {
+			pods = append(pods, key)
+		}
+	}
+	return pods
 }
 
 // mayForbid reports that a Ruleset may deny what the one before it allowed to pods or from pods that both know.
 func mayForbid(before, after *policy.Ruleset) bool {
-	for link, e := range after.Endpoints {
-		known, ok := before.Endpoints[link]
-		if ok && known.Programs != e.Programs || !ok && !before.Closed {
-			return true
-		}
+	if endpointsForbid(before, after.Endpoints) {
+		return true
 	}
 	for addr, sets := range before.Members {
 		if !slices.Equal(sets, after.Members[addr]) {
@@ -77,6 +114,16 @@ func mayForbid(before, after *policy.Ruleset) bool {
 		}
 	}
 	return newlyDenied(before, after)
+}
+
+func endpointsForbid(before *policy.Ruleset, after map[string]policy.Endpoint) bool {
+	for link, e := range after {
+		known, ok := before.Endpoints[link]
+		if ok && known.Programs != e.Programs || !ok && !before.Closed {
+			return true
+		}
+	}
+	return false
 }
 
 // newlyDenied reports that an address which was in no set has come into one that a program denies.

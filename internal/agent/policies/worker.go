@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -278,18 +279,16 @@ func (w *Worker) stayOut(ctx context.Context) error {
 // learn takes in what has changed. all: more than the Members of touched may be another.
 func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error) {
 	first := w.compiled.rules == nil
-	fresh, moved := w.compiled.routed, first
+	fresh := w.compiled.routed
 	if w.todo.routes || first {
 		if fresh, err = w.routes.read(); err != nil {
 			return nil, false, err
 		}
-		moved = moved || !fresh.equal(w.compiled.routed)
 	}
 	hosts, err := w.hostsMoved()
 	if err != nil {
 		return nil, false, err
 	}
-	moved = moved || hosts
 	var news news
 	if w.todo.feed || first {
 		news = w.model.take(w.Feed.Take())
@@ -299,9 +298,9 @@ func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error
 		return nil, all, nil
 	}
 	expired := !w.expires.IsZero() && !now.Before(w.expires)
-	if !moved && !news.all && !expired {
-		if touched, ok := w.update(news.pods); ok {
-			return touched, all, nil
+	if news.rerouted = !fresh.equal(w.compiled.routed); !first && !hosts && !news.all && !expired {
+		if touched, local, ok := w.update(news, fresh); ok {
+			return touched, all || local, nil
 		}
 	}
 	return nil, true, w.compile(fresh, now)
@@ -321,18 +320,27 @@ func (w *Worker) awaitsAccounts(now time.Time) bool {
 	return now.Before(w.expires)
 }
 
-// update takes in pods of other nodes; ok is false if that is not enough.
-func (w *Worker) update(pods []policy.PodKey) (touched []netip.Addr, ok bool) {
-	if len(pods) == 0 {
-		return nil, true
-	}
+// update takes in pods and routes. local: endpoints may be others, too. ok is false if that is not enough: pods that run may be about to keep policies,
+// and Flows is told of pods of other nodes alone.
+func (w *Worker) update(n news, fresh routed) (touched []netip.Addr, local, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.forbids = w.model.replace(pods, w.compiled.routed) || w.forbids
-	w.showPods(pods)
-	touched, ok = w.compiled.rules.Update(w.model.State, pods)
-	w.forbids = w.forbids || slices.ContainsFunc(touched, w.compiled.denied)
-	return touched, ok
+	changed, known, ok := w.model.follow(n, w.compiled.routed, fresh)
+	if local = n.own || n.rerouted; !ok || local && (w.Flows != nil || !w.model.since.IsZero()) {
+		return nil, true, false
+	}
+	w.compiled.routed, w.forbids = fresh, known || w.forbids
+	if len(changed) == 0 {
+		return nil, local, true
+	}
+	w.showPods(changed)
+	rules, before := w.compiled.rules, policy.Ruleset{}
+	if local {
+		before.Endpoints, before.Closed = maps.Clone(rules.Endpoints), rules.Closed
+	}
+	touched, ok = rules.Update(w.model.State, changed)
+	w.forbids = w.forbids || slices.ContainsFunc(touched, w.compiled.denied) || local && endpointsForbid(&before, rules.Endpoints)
+	return touched, local, ok
 }
 
 // compile makes the Ruleset anew.
