@@ -97,9 +97,21 @@ func (c *Compiled) Closes(link string) bool { return c.closed[link] != [2]*ID{} 
 
 // ordered puts policies in the order of evaluation.
 func ordered(policies []Policy) []Policy {
-	return slices.SortedFunc(slices.Values(policies), func(a, b Policy) int {
-		return cmp.Or(a.Tier.compare(b.Tier), cmp.Compare(a.Order, b.Order), a.ID.precedes(b.ID))
+	order := make([]*Policy, len(policies)) // of which a copy is small
+	for i := range policies {
+		order[i] = &policies[i]
+	}
+	slices.SortFunc(order, func(a, b *Policy) int {
+		if c := cmp.Or(a.Tier.compare(b.Tier), cmp.Compare(a.Order, b.Order)); c != 0 {
+			return c
+		}
+		return a.ID.precedes(b.ID)
 	})
+	sorted := make([]Policy, len(order))
+	for i, p := range order {
+		sorted[i] = *p
+	}
+	return sorted
 }
 
 func (id ID) compare(other ID) int {
