@@ -73,6 +73,7 @@ func (m *metrics) addPolicies(w *policies.Worker) {
 		gauge("tortie_policy_apply_seconds", "How long the last change or comparison of the kernel's rules took.", of(func(k *policies.Seen) float64 { return k.Took.Seconds() })),
 		gauge("tortie_policy_pending_seconds", "Age of the oldest change that is not in force; 0 if all are.", of(func(k *policies.Seen) float64 { return age(k.Waiting) })),
 		counter("tortie_policy_applies_total", "How often the kernel's rules were changed or compared.", func() float64 { return number(w.Seen().Applies) }),
+		counter("tortie_policy_compiles_total", "How often programs were made of all policies: a pod that has those of another one does without.", func() float64 { return number(w.Seen().Compiles) }),
 		counter("tortie_policy_failures_total", "Passes after which policies were not as they should be.", func() float64 { return number(w.Seen().Failed) }),
 		counter("tortie_policy_ended_connections_total", "Established connections that were ended as policies forbid them.", func() float64 { return number(w.Seen().Ended) }),
 	)

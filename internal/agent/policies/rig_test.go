@@ -139,6 +139,15 @@ func (n *node) wire(t *testing.T, name, addr string) *pod {
 	return p
 }
 
+// unwire takes its link from a pod, as DEL does.
+func (n *node) unwire(t *testing.T, p *pod) {
+	t.Helper()
+	n.ns.Within(t, func() error {
+		_, err := podnet.Teardown(t.Context(), podnet.Config{Netns: p.Path(), IfName: "eth0", HostVeth: p.link, Addresses: []netip.Addr{p.addr}})
+		return err
+	})
+}
+
 // start makes a pod as it comes: bound, then wired.
 func (n *node) start(t *testing.T, name, addr string) *pod {
 	t.Helper()

@@ -56,10 +56,12 @@ type Seen struct {
 	Stats   netpol.Stats  // what was done then
 	Applies uint64        // how often that was
 	Passes  uint64        // looks at what there is to do
-	Failed  uint64        // of them, those that failed
-	Err     error         // of the last pass
-	Refused error         // what the kernel refuses: the pods are closed
-	Lacks   error         // what the kernel lacks for policies that there may be, or why that is not known
+	// Compiles is how often programs were made of all policies: pods that have those of others do without.
+	Compiles uint64
+	Failed   uint64 // of them, those that failed
+	Err      error  // of the last pass
+	Refused  error  // what the kernel refuses: the pods are closed
+	Lacks    error  // what the kernel lacks for policies that there may be, or why that is not known
 	// NoReject: FelixConfiguration asks for Reject, which the kernel lacks.
 	NoReject bool
 	Waiting  time.Time // since when a change is not in force; zero: there is none

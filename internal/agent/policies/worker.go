@@ -361,6 +361,7 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 	w.model.await(selection, w.interest, w.inForce, now)
 	w.expires = w.model.due(now)
 	rules := selection.Compile()
+	w.note(func(s *Seen) { s.Compiles++ })
 	for _, id := range rules.TooLarge {
 		w.model.Invalid[id] = append(slices.Clip(w.model.Invalid[id]), policy.TooLargeText)
 	}

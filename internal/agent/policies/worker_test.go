@@ -47,3 +47,39 @@ func TestPolicyIsInForce(t *testing.T) {
 	}
 
 }
+
+// Pods with the policies of others come, change and go without a look at all policies, and in force these are at once.
+func TestPodsLikeOthersCompileNothing(t *testing.T) {
+	n := newNode(t)
+	server, a := n.start(t, "server", "10.90.0.1"), n.start(t, "a", "10.90.0.2")
+	n.start(t, "b", "10.90.0.3")
+	server.EchoUDP(t, "10.90.0.1:53")
+	w, _ := n.work(t)
+	n.policy(t, "isolated", `{"podSelector":{"matchExpressions":[{"key":"app","operator":"NotIn","values":["server"]}]},"policyTypes":["Ingress"]}`)
+	eventually(t, soon, "in force", func() bool { s := w.Seen(); return s.Enforcing && s.Policed == 2 && s.Open == 1 })
+	before := w.Seen().Compiles
+	for range 3 {
+		c := n.start(t, "c", "10.90.0.4")
+		c.EchoUDP(t, "10.90.0.4:53")
+		eventually(t, soon, "the pod sends", func() bool { return reaches(t, c, "10.90.0.1:53") })
+		n.note(t, "c", "10.90.0.4")
+		if s := w.Seen(); s.Policed != 3 {
+			t.Errorf("%d pods with a policy, want 3", s.Policed)
+		}
+		if reaches(t, a, "10.90.0.4:53") {
+			t.Error("the pod is not isolated")
+		}
+		n.remove(t, n.podPath(), "c")
+		eventually(t, soon, "the pod is gone", func() bool { return w.Seen().Policed == 2 })
+		eventually(t, soon, "its link is closed", func() bool { return !reaches(t, c, "10.90.0.1:53") })
+		n.unwire(t, c)
+	}
+	if after := w.Seen().Compiles; after != before {
+		t.Errorf("programs were made of all policies %d times", after-before)
+	}
+	n.remove(t, n.policyPath(), "isolated")
+	eventually(t, soon, "a policy that goes counts for all", func() bool { return w.Seen().Open == 3 })
+	if w.Seen().Compiles == before {
+		t.Error("a policy is gone, and nothing was compiled")
+	}
+}
