@@ -304,7 +304,7 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	r.lent(t, rigOther)
 	borrowed := bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")}
 	speaker.tell(false, borrowed)
-	waittest.Until(t, 5*time.Second, "the borrowed address", r.has(t, "10.90.7.7 via 172.31.0.2"))
+	waittest.Until(t, soon, "the borrowed address", r.has(t, "10.90.7.7 via 172.31.0.2"))
 
 	// What BGP no longer knows goes, once a starting agent has given it the time to tell.
 	speaker.tell(false)
@@ -313,7 +313,7 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	// The session is lost: what the affinity says stays.
 	lost := time.Now()
 	speaker.tell(true)
-	waittest.Until(t, 5*time.Second, "a pass", func() bool { return status.Report().LastPass.After(lost.Add(coalesce)) })
+	waittest.Until(t, soon, "a pass", func() bool { return status.Report().LastPass.After(lost.Add(coalesce)) })
 	if !r.has(t, toOther)() {
 		t.Errorf("the lost session took the owner's route: %s", r.routes(t))
 	}
@@ -323,7 +323,7 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 
 	// A broken pool is named, and everything else goes on.
 	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig-broken"}, Spec: api.IPPoolSpec{CIDR: "10.91.0.1/16"}})
-	waittest.Until(t, 5*time.Second, "the problem is shown", func() bool {
+	waittest.Until(t, soon, "the problem is shown", func() bool {
 		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "rig-broken") })
 	})
 	if !r.has(t, toOther)() || !status.Report().Ready {
@@ -331,7 +331,7 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	}
 
 	errtest.Must(t, r.store.Delete(t.Context(), other))
-	waittest.Until(t, 5*time.Second, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
+	waittest.Until(t, soon, "the route goes with the affinity", func() bool { return !r.has(t, toOther)() })
 }
 
 func TestAgentRestartChangesNothing(t *testing.T) {
@@ -342,7 +342,7 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 	first.tell(false, bgp.Path{Prefix: prefix("10.90.7.7/32"), NextHop: addr("172.31.0.2")})
 	status, stop := r.agent(t, first)
 	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
-	waittest.Until(t, 5*time.Second, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
+	waittest.Until(t, soon, "both routes", func() bool { return r.has(t, toOther)() && r.has(t, "10.90.7.7")() })
 	stop()
 
 	events := r.ns.Quiet(t, netlinkx.RouteEvents|netlinkx.AddrEvents)

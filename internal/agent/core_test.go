@@ -29,7 +29,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-const soon = 10 * time.Second // a change is seen in some 50 ms, on a machine that is not busy
+const soon = 30 * time.Second // a change is seen in some 50 ms, on a machine that is not busy
 
 // named waits until the status names something.
 func named(t *testing.T, status *Status, part string) {

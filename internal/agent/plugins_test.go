@@ -37,7 +37,7 @@ func (r *rig) told() *facts.Facts {
 func (r *rig) tells(t *testing.T, what string, wanted func(f *facts.Facts) bool) {
 	t.Helper()
 	begun := time.Now()
-	waittest.Until(t, 5*time.Second, "plugins are told of "+what, func() bool { f := r.told(); return f != nil && wanted(f) })
+	waittest.Until(t, soon, "plugins are told of "+what, func() bool { f := r.told(); return f != nil && wanted(f) })
 	t.Logf("plugins were told of %s after %s", what, time.Since(begun).Round(time.Millisecond))
 }
 
@@ -113,13 +113,13 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 	r.update(t, info, func() { info.Spec.DatastoreReady = &locked })
 	r.tells(t, "a locked datastore", func(f *facts.Facts) bool { return !f.DatastoreReady })
 
-	waittest.Until(t, 5*time.Second, "the status shows what was written", func() bool { return !status.Report().Facts.DatastoreReady })
+	waittest.Until(t, soon, "the status shows what was written", func() bool { return !status.Report().Facts.DatastoreReady })
 	report := status.Report().Facts
 	if report.Pools != 2 || report.Namespaces < 1 || time.Since(report.Written) > facts.MaxAge {
 		t.Errorf("status: %+v", report)
 	}
 	errtest.Must(t, r.store.Delete(t.Context(), node))
-	waittest.Until(t, 5*time.Second, "no facts of a node that does not exist", func() bool {
+	waittest.Until(t, soon, "no facts of a node that does not exist", func() bool {
 		_, err := os.Stat(filepath.Join(r.runDir, factsFile))
 		return os.IsNotExist(err)
 	})
@@ -209,7 +209,7 @@ func TestFactsAgeWhenTheAPIServerIsSilent(t *testing.T) {
 	}
 	wire.Resume()
 	r.tells(t, "the API server's return", func(f *facts.Facts) bool { return f.Written.After(cut) })
-	waittest.Until(t, 5*time.Second, "the problem is gone", func() bool {
+	waittest.Until(t, soon, "the problem is gone", func() bool {
 		return !slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "getting old") })
 	})
 }

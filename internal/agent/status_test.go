@@ -70,7 +70,7 @@ func TestCommandsAskTheAgent(t *testing.T) {
 		"10.90.2.0/26 172.31.0.2 eth0 - rig-other affinity\n", "10.90.7.7/32 172.31.0.2 eth0 - rig-other BGP 172.31.0.2\n", "\nAnnounced:\nPREFIX WHY COMMUNITIES\n10.90.1.0/26 own block", "\nRefused:\n"+refused)
 
 	speaker.tell(true)
-	waittest.Until(t, 5*time.Second, "the lost session", func() bool { return status.Report().Peers[0].State == string(bgp.Active) })
+	waittest.Until(t, soon, "the lost session", func() bool { return status.Report().Peers[0].State == string(bgp.Active) })
 	difftest.Contains(t, ask(t, status, "peers"), "172.31.0.2 rig-other 64512 Active")
 	difftest.Contains(t, ask(t, status, "status"), "Sessions that are down:\n172.31.0.2: ")
 	var routes nodestatus.Routes

@@ -131,7 +131,7 @@ func TestConfirmedIsHonest(t *testing.T) {
 	store := storeAt(t, cfg)
 
 	proves(t, w) // no ClusterInformation, and none seen
-	waittest.Until(t, 5*time.Second, "spare connections are closed", func() bool { return wire.Connections() == 1 })
+	waittest.Until(t, 20*time.Second, "spare connections are closed", func() bool { return wire.Connections() == 1 })
 	before := w.Confirmed()
 	if age := time.Since(before); age > 2*time.Second {
 		t.Errorf("after a probe: confirmed %s ago", age)

@@ -29,7 +29,7 @@ func taken(t *testing.T, s *streams, from *watch.FakeWatcher, to watch.Interface
 	go from.Action(e.Type, e.Object)
 	select {
 	case <-to.ResultChan():
-	case <-time.After(5 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Fatal("the event never came")
 	}
 	// The next thing that the stream does is to note the event; a second one could not be sent before.

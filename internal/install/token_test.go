@@ -389,7 +389,7 @@ func TestRightsThatAreMissingAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.cfg.ServiceAccount = account.Name
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 	defer cancel()
 	err = h.real(t).Install(ctx)
 	if err == nil || !strings.Contains(err.Error(), h.net(KubeconfigName)) || !strings.Contains(err.Error(), "clusterinformations") {

@@ -86,7 +86,7 @@ func TestForbiddenConnectionsEnd(t *testing.T) {
 		eventually(t, soon, name, func() bool { return s.total() > 10 })
 	}
 	n.policy(t, "allow", allowApp)
-	eventually(t, 2*time.Second, "ended", func() bool { return w.Seen().Ended >= 3 })
+	eventually(t, soon, "ended", func() bool { return w.Seen().Ended >= 3 })
 	time.Sleep(200 * time.Millisecond)
 	for name, s := range streams {
 		if s.flows(time.Second) != (name == "from the isolated") {

@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	soon     = 10 * time.Second
+	soon     = 30 * time.Second
 	denyAll  = `{"podSelector":{},"policyTypes":["Ingress"]}`
 	allowApp = `{"podSelector":{"matchLabels":{"app":"server"}},"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"client"}}}]}]}`
 )

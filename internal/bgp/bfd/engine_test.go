@@ -99,13 +99,13 @@ func TestEngine(t *testing.T) {
 	delete(w.want[0], gone)
 	w.set(t)
 	other := w.want[0][netip.MustParseAddr("10.2.0.2")].From.Prev()
-	waittest.Until(t, 5*time.Second, "loss at the other end", func() bool { _, ok := w.watched[1].loss(other); return ok })
+	waittest.Until(t, 20*time.Second, "loss at the other end", func() bool { _, ok := w.watched[1].loss(other); return ok })
 	if loss, _ := w.watched[1].loss(other); !loss.Admin || loss.Diag != NeighborSaysDown {
 		t.Errorf("removal of a session is told as %+v", loss)
 	}
 	errtest.Must(t, w.ns[1].Conn.SetDown(w.ns[1].Link(t, "eth0").Index))
 	cut := time.Now()
-	waittest.Until(t, 5*time.Second, "loss", func() bool { _, ok := w.watched[0].loss(stays); return ok })
+	waittest.Until(t, 20*time.Second, "loss", func() bool { _, ok := w.watched[0].loss(stays); return ok })
 	loss, _ := w.watched[0].loss(stays)
 	if d := time.Since(loss.Alive); loss.Admin || loss.Independent || loss.Diag != TimeExpired || time.Since(cut) > time.Second {
 		t.Errorf("a cut cable is told as %+v, %s after the last packet", loss, d)
@@ -153,7 +153,7 @@ func TestDistantPacket(t *testing.T) {
 		t.Errorf("%d of 2 packets were taken that have passed a router", n)
 	}
 	send("near")
-	waittest.Until(t, 5*time.Second, "packets of a neighbour", func() bool { return heard() == 2 })
+	waittest.Until(t, 20*time.Second, "packets of a neighbour", func() bool { return heard() == 2 })
 }
 
 // TestBusyPort: the status says why there are no packets.
