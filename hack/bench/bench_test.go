@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"bytes"
 	"encoding/binary"
 	"fmt"
@@ -392,6 +393,7 @@ func TestSmallestRun(t *testing.T) {
 	before := leftovers(t)
 	r, err := measure(t.Context(), o)
 	errtest.Must(t, err)
+	errtest.Must(t, r.failed)
 	text := r.markdown()
 	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "Network policy", "Start of a program"} {
 		if !strings.Contains(text, "\n## "+heading) {
@@ -405,6 +407,14 @@ func TestSmallestRun(t *testing.T) {
 	}
 	if after := leftovers(t); !slices.Equal(before, after) {
 		t.Errorf("left behind: before %v, after %v", before, after)
+	}
+}
+
+// A part that fails is named in the report, which has the others.
+func TestFailedPartIsNamed(t *testing.T) {
+	r := results{starts: []start{{}}, failed: errors.New("part mesh: no peer answers")}
+	if text := r.markdown(); !strings.Contains(text, "part mesh: no peer answers") || !strings.Contains(text, "\n## Start of a program") {
+		t.Errorf("report:\n%s", text)
 	}
 }
 

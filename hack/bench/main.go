@@ -77,6 +77,11 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	return errors.Join(r.write(o), r.failed)
+}
+
+// write writes the report, without the parts that failed.
+func (r *results) write(o options) error {
 	text := r.markdown()
 	fmt.Print(text)
 	if o.out == "" {
@@ -167,18 +172,16 @@ func measure(ctx context.Context, o options) (_ *results, err error) {
 	if err := assemble(ctx, o.root, o.bin, dir); err != nil {
 		return nil, err
 	}
-	if err := r.onCluster(ctx, o, subjects, dir); err != nil {
-		return nil, err
-	}
-	if err := r.byPrograms(ctx, o, dir); err != nil {
-		return nil, err
+	r.failed = errors.Join(r.onCluster(ctx, o, subjects, dir), r.byPrograms(ctx, o, dir))
+	if ctx.Err() != nil {
+		return nil, r.failed
 	}
 	r.about.took = time.Since(r.about.date)
 	return r, nil
 }
 
-// byPrograms runs the parts with machines or clusters of their own.
-func (r *results) byPrograms(ctx context.Context, o options, dir string) error {
+// byPrograms runs the parts with machines or clusters of their own. One that fails leaves the others their half hour.
+func (r *results) byPrograms(ctx context.Context, o options, dir string) (failed error) {
 	for _, part := range []struct {
 		name, what string
 		run        func() error
@@ -211,10 +214,10 @@ func (r *results) byPrograms(ctx context.Context, o options, dir string) error {
 		}
 		progress(part.name + ": " + part.what)
 		if err := part.run(); err != nil {
-			return err
+			failed = errors.Join(failed, fmt.Errorf("part %s: %w", part.name, err))
 		}
 	}
-	return nil
+	return failed
 }
 
 // subjects returns the measured plugins, the references first.
@@ -282,7 +285,7 @@ func (r *results) onCluster(ctx context.Context, o options, subjects []subject, 
 		}
 		progress(p.name + ": " + p.what)
 		if err := p.run(ctx); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+			return fmt.Errorf("part %s and those after it on this cluster: %w", p.name, err)
 		}
 	}
 	return nil

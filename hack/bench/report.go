@@ -19,6 +19,7 @@ var intro string
 type results struct {
 	about     about
 	elsewhere elsewhere
+	failed    error // of parts that are missing
 	sequences []sequence
 	bursts    []burst
 	nodes     []nodesRun
@@ -70,6 +71,9 @@ func (r *results) markdown() string {
 	var w bytes.Buffer
 	w.WriteString(intro)
 	r.about.write(&w)
+	if r.failed != nil {
+		fmt.Fprintf(&w, "**Parts failed, and are missing here**:\n\n```\n%v\n```\n\n", r.failed)
+	}
 	for _, section := range []func(*bytes.Buffer){
 		r.writeVerdicts, r.writeSequences, r.writeBursts, r.writeNodes, r.writeRequests, r.writeRoutes, r.writeThroughput, r.writeMemory, r.writeMesh, r.writeReflectors, r.writeInstall, r.writePolicy, r.writeStarts, r.writeGoBenchmarks,
 	} {
