@@ -138,14 +138,14 @@ func TestPodTable(t *testing.T) {
 			{"a", nil, false, " / a"},
 		},
 		"life of an own pod": {
-			{"a", knownPod("a", 1), true, "a[] / *"},
-			{"a", knownPod("a", 1, "10.0.0.1"), true, "a[10.0.0.1] / *"},
-			{"a", nil, true, " / *"},
+			{"a", knownPod("a", 1), true, "a[] / * a"},
+			{"a", knownPod("a", 1, "10.0.0.1"), true, "a[10.0.0.1] / * a"},
+			{"a", nil, true, " / * a"},
 		},
 		"another pod of the same name": {
 			{"a", knownPod("a#1", 1, "10.0.0.1"), false, "a[10.0.0.1] / a"},
 			{"a", knownPod("a#2", 2, "10.0.0.1"), false, "a[10.0.0.1] / a"},
-			{"a", knownPod("a#2", 2, "10.0.0.1"), true, "a[10.0.0.1] / *"},
+			{"a", knownPod("a#2", 2, "10.0.0.1"), true, "a[10.0.0.1] / * a"},
 		},
 		"the newest has the address, in either order": {
 			{"old", knownPod("old", 1, "10.0.0.1", "10.0.0.2"), false, "old[10.0.0.1 10.0.0.2] / old"},
@@ -160,9 +160,9 @@ func TestPodTable(t *testing.T) {
 			{"c", knownPod("c", 1, "10.0.0.1"), false, "c[10.0.0.1] / b c"},
 		},
 		"an own pod loses its address": {
-			{"own", knownPod("own", 1, "10.0.0.1"), true, "own[10.0.0.1] / *"},
-			{"new", knownPod("new", 2, "10.0.0.1"), false, "new[10.0.0.1] own[] / * new"},
-			{"new", knownPod("new", 2, "10.0.0.2"), false, "new[10.0.0.2] own[10.0.0.1] / * new"},
+			{"own", knownPod("own", 1, "10.0.0.1"), true, "own[10.0.0.1] / * own"},
+			{"new", knownPod("new", 2, "10.0.0.1"), false, "new[10.0.0.1] own[] / * new own"},
+			{"new", knownPod("new", 2, "10.0.0.2"), false, "new[10.0.0.2] own[10.0.0.1] / * new own"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,7 +33,7 @@ const (
 type reader struct {
 	feed    *PolicyFeed
 	view    PolicyView
-	changed map[string]bool // pods of other nodes that ever changed
+	changed map[string]bool // pods that ever changed
 	takes   int
 }
 
@@ -236,7 +236,7 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 	r.want(t, policy.Interest{Namespaces: []string{"little-b", "little-a", "little-b"}})
 	const if_ = " if status.phase!=Succeeded,status.phase!=Failed"
 	asked.expect(t, "two namespaces", "watch pods in protobuf of little-a"+if_, "watch pods in protobuf of little-b"+if_)
-	if len(r.view.Pods) != 3 || len(r.view.Local) != 1 || len(r.pod("little-b/other").Ports) != 1 || len(r.pod("little-a/own").Ports) != 1 || !r.changed["little-b/other"] || r.changed["little-a/own"] {
+	if len(r.view.Pods) != 3 || len(r.view.Local) != 1 || len(r.pod("little-b/other").Ports) != 1 || len(r.pod("little-a/own").Ports) != 1 || !r.changed["little-b/other"] || !r.changed["little-a/own"] {
 		t.Errorf("%s, changed %v", r, r.changed)
 	}
 	r.want(t, policy.Interest{Namespaces: []string{"little-b"}})
