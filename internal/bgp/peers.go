@@ -30,6 +30,9 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 			return err
 		}
 		s.setBFD(want)
+		if s.local.Restarting && len(s.peers) == 0 {
+			s.bfd.Listened(ctx)
+		}
 		c := diff(s.peers, want, netip.Addr.Compare)
 		errs := []error{s.setPasswords(want)}
 		for _, addr := range c.remove {

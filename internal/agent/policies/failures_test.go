@@ -98,9 +98,9 @@ func guarded(t *testing.T, n *node, net4 string) (client, other *pod, at string)
 	return client, other, at
 }
 
-// probes sends a packet each 5 ms until the returned function is called, which returns how many were answered of how many. Each is the first of a
-// connection.
-func probes(t *testing.T, from *pod, at string) (stop func() (answered, sent int)) {
+// probes sends a packet each 5 ms until the returned function is called, which returns how many were answered of how many, each within a time. Each is the
+// first of a connection.
+func probes(t *testing.T, from *pod, at string, within time.Duration) (stop func() (answered, sent int)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -116,7 +116,7 @@ func probes(t *testing.T, from *pod, at string) (stop func() (answered, sent int
 				defer c.Close()
 				sent++
 				_, _ = c.Write([]byte("x"))
-				_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+				_ = c.SetReadDeadline(time.Now().Add(within))
 				if _, err := c.Read(make([]byte, 100)); err == nil {
 					answered++
 				}
@@ -135,7 +135,7 @@ func TestRestartsLoseAndOpenNothing(t *testing.T) {
 	d := behind(t, n)
 	w, stop := n.work(t)
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing && reaches(t, client, at) && !reaches(t, other, at) })
-	allowed, denied := probes(t, client, at), probes(t, other, at)
+	allowed, denied := probes(t, client, at, soon), probes(t, other, at, 100*time.Millisecond)
 	for range 3 {
 		stop()
 		time.Sleep(100 * time.Millisecond)

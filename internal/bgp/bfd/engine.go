@@ -2,11 +2,14 @@ package bfd
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 const (
@@ -15,6 +18,8 @@ const (
 	mostTick        = 15 * time.Millisecond
 	// mostPackets bounds what is read at once: a flood must not keep the engine from sending.
 	mostPackets = 4096
+	// mostListening bounds Listened.
+	mostListening = time.Second
 	// reopen is the wait after a failure to open sockets.
 	reopen = 5 * time.Second
 )
@@ -78,6 +83,28 @@ func (e *Engine) Set(want map[netip.Addr]Config) {
 		e.running, e.planned = true, now
 		go e.run()
 	}
+}
+
+// Listened returns when each session goes on with that of a former process, or has none to go on with. A neighbour whose session with a former process
+// is about to end might else take its end for that of the BGP session which has just begun, and drop what it had kept for the restart.
+func (e *Engine) Listened(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, mostListening)
+	defer cancel()
+	for e.listens() && wait.Sleep(ctx, mostTick) {
+		continue
+	}
+}
+
+func (e *Engine) listens() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	for _, s := range e.sessions {
+		if s.listens(now) {
+			return true
+		}
+	}
+	return false
 }
 
 // discriminator chooses one that no session has, and that cannot be guessed.

@@ -3,6 +3,7 @@ package bfd
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -198,4 +199,45 @@ func BenchmarkSessions(b *testing.B) {
 	w.waitUp(b)
 	b.ReportMetric(float64(spent.Microseconds())/10_000/2/float64(b.N), "%cpu/end")
 	b.ReportMetric(float64(heap()-before)/2/1024, "KiB/end")
+}
+
+// A process that follows another knows by Listened whether sessions go on: before a neighbour could end them by silence, and soon if there is none.
+func TestListened(t *testing.T) {
+	c := Config{Interval: 200 * time.Millisecond, Multiplier: 10}
+	w := newWays(t, 2, c)
+	w.set(t)
+	w.waitUp(t)
+	former := w.engines[0]
+	former.mu.Lock() // as a process that is gone: it says nothing any more
+	for i := range former.doors {
+		former.doors[i].close()
+		former.doors[i] = door{retry: time.Now().Add(time.Hour)}
+	}
+	former.mu.Unlock()
+	next := NewEngine(slog.New(slog.DiscardHandler), w.watched[0])
+	t.Cleanup(func() { next.Set(nil) })
+	silent := netip.MustParseAddr("10.2.0.77")
+	for _, with := range []bool{false, true} {
+		want := maps.Clone(w.want[0])
+		if with {
+			want[silent] = c
+		}
+		w.ns[0].Within(t, func() error { next.Set(want); return nil })
+		begun := time.Now()
+		next.Listened(t.Context())
+		t.Logf("listened for %v", time.Since(begun))
+		for addr := range w.want[0] {
+			if s := next.Status(addr); s.State != Up {
+				t.Errorf("%s: %+v", addr, s)
+			}
+		}
+		if silence := next.Status(silent); with && (silence.State != Down || time.Since(begun) < c.Interval) {
+			t.Errorf("after %v a neighbour that is silent: %+v", time.Since(begun), silence)
+		}
+	}
+	for addr := range w.want[1] {
+		if loss, lost := w.watched[1].loss(addr); lost {
+			t.Errorf("%s has lost its session: %+v", addr, loss)
+		}
+	}
 }

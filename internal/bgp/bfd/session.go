@@ -64,8 +64,15 @@ func newSession(c Config, disc uint32, now time.Time) *session {
 	s := &session{config: c, disc: disc, state: Down, since: now, seq: sequence{sent: rand.Uint32()}}
 	s.reset()
 	s.say(now)
-	s.next = now.Add(c.Interval * 5 / 4)
+	s.next = now.Add(s.listenTime())
 	return s
+}
+
+func (s *session) listenTime() time.Duration { return s.config.Interval * 5 / 4 }
+
+// listens reports that the session has yet to find out whether it goes on with that of a former process.
+func (s *session) listens(now time.Time) bool {
+	return s.heard.IsZero() && now.Before(s.since.Add(s.listenTime()))
 }
 
 // reset forgets the neighbour.
