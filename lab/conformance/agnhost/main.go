@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 	"k8s.io/kubernetes/test/images/agnhost/connect"
+	"k8s.io/kubernetes/test/images/agnhost/netexec"
 	"k8s.io/kubernetes/test/images/agnhost/pause"
 	"k8s.io/kubernetes/test/images/agnhost/porter"
 	servehostname "k8s.io/kubernetes/test/images/agnhost/serve-hostname"
@@ -22,7 +23,7 @@ const servesSCTP = "SERVE_SCTP_PORT_"
 
 func main() {
 	root := &cobra.Command{Use: "agnhost"}
-	root.AddCommand(connect.CmdConnect, pause.CmdPause, patient(porter.CmdPorter), servehostname.CmdServeHostname)
+	root.AddCommand(connect.CmdConnect, netexec.CmdNetexec, pause.CmdPause, patient(porter.CmdPorter), servehostname.CmdServeHostname)
 	if root.Execute() != nil {
 		os.Exit(1)
 	}
