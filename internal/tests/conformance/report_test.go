@@ -108,7 +108,8 @@ const intro = `<!-- Written by make e2e; what it does is in internal/tests/confo
 # Conformance of policy
 
 What other projects' tests of network policy have shown, on [the lab](lab.md): three nodes, kube-proxy in nftables mode, pods with IPv4 over VXLAN.
-Each test, with its time: [conformance.csv](conformance.csv).
+Each test, with its time: [conformance.csv](conformance.csv). Pods serve SCTP by [the lab's own
+program](../lab/conformance/agnhost/main.go), which waits for its client.
 
 `
 

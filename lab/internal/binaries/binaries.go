@@ -65,7 +65,7 @@ var Others = []Target{
 	// The suites of others that a pod network must pass, and the program of their pods.
 	{Name: "networkpolicy", Package: "./networkpolicy", Sources: []string{"conformance/networkpolicy"}, Module: "conformance"},
 	{Name: "clusternetworkpolicy", Package: "./clusternetworkpolicy", Sources: []string{"conformance/clusternetworkpolicy"}, Module: "conformance"},
-	{Name: "agnhost", Package: "k8s.io/kubernetes/test/images/agnhost", Module: "conformance"},
+	{Name: "agnhost", Package: "./agnhost", Sources: []string{"conformance/agnhost"}, Module: "conformance"},
 }
 
 // Cache returns cached programs, and builds missing ones.
