@@ -32,6 +32,7 @@ type compiler struct {
 	networkSets func() *networkSets
 	spent       map[string]*spending // by namespace of the subjects
 	tooLarge    map[*Program]ID
+	ofAll       map[ruleKey][]item      // of rules that read nothing of the pod itself
 	telling     map[ruleKey][]int       // rules that read something of the pod itself, by policy and direction
 	listings    map[string]*listing     // by key: programs share their steps, here and in the kernel
 	finished    map[*Step][]Step        // by the first
@@ -48,7 +49,7 @@ func (s *Selection) Compile() *Compiled {
 	t := newTerms(state.directory())
 	c := &compiler{directory: state.directory(), state: state, policies: s.policies, terms: t, sets: newSets(t), clauses: map[clauseKey]*clause{},
 		networkSets: sync.OnceValue(func() *networkSets { return newNetworkSets(state) }), spent: map[string]*spending{}, tooLarge: map[*Program]ID{},
-		telling: map[ruleKey][]int{}, listings: map[string]*listing{}, finished: map[*Step][]Step{}}
+		ofAll: map[ruleKey][]item{}, telling: map[ruleKey][]int{}, listings: map[string]*listing{}, finished: map[*Step][]Step{}}
 	for namespace, i := range s.crowded {
 		c.spendingOf(namespace).exhaust(s.policies[i].ID)
 	}
@@ -212,18 +213,20 @@ type subjects struct {
 	local     map[string]PodKey // by link, as in the State
 	byLink    map[string][2]*shared
 	known     map[string]*shared // by profile, but for those that are too large
+	unused    bool
 }
 
 // shared is a program of subjects that nothing tells apart.
 type shared struct {
-	program *Program
-	key     string // in the Ruleset
-	pods    int
+	program  *Program
+	key      string // in the Ruleset
+	pods     int
+	tooLarge bool
 }
 
 func (c *compiler) programs(selection *Selection) subjects {
-	s := subjects{selection, &compiler{directory: c.directory, state: c.state, policies: c.policies, networkSets: c.networkSets, telling: c.telling},
-		maps.Clone(c.state.Local), map[string][2]*shared{}, map[string]*shared{}}
+	s := subjects{selection: selection, local: maps.Clone(c.state.Local), byLink: map[string][2]*shared{}, known: map[string]*shared{},
+		compiler: &compiler{directory: c.directory, state: c.state, policies: c.policies, networkSets: c.networkSets, telling: c.telling}}
 	for _, link := range slices.Sorted(maps.Keys(selection.byLink)) {
 		pod := c.state.Pods[c.state.Local[link]]
 		var programs [2]*shared
@@ -233,7 +236,7 @@ func (c *compiler) programs(selection *Selection) subjects {
 			if p == nil {
 				p = &shared{program: c.build(Direction(d), policies, pod, ending{Verdict: Verdict{Allow: true}})}
 			}
-			if _, closed := c.tooLarge[p.program]; !closed { // which is not so for pods of other namespaces that the same policies select
+			if _, p.tooLarge = c.tooLarge[p.program]; !p.tooLarge { // which is not so for pods of other namespaces that the same policies select
 				s.known[profile] = p
 			}
 			p.pods++

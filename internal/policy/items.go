@@ -21,6 +21,18 @@ type variant struct {
 	declared, absent int32
 }
 
+// itemsOnce are those of items, which most rules have in common for all subjects.
+func (c *compiler) itemsOnce(k ruleKey, subject *Pod) []item {
+	if found, known := c.ofAll[k]; known {
+		return found
+	}
+	found := c.items(k, subject)
+	if !slices.Contains(c.tells(k.policy, k.direction), k.rule) {
+		c.ofAll[k] = found
+	}
+	return found
+}
+
 // items resolves a rule for a subject.
 func (c *compiler) items(k ruleKey, subject *Pod) (found []item) {
 	p, r := &c.policies[k.policy], c.rule(k)

@@ -114,7 +114,7 @@ func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 	if first.Tier.End == Deny && !b.end.passes {
 		tier.end = &Verdict{By: first.ID}
 	}
-	var items []item
+	items := make([]item, 0, len(policies))
 	for _, p := range policies {
 		items = append(items, b.itemsOf(d, p, len(b.policies[p].Rules[d]), subject)...)
 	}
@@ -128,13 +128,14 @@ func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 func (b *builder) itemsOf(d Direction, policy, rules int, subject *Pod) (items []item) {
 	for rule := range rules {
 		if k := (ruleKey{policy, d, rule}); b.rule(k).Action != Log && b.affords(b.spent, k) {
-			items = append(items, b.compiler.items(k, subject)...)
+			items = append(items, b.itemsOnce(k, subject)...)
 		}
 	}
 	return items
 }
 
 func (b *builder) add(tier tierRules, items []item) {
+	tier.items, b.items = slices.Grow(tier.items, len(items)), slices.Grow(b.items, len(items))
 	for _, it := range items {
 		tier.items = append(tier.items, int32(len(b.items)))
 		b.items = append(b.items, it)

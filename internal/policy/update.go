@@ -7,9 +7,9 @@ import (
 )
 
 // Update follows changes of pods: those that came, went, or have other labels, ports or addresses, and those that came to Local or went from it, which
-// need not be named. It changes Members and Endpoints in place and returns the addresses for which Members differ. If ok is false neither has changed, and
-// more would have to, such as a program that no pod had, or that none has any more: Compile again, Update is of no more use. All else of the state must
-// be as it was.
+// need not be named. It changes Members and Endpoints in place and returns the addresses for which Members differ. A program that no pod has any more
+// stays, as pods that come and go mostly have it again: see Unused. If ok is false neither has changed, and more would have to, such as a program that no
+// pod had: Compile again, Update is of no more use. All else of the state must be as it was.
 func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, ok bool) {
 	links, changed := c.moved(state, changed)
 	before := map[declaredAt]bool{}
@@ -89,8 +89,11 @@ type entry struct {
 	Endpoint
 }
 
-// follow gives the pods of links the programs of others that nothing tells apart from them. ok is false, and nothing is done, if there are none, or if
-// nobody has a program any more.
+// Unused reports that there are programs which no pod has any more, and sets for them alone: Compile leaves them out.
+func (c *Compiled) Unused() bool { return c.unused }
+
+// follow gives the pods of links the programs that there are for them. ok is false, and nothing is done, if there are none, or if the last pod goes whose
+// program was too large.
 func (c *Compiled) follow(state State, links []string) (ok bool) {
 	if len(links) == 0 {
 		return true
@@ -116,12 +119,13 @@ func (c *Compiled) follow(state State, links []string) (ok bool) {
 		more[e.programs[Egress]]++
 	}
 	for p, n := range more {
-		if p.pods+n == 0 {
+		if p.tooLarge && p.pods+n == 0 {
 			return false
 		}
 	}
 	for p, n := range more {
 		p.pods += n
+		c.unused = c.unused || p.pods == 0
 	}
 	for _, link := range links {
 		c.enter(link, entries)

@@ -68,7 +68,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// Local pods come, change and go, as long as each has policies, and ports if these count, that another one has.
+// Local pods come, change and go, as long as each has policies, and ports if these count, that another one has, or had.
 func TestUpdateOfLocalPods(t *testing.T) {
 	all := networkPolicy(t, `{"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"b"}}}]}]}`)
 	named := networkPolicy(t, `{"ingress":[{"ports":[{"port":"http"}]}]}`)
@@ -82,19 +82,20 @@ func TestUpdateOfLocalPods(t *testing.T) {
 		link   string // with pod, or none
 		pod    *Pod   // of the name, or x/b is gone
 		ok     bool
+		unused bool
 	}{
-		"another one":                {all, "calic", pod("c", "b", 1), true},
-		"gone":                       {all, "", nil, true},
-		"gone, its link is there":    {all, "calib", nil, true},
-		"a link without a pod":       {all, "calic", nil, true},
-		"other labels":               {all, "calib", pod("b", "c", 1), true},
-		"a link of another pod":      {all, "calib", pod("c", "b", 1), true},
-		"with a port as another":     {named, "calic", pod("c", "c", 8080), true},
-		"with a port of its own":     {named, "calic", pod("c", "c", 1), false},
-		"without the policy of b":    {one, "calic", pod("c", "c", 1), true},
-		"with the policy of b":       {one, "calic", pod("c", "b", 1), true},
-		"b has its policy alone":     {one, "", nil, false},
-		"nobody is without a policy": {all, "calin", &Pod{PodKey: PodKey{"new", "n"}}, false},
+		"another one":                {all, "calic", pod("c", "b", 1), true, false},
+		"gone":                       {all, "", nil, true, false},
+		"gone, its link is there":    {all, "calib", nil, true, false},
+		"a link without a pod":       {all, "calic", nil, true, false},
+		"other labels":               {all, "calib", pod("b", "c", 1), true, false},
+		"a link of another pod":      {all, "calib", pod("c", "b", 1), true, false},
+		"with a port as another":     {named, "calic", pod("c", "c", 8080), true, false},
+		"with a port of its own":     {named, "calic", pod("c", "c", 1), false, false},
+		"without the policy of b":    {one, "calic", pod("c", "c", 1), true, false},
+		"with the policy of b":       {one, "calic", pod("c", "b", 1), true, false},
+		"b has its policy alone":     {one, "", nil, true, true},
+		"nobody is without a policy": {all, "calin", &Pod{PodKey: PodKey{"new", "n"}}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := cluster(c.policy)
@@ -126,8 +127,8 @@ func TestUpdateOfLocalPods(t *testing.T) {
 			}
 			checkTouched(t, before, compiled.Members, touched)
 			again := Select(s)
-			if d := cmp.Diff(again.Compile().Ruleset, compiled.Ruleset, sameAddresses); d != "" {
-				t.Errorf("(-from scratch +updated):\n%s", d)
+			if d := cmp.Diff(again.Compile().Ruleset, used(compiled), sameAddresses); d != "" || compiled.Unused() != c.unused {
+				t.Errorf("unused programs %v, (-from scratch +updated):\n%s", compiled.Unused(), d)
 			}
 			if d := cmp.Diff(again.byLink, compiled.selection.byLink); d != "" {
 				t.Errorf("policies by link (-from scratch +updated):\n%s", d)

@@ -28,6 +28,8 @@ const (
 	coalesce = 10 * time.Millisecond
 	// comparePause is how often the kernel's rules are compared with what they should be although nothing is known to have changed.
 	comparePause = 180 * time.Second
+	// unusedTime bounds how long programs stay that no pod has any more.
+	unusedTime = time.Minute
 	// passTime bounds one pass.
 	passTime = 30 * time.Second
 	// firstRetry and mostRetry bound the pauses after passes that failed.
@@ -118,7 +120,7 @@ type Worker struct {
 	interest   policy.Interest // whose pods the policies in the model name
 	todo       todo
 	noAccounts time.Time // see awaitsAccounts
-	expires    time.Time // when what is compiled is to be compiled anew, as policies have waited long enough for a list; zero: never
+	expires    time.Time // when what is compiled is to be compiled anew, as policies have waited long enough for a list, or programs for a pod; zero: never
 	waiting    time.Time // since when a change waits to be programmed
 	compared   time.Time // when everything was compared last
 	full       time.Duration
@@ -338,7 +340,9 @@ func (w *Worker) update(n news, fresh routed) (touched []netip.Addr, local, ok b
 	if local {
 		before.Endpoints, before.Closed = maps.Clone(rules.Endpoints), rules.Closed
 	}
-	touched, ok = rules.Update(w.model.State, changed)
+	if touched, ok = rules.Update(w.model.State, changed); ok && rules.Unused() && w.expires.IsZero() {
+		w.expires = time.Now().Add(unusedTime)
+	}
 	w.forbids = w.forbids || slices.ContainsFunc(touched, w.compiled.denied) || local && endpointsForbid(&before, rules.Endpoints)
 	return touched, local, ok
 }

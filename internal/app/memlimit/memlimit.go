@@ -12,7 +12,9 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +32,10 @@ const (
 	// percent of what is in use is how much garbage there is before Go collects: the processes rest most of the time, so that what remains of a
 	// pass over 10,000 pods would stay for minutes, and on each node of a cluster.
 	percent = 25
+	// floor is how much garbage there may always be: with a heap of ten MiB Go would else collect twelve times while it learns 10,000 routes, which
+	// takes more processor time than all else. mostPercent keeps Go's least heap, 4 MiB by this percentage, to the same.
+	floor       = 6 << 20
+	mostPercent = 150
 	// explicit is the variable by which people set Go's limit themselves.
 	explicit = "GOMEMLIMIT"
 	// explicitPercent is the variable by which people set the percentage themselves.
@@ -40,7 +46,7 @@ const (
 // what GOGC or GOMEMLIMIT sets. It logs the limits that it sets and the files that it cannot read.
 func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 	if _, set := env(explicitPercent); !set {
-		debug.SetGCPercent(percent)
+		adapt(ctx)
 	}
 	if _, set := env(explicit); set {
 		return
@@ -60,6 +66,20 @@ func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 		}
 	}()
 }
+
+// adapt sets how soon Go collects, again after each collection until ctx ends.
+func adapt(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	debug.SetGCPercent(percentOf(live[0].Value.Uint64()))
+	runtime.AddCleanup(new(*follower), adapt, ctx) // of what the next collection finds
+}
+
+// percentOf is the percentage of what is in use.
+func percentOf(live uint64) int { return min(max(percent, int(100*floor/max(live, 1))), mostPercent) }
 
 type follower struct {
 	root     string // of the file system

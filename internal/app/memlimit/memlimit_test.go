@@ -6,9 +6,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -91,8 +93,19 @@ func TestExplicitLimitStays(t *testing.T) {
 		t.Errorf("the percentage became %d", now)
 	}
 	Follow(ctx, func(name string) (string, bool) { return "", name == explicit }, slog.New(slog.DiscardHandler))
-	if now := debug.SetGCPercent(77); now != percent {
-		t.Errorf("the percentage is %d, want %d", now, percent)
+	if now := debug.SetGCPercent(77); now < percent || now > mostPercent {
+		t.Errorf("the percentage is %d, want %d to %d", now, percent, mostPercent)
+	}
+	for deadline := time.Now().Add(time.Minute); debug.SetGCPercent(77) == 77; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the percentage is not set again after a collection")
+		}
+		runtime.GC()
+	}
+	for live, want := range map[uint64]int{0: 150, 1 << 20: 150, 6 << 20: 100, 12 << 20: 50, 24 << 20: 25, 1 << 30: 25} {
+		if got := percentOf(live); got != want {
+			t.Errorf("with %d bytes in use Go collects after %d %%, want %d", live, got, want)
+		}
 	}
 	if _, err := Limit("/"); err != nil {
 		t.Error(err)
