@@ -31,7 +31,7 @@ const (
 	again = time.Minute
 	// percent of what is in use is how much garbage there is before Go collects: the processes rest most of the time, so that what remains of a
 	// pass over 10,000 pods would stay for minutes, and on each node of a cluster.
-	percent = 25
+	percent = 20
 	// floor is how much garbage there may always be: with a heap of ten MiB Go would else collect twelve times while it learns 10,000 routes, which
 	// takes more processor time than all else. mostPercent keeps Go's least heap, 4 MiB by this percentage, to the same.
 	floor       = 6 << 20

@@ -102,7 +102,7 @@ func TestExplicitLimitStays(t *testing.T) {
 		}
 		runtime.GC()
 	}
-	for live, want := range map[uint64]int{0: 150, 1 << 20: 150, 6 << 20: 100, 12 << 20: 50, 24 << 20: 25, 1 << 30: 25} {
+	for live, want := range map[uint64]int{0: 150, 1 << 20: 150, 6 << 20: 100, 12 << 20: 50, 24 << 20: 25, 1 << 30: 20} {
 		if got := percentOf(live); got != want {
 			t.Errorf("with %d bytes in use Go collects after %d %%, want %d", live, got, want)
 		}
