@@ -153,9 +153,13 @@ func FuzzUpdate(f *testing.F) {
 				w.moveLink(&s)
 			}
 			want := Compile(s)
-			before := maps.Clone(c.Members)
+			before, endpoints := maps.Clone(c.Members), maps.Clone(c.Endpoints)
 			touched, ok := c.Update(s, changed)
 			if !ok {
+				checkTouched(t, before, c.Members, nil)
+				if !maps.Equal(endpoints, c.Endpoints) {
+					t.Fatalf("after %v: not done, but Endpoints %v became %v", changed, endpoints, c.Endpoints)
+				}
 				c = Compile(s)
 				continue
 			}

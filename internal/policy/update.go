@@ -30,13 +30,13 @@ func (c *Compiled) Update(state State, changed []PodKey) (touched []netip.Addr, 
 			addresses = append(addresses, c.pods[key].addresses...)
 		}
 	}
-	if !c.follow(state, links) {
-		return nil, false
-	}
 	for d, was := range before {
 		if was != (c.declaring[d] > 0) {
 			return nil, false
 		}
+	}
+	if !c.follow(state, links) {
+		return nil, false
 	}
 	slices.SortFunc(addresses, netip.Addr.Compare)
 	for _, a := range slices.Compact(addresses) {
@@ -89,7 +89,7 @@ type entry struct {
 	Endpoint
 }
 
-// Unused reports that there are programs which no pod has any more, and sets for them alone: Compile leaves them out.
+// Unused reports that there may be programs which no pod has any more, and sets for them alone: Compile leaves them out.
 func (c *Compiled) Unused() bool { return c.unused }
 
 // follow gives the pods of links the programs that there are for them. ok is false, and nothing is done, if there are none, or if the last pod goes whose

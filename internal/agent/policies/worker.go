@@ -297,6 +297,7 @@ func (w *Worker) learn(now time.Time) (touched []netip.Addr, all bool, err error
 	}
 	all = w.todo.table || first
 	if w.awaitsAccounts(now) {
+		w.compiled.routed = fresh // for compile, which follows in any case
 		return nil, all, nil
 	}
 	expired := !w.expires.IsZero() && !now.Before(w.expires)
