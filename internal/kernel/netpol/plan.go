@@ -23,8 +23,9 @@ type planner struct {
 type later func() *nft.Change
 
 // plan yields transactions in an order that never lets through what neither the old nor the new Ruleset does: what no rule in force looks for or
-// leads to comes first, then in one transaction all that decides, then what nothing uses any more goes. Less than a portion is one transaction,
-// or two with new interval sets: to packets these are empty until the transaction that makes them has ended, some 0.1 to 1 ms after its rules are
+// leads to comes first, then in one transaction all that decides, then what nothing uses any more goes. Less than a portion is three transactions at
+// most: a packet that is judged while the generation changes finds old chains with new sets, and would else miss in these what old rules look for;
+// new chains are empty for it; and new interval sets are empty until the transaction that makes them has ended, some 0.1 to 1 ms after its rules are
 // in force (Linux 6.18). A table that is new, or made anew, is one transaction always: without it, or its base chains, everything passes.
 func (e *Engine) plan(have *state, want *image) iter.Seq[*nft.Change] {
 	p := planner{e, have, want}
@@ -33,14 +34,14 @@ func (e *Engine) plan(have *state, want *image) iter.Seq[*nft.Change] {
 	}
 	m := p.moves()
 	first := slices.Concat([]later{func() *nft.Change { return p.ground(have.remake) }}, p.early(m), []later{p.lead})
-	rest := append([]later{func() *nft.Change { return p.decide(m) }}, p.portions(m.late, func(part []move) *nft.Change { return p.members(m, nil, part) })...)
-	all := slices.Concat(first, rest)
-	total := p.elements(m)
-	switch {
-	case have.remake || total <= e.portion && (!have.table || !p.makesIntervals()):
+	decide := func() *nft.Change { return p.decide(m) }
+	last := p.portions(m.late, func(part []move) *nft.Change { return p.members(m, nil, part) })
+	all := slices.Concat(first, []later{decide}, last)
+	switch few := p.elements(m) <= e.portion; {
+	case have.remake || few && !have.table:
 		all = []later{p.joined(all)}
-	case total <= e.portion:
-		all = []later{p.joined(first), p.joined(rest)}
+	case few:
+		all = []later{p.joined(first), decide, p.joined(last)}
 	}
 	return func(yield func(*nft.Change) bool) {
 		for _, change := range all {
@@ -72,15 +73,6 @@ func (p *planner) elements(m *moves) int {
 		}
 	}
 	return total
-}
-
-func (p *planner) makesIntervals() bool {
-	for name, s := range p.want.sets {
-		if _, ok := p.have.sets[name]; !ok && s.Interval {
-			return true
-		}
-	}
-	return false
 }
 
 // moves compares the members. Nothing has come into sets that are to be made.
