@@ -340,7 +340,7 @@ type index struct {
 	sets      *sets
 	names     map[string]bool // of peers' ports that rules use
 	declaring map[declaredAt]int
-	links     map[PodKey]string // their links
+	links     map[PodKey]string // of local pods
 	nets      []int32           // that sets depend on
 	cuts      []netip.Addr
 	inside    map[int][]bool // by the position of the address among the cuts

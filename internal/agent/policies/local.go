@@ -15,10 +15,11 @@ import (
 // Links are the links of a node's pods, by name. A link that several pods have is left out, so that it is closed, and named with them in same: its
 // name has 44 bits of a digest, for which a user who may make pods can find a name that gives another pod's link his own pod's policies.
 func Links(local []policy.PodKey) (links map[string]policy.PodKey, same []string) {
-	return linksBy(local, linkOf)
+	return linksBy(local, LinkOf)
 }
 
-func linkOf(key policy.PodKey) string {
+// LinkOf is the name of a pod's link.
+func LinkOf(key policy.PodKey) string {
 	return podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)
 }
 

@@ -41,13 +41,16 @@ func (m *model) build(r routed) {
 	m.withSameLink = len(m.view.Local) - len(m.Local)
 	m.Pods = make(map[policy.PodKey]*policy.Pod, len(m.view.Pods))
 	for key, p := range m.view.Pods {
-		m.Pods[key] = m.routed(p, r)
+		m.Pods[key] = r.remotePod(p)
+	}
+	for link, key := range m.Local {
+		m.Pods[key] = r.localPod(m.view.Pods[key], link)
 	}
 }
 
 // routed is a pod with the addresses that count.
 func (m *model) routed(p *policy.Pod, r routed) *policy.Pod {
-	if link := linkOf(p.PodKey); m.Local[link] == p.PodKey {
+	if link := LinkOf(p.PodKey); m.Local[link] == p.PodKey {
 		return r.localPod(p, link)
 	}
 	return r.remotePod(p)

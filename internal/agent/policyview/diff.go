@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -390,7 +391,7 @@ func stagedOf(all []policy.Staged) (policies []policy.Policy) {
 func (x *comparison) find(before, after policy.State, c *change) {
 	local := map[string]policy.PodKey{}
 	for _, p := range x.pods {
-		local[linkOf(p.PodKey)] = p.PodKey
+		local[policies.LinkOf(p.PodKey)] = p.PodKey
 	}
 	before.Local, after.Local = local, local
 	x.before, x.after = policy.Compile(before), policy.Compile(after)
@@ -409,8 +410,8 @@ func (x *comparison) find(before, after policy.State, c *change) {
 
 // closes reports that a pod's program becomes too large, or is so no longer: the limit is one of all policies of the namespace.
 func (x *comparison) closes(p *policy.Pod, d policy.Direction) bool {
-	_, was := x.before.ClosedBy(linkOf(p.PodKey), d)
-	_, is := x.after.ClosedBy(linkOf(p.PodKey), d)
+	_, was := x.before.ClosedBy(policies.LinkOf(p.PodKey), d)
+	_, is := x.after.ClosedBy(policies.LinkOf(p.PodKey), d)
 	return was != is
 }
 
@@ -466,10 +467,10 @@ func (x *comparison) changes(from, to *policy.Pod, pair addressPair, port port) 
 // judge returns whether a connection is allowed, and by which policy in which direction it is denied.
 func judge(c *policy.Compiled, from, to *policy.Pod, source, target netip.Addr, port port) (allowed bool, by string) {
 	packet := policy.Packet{Protocol: port.protocol, Port: port.number}
-	if v := c.Decide(linkOf(from.PodKey), policy.Egress, target, packet); !v.Allow {
+	if v := c.Decide(policies.LinkOf(from.PodKey), policy.Egress, target, packet); !v.Allow {
 		return false, "egress " + v.By.String()
 	}
-	if v := c.Decide(linkOf(to.PodKey), policy.Ingress, source, packet); !v.Allow {
+	if v := c.Decide(policies.LinkOf(to.PodKey), policy.Ingress, source, packet); !v.Allow {
 		return false, "ingress " + v.By.String()
 	}
 	return true, ""

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -166,7 +167,7 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 			return nil
 		}
 		out := judgementOf(j)
-		if by, closed := compiled.ClosedBy(linkOf(j.Pod), j.Direction); closed && k.Local[linkOf(j.Pod)] == j.Pod {
+		if by, closed := compiled.ClosedBy(policies.LinkOf(j.Pod), j.Direction); closed && k.Local[policies.LinkOf(j.Pod)] == j.Pod {
 			out.close(by, j.Pod.Namespace)
 			j.Verdict, x.Allowed = policy.Verdict{By: by}, false
 		}
@@ -178,10 +179,10 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	}
 	x.Egress, x.Ingress = side(e.Egress, target), side(e.Ingress, source)
 	x.tryOut(k, &e, from, to, packet)
-	if x.Egress == nil && own[source] && x.Ingress != nil && k.Local[linkOf(e.Ingress.Pod)] == e.Ingress.Pod {
+	if x.Egress == nil && own[source] && x.Ingress != nil && k.Local[policies.LinkOf(e.Ingress.Pod)] == e.Ingress.Pod {
 		x.exempt(source)
 	}
-	if x.Egress != nil && own[target] && k.Local[linkOf(e.Egress.Pod)] == e.Egress.Pod && kernel.DropsToHost() {
+	if x.Egress != nil && own[target] && k.Local[policies.LinkOf(e.Egress.Pod)] == e.Egress.Pod && kernel.DropsToHost() {
 		x.Allowed = false
 		x.Notes = append(x.Notes, "FelixConfiguration's defaultEndpointToHostAction is Drop: pods open no connections to their node, whatever their policies allow")
 	}
@@ -364,7 +365,7 @@ func (j *Judgement) close(by policy.ID, namespace string) {
 
 // compare says whether the kernel enforces what was judged.
 func (k *known) compare(j *policy.Judgement, peer netip.Addr, asked connection, compiled *policy.Compiled, kernel tables) string {
-	link := linkOf(j.Pod)
+	link := policies.LinkOf(j.Pod)
 	if k.Local[link] != j.Pod {
 		return "the pod is not on this node: ask there"
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
-	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -111,11 +110,6 @@ func (k *known) addInterfaces(more bool) error {
 	defer kernel.Close()
 	k.Interfaces, err = policies.Interfaces(kernel)
 	return err
-}
-
-// linkOf is the name of a pod's link on its node.
-func linkOf(key policy.PodKey) string {
-	return podnet.HostVethName(podnet.DefaultVethPrefix, key.Namespace, key.Name)
 }
 
 // selecting returns the policies that count for a pod, by direction, in the order in which they decide.

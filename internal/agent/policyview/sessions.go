@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/policy"
 )
@@ -120,12 +121,12 @@ func (o *openFlows) denied(c *policy.Compiled, f *netlinkx.Flow, e ends, pods ma
 
 func deniedByPods(c *policy.Compiled, f *netlinkx.Flow, own map[netip.Addr]bool, pods map[netip.Addr]*policy.Pod, packet policy.Packet) (by string, denied bool) {
 	if p := pods[f.Client]; p != nil {
-		if v := c.Decide(linkOf(p.PodKey), policy.Egress, f.Server, packet); !v.Allow {
+		if v := c.Decide(policies.LinkOf(p.PodKey), policy.Egress, f.Server, packet); !v.Allow {
 			return "egress " + v.By.String(), true
 		}
 	}
 	if p := pods[f.Server]; p != nil && !own[f.Client] {
-		if v := c.Decide(linkOf(p.PodKey), policy.Ingress, f.Client, packet); !v.Allow {
+		if v := c.Decide(policies.LinkOf(p.PodKey), policy.Ingress, f.Client, packet); !v.Allow {
 			return "ingress " + v.By.String(), true
 		}
 	}

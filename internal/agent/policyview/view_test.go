@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/selector"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -76,7 +77,7 @@ func shop(t *testing.T) *known {
 		k.Pods[p.PodKey] = &p
 	}
 	for _, key := range []policy.PodKey{{Namespace: "shop", Name: "web-1"}, {Namespace: "shop", Name: "client-1"}} {
-		k.Local[linkOf(key)] = key
+		k.Local[policies.LinkOf(key)] = key
 	}
 	return k
 }
@@ -127,7 +128,7 @@ func TestList(t *testing.T) {
 	k.problems = []string{"NetworkPolicy shop/x: spec.ingress[0]: wrong"}
 	k.sameLink = []string{"pods shop/a and lab/b are closed: their names give the same link, cali0"}
 	compiled := policy.Compile(k.State)
-	l := list("node1", k, compiled, kernel{links: map[string]string{linkOf(policy.PodKey{Namespace: "shop", Name: "web-1"}): "closed: the link has no program yet"}})
+	l := list("node1", k, compiled, kernel{links: map[string]string{policies.LinkOf(policy.PodKey{Namespace: "shop", Name: "web-1"}): "closed: the link has no program yet"}})
 	golden(t, "list", l)
 	for _, p := range l.Pods {
 		if p.Ingress.Program != compiled.Endpoints[p.Link].Programs[policy.Ingress] || p.Ingress.Program == "" {
@@ -170,7 +171,7 @@ func TestHostEndpoints(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	web := linkOf(policy.PodKey{Namespace: "shop", Name: "web-1"})
+	web := policies.LinkOf(policy.PodKey{Namespace: "shop", Name: "web-1"})
 	for _, c := range []struct {
 		name, question string
 		kernel         kernel
