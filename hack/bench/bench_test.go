@@ -172,6 +172,25 @@ func wantVerdicts(t *testing.T, verdicts []verdict, want ...string) {
 	difftest.Want(t, "verdicts", want, got)
 }
 
+func TestJudgeServices(t *testing.T) {
+	for figures, want := range map[string]string{"1 ns/op 60.0 s/10000": "60 s, ≤ 60 s: true", "1 ns/op 60.1 s/10000": "60.1 s, ≤ 60 s: false"} {
+		r := &results{goBench: []goBenchmark{{netpolPackage, "Services", "1 s/10000"}, {controllersPackage, "Services", figures}}}
+		wantVerdicts(t, r.judge(), "10,000 Services of one family, until each has its address: "+want)
+	}
+}
+
+func TestJudgeBFD(t *testing.T) {
+	r := &results{goBench: []goBenchmark{
+		{"internal/other", "Sessions", "3 %cpu/end 512.0 KiB/end"},
+		{bfdPackage, "Sessions", "5000000000 ns/op 1.25 %cpu/end 512.0 KiB/end"},
+		{bfdPackage, "Packets", "5000000000 ns/op 1.125 %cpu/end"},
+	}}
+	wantVerdicts(t, r.judge(),
+		"500 BFD sessions at 3 × 300 ms, CPU: 1.25 % of a core, bare system calls 1.12 %, ≤ 1 %: false",
+		"500 BFD sessions at 3 × 300 ms, memory of Go: 0.5 MiB, ≤ 5 MiB: true",
+	)
+}
+
 func TestJudgePolicy(t *testing.T) {
 	ms := func(n int) cost { return cost{wall: time.Duration(n) * time.Millisecond} }
 	r := &results{goBench: []goBenchmark{
@@ -215,7 +234,7 @@ func TestVerdicts(t *testing.T) {
 		return costs{{{time.Duration(wall) * time.Millisecond, time.Duration(cpu) * time.Millisecond}}}
 	}
 	r := &results{elsewhere: there, sequences: []sequence{
-		{subject: subject{name: nameGet}, add: one(10, 4)},
+		{subject: subject{name: nameGet}, add: one(10, 4), serverAdd: 2500 * time.Microsecond},
 		{subject: subject{name: nameVeth}, add: one(3, 3), del: one(20, 4)},
 		{subject: subject{name: namePtp}, add: one(9, 8), del: one(23, 8)},
 		{subject: subject{name: nameCalico}, add: one(40, 13), del: one(46, 9), addSize: footprint{peak: 16<<10 + 1}, serverAdd: 15 * time.Millisecond},
@@ -225,7 +244,7 @@ func TestVerdicts(t *testing.T) {
 		"ADD, CPU: 3.25×, ≤ 4× one GET: true",
 		"ADD, CPU: 1.62×, ≤ 1.5× `ptp` + `host-local`: false",
 		"ADD and DEL, largest process: 16.0 MiB, ≤ 16 MiB: false",
-		"ADD, the API server's CPU: 15.0 ms, ≤ 15.7 ms, a third of what Calico's cost elsewhere: true",
+		"ADD, the API server's CPU: 6.00×, ≤ 6.3× one GET's: true",
 		"DEL, time: 1.53×, ≤ 1.5× (veth floor + one GET): false",
 	)
 	text := r.markdown()
@@ -305,7 +324,7 @@ func TestBlocks(t *testing.T) {
 func TestElsewhereHasWhatTheLimitsNeed(t *testing.T) {
 	e, err := loadElsewhere()
 	errtest.Must(t, err)
-	for _, f := range []float64{e.addRate(namePtp), e.addRate(nameCalicoThere), e.serverCPU(nameCalicoThere)} {
+	for _, f := range []float64{e.addRate(namePtp), e.addRate(nameCalicoThere)} {
 		if f <= 0 || math.IsNaN(f) {
 			t.Errorf("a figure is missing: %g", f)
 		}

@@ -65,13 +65,3 @@ func (e elsewhere) addRate(name string) float64 {
 	}
 	return 0
 }
-
-// serverCPU returns the API server's CPU time of one operation elsewhere.
-func (e elsewhere) serverCPU(name string) float64 {
-	for _, s := range e.Sequence {
-		if s.Name == name {
-			return s.ServerCPU
-		}
-	}
-	return 0
-}

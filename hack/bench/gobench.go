@@ -33,6 +33,8 @@ func benchmarked(root string) ([]string, error) {
 	return slices.Sorted(maps.Keys(found)), err
 }
 
+const bfdPackage = "internal/bgp/bfd"
+
 // goBenchmark is one line of `go test -bench`.
 type goBenchmark struct{ pkg, name, figures string }
 
@@ -46,14 +48,34 @@ func (r *results) runOtherBenchmarks(ctx context.Context, root string, size size
 		return fmt.Errorf("find benchmarks: %w", err)
 	}
 	packages = slices.DeleteFunc(packages, func(path string) bool { return path == "./"+netpolPackage || path == "./"+flowsPackage })
-	found, err := runGoBenchmarks(ctx, root, size, packages)
+	found, err := runGoBenchmarks(ctx, root, size, packages, "-skip="+servicesOnly)
 	r.goBench = append(r.goBench, found...)
 	return err
 }
 
-// runGoBenchmarks runs the Go benchmarks of these packages.
-func runGoBenchmarks(ctx context.Context, root string, size sizes, packages []string) ([]goBenchmark, error) {
-	args := append([]string{"test", "-run=^$", "-bench=.", "-benchmem", "-benchtime=" + size.benchTime, "-timeout=" + goBenchTime}, packages...)
+// The benchmark of addresses of Services is a part of its own, as it has a limit.
+const (
+	controllersPackage = "internal/program/controllers"
+	servicesOnly       = "^BenchmarkServices$"
+)
+
+func (r *results) runServices(ctx context.Context, root string, size sizes) error {
+	found, err := runGoBenchmarks(ctx, root, size, []string{"./" + controllersPackage}, "-bench="+servicesOnly)
+	r.goBench = append(r.goBench, found...)
+	return err
+}
+
+func (r *results) judgeServices() []verdict {
+	n, ok := r.reportedBy("Services", "s/10000", controllersPackage)
+	if !ok {
+		return nil
+	}
+	return []verdict{bounded("10,000 Services of one family, until each has its address", n, maxServices, "s")}
+}
+
+// runGoBenchmarks runs the Go benchmarks of these packages; flags are further ones of `go test`.
+func runGoBenchmarks(ctx context.Context, root string, size sizes, packages []string, flags ...string) ([]goBenchmark, error) {
+	args := slices.Concat([]string{"test", "-run=^$", "-bench=.", "-benchmem", "-benchtime=" + size.benchTime, "-timeout=" + goBenchTime}, flags, packages)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
@@ -61,6 +83,35 @@ func runGoBenchmarks(ctx context.Context, root string, size sizes, packages []st
 		return nil, fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return parseGoBenchmarks(string(out)), nil
+}
+
+// reportedBy is a figure that a benchmark of one of these packages reports.
+func (r *results) reportedBy(benchmark, unit string, packages ...string) (float64, bool) {
+	for _, b := range r.goBench {
+		words := strings.Fields(b.figures)
+		for i := 1; i < len(words) && slices.Contains(packages, b.pkg) && b.name == benchmark; i++ {
+			if words[i] == unit {
+				n, err := strconv.ParseFloat(words[i-1], 64)
+				return n, err == nil
+			}
+		}
+	}
+	return 0, false
+}
+
+// judgeBFD judges the cost of 500 sessions at 3 × 300 ms, beside that of bare system calls for the same packets.
+func (r *results) judgeBFD() []verdict {
+	const what = "500 BFD sessions at 3 × 300 ms"
+	cpu, ok := r.reportedBy("Sessions", "%cpu/end", bfdPackage)
+	memory, hasMemory := r.reportedBy("Sessions", "KiB/end", bfdPackage)
+	bare, hasBare := r.reportedBy("Packets", "%cpu/end", bfdPackage)
+	if !ok || !hasMemory || !hasBare {
+		return nil
+	}
+	return []verdict{
+		{what + ", CPU", fmt.Sprintf("%.2f %% of a core, bare system calls %.2f %%", cpu, bare), fmt.Sprintf("≤ %d %%", maxBFD), cpu <= maxBFD},
+		bounded(what+", memory of Go", memory/1024, maxBFDMemory, "MiB"),
+	}
 }
 
 var goBenchLine = regexp.MustCompile(`^Benchmark(\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)

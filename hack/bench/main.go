@@ -23,7 +23,7 @@ import (
 )
 
 // parts are the parts of a run, in order.
-var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "policy-agent", "memory", "mesh", "reflectors", "throughput", "install", "policy-load", "go"}
+var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "policy-agent", "memory", "mesh", "reflectors", "throughput", "install", "services", "policy-load", "go"}
 
 // policyParts are both parts about policies, which -only names together.
 var policyParts = []string{"policy-agent", "policy-load"}
@@ -202,6 +202,9 @@ func (r *results) byPrograms(ctx context.Context, o options, dir string) (failed
 			r.install, err = runTests(ctx, o.root, dir, "internal/tests/cluster", installTest)
 			return err
 		}},
+		{"services", "addresses of 10,000 Services", func() error {
+			return r.runServices(ctx, o.root, o.size)
+		}},
 		{"policy-load", "packets by policies, and five agents while pods and policies come and go", func() (err error) {
 			return r.runPolicyLoad(ctx, o.root, dir, o.size)
 		}},
@@ -252,7 +255,7 @@ type bench struct {
 // onCluster runs the parts that need nodes and an API server.
 func (r *results) onCluster(ctx context.Context, o options, subjects []subject, dir string) (err error) {
 	if !slices.ContainsFunc(o.only, func(part string) bool {
-		return !slices.Contains([]string{"go", "throughput", "mesh", "reflectors", "install", "policy-load"}, part)
+		return !slices.Contains([]string{"go", "throughput", "mesh", "reflectors", "install", "services", "policy-load"}, part)
 	}) {
 		return nil
 	}

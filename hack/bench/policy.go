@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // Limits of network policy: internal/kernel/netpol has the benchmarks of packets and of the kernel, internal/tests/mesh those of many agents.
@@ -107,16 +106,7 @@ func (p *policyFigures) judgeLoad() []verdict {
 
 // reported is a figure that a benchmark of policies reports.
 func (r *results) reported(benchmark, unit string) (float64, bool) {
-	for _, b := range r.goBench {
-		words := strings.Fields(b.figures)
-		for i := 1; i < len(words) && (b.pkg == netpolPackage || b.pkg == flowsPackage) && b.name == benchmark; i++ {
-			if words[i] == unit {
-				n, err := strconv.ParseFloat(words[i-1], 64)
-				return n, err == nil
-			}
-		}
-	}
-	return 0, false
+	return r.reportedBy(benchmark, unit, netpolPackage, flowsPackage)
 }
 
 // policySummary is the line among all requirements.
@@ -140,8 +130,7 @@ func (r *results) writePolicy(w *bytes.Buffer) {
 	}
 	w.WriteString("## Network policy\n\nPackets: processor time of the whole way from one pod to another, medians of 15 rounds in turns. ADD: on two nodes by turns, whose " +
 		"agents enforce policies or do not. The agent: the real process with 1,000 policies, ten on each of 100 own pods or all on each, or with 500 GlobalNetworkPolicies in three tiers on each, 10,000 pods as peers; then 20 pods " +
-		"per second under 20 selectors each. Changes: five real agents, 20 pods per second, without and with 500 GlobalNetworkPolicies in three tiers on each, and packets every 5 ms that tell how soon all agents let a pod through, or deny what a new policy denies. The API " +
-		"server and all agents share this machine's processors.\n\n")
+		"per second under 20 selectors each. Changes: five real agents, 20 pods per second, without and with 500 GlobalNetworkPolicies in three tiers on each, and packets every 5 ms that tell how soon all agents let a pod through, or deny what a new policy denies, API server and all agents on these processors.\n\n")
 	t := table{{"claim", "bound", "measured", ""}}
 	for _, v := range all {
 		t.row(v.what, v.limit, v.measured, map[bool]string{true: "met", false: "**not met**"}[v.met])

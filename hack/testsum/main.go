@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -53,21 +54,34 @@ func run(ctx context.Context, root, set, only string) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var results []result
-	for i, s := range chosen {
-		fmt.Printf("=== %d/%d %s: %s\n", i+1, len(chosen), s.name, s.what)
-		r := s.run(ctx, filepath.Join(logs, s.name+".log"))
-		results = append(results, r)
+	return summarize(os.Stdout, runAll(ctx, chosen, logs), len(chosen), logs), nil
+}
+
+// runAll runs suites one after another, but for those that run beside the ones that follow, and returns the results of all that were begun.
+func runAll(ctx context.Context, suites []suite, logs string) []result {
+	results := make([]result, len(suites))
+	begun := 0
+	var beside sync.WaitGroup
+	for i, s := range suites {
+		fmt.Printf("=== %d/%d %s: %s\n", i+1, len(suites), s.name, s.what)
+		begun++
+		run := func() { results[i] = s.run(ctx, filepath.Join(logs, s.name+".log")) }
+		if s.beside {
+			beside.Go(run)
+			continue
+		}
+		run()
 		if ctx.Err() != nil {
 			break
 		}
 		// Without the programs all suites fail, and the output would hide the cause.
-		if r.failed > 0 && s.vital {
+		if results[i].failed > 0 && s.vital {
 			fmt.Printf("=== %s failed: the remaining suites cannot run\n", s.name)
 			break
 		}
 	}
-	return summarize(os.Stdout, results, len(chosen), logs), nil
+	beside.Wait()
+	return results[:begun]
 }
 
 func choose(all []suite, only string) ([]suite, error) {

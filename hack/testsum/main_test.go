@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
@@ -111,20 +112,28 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-// What the suite of all packages is without, another suite has: one test, of one package.
-func TestTunnelTest(t *testing.T) {
+// Suites of some tests have these, of one package.
+func TestNamedTests(t *testing.T) {
 	out, err := exec.Command("git", "-C", "../..", "grep", "-E", "^func Test", "--", "*_test.go").Output()
 	errtest.Must(t, err)
-	var found []string
-	pattern := regexp.MustCompile(tunnelTest)
-	for line := range strings.Lines(string(out)) {
-		file, declared, _ := strings.Cut(line, ":func ")
-		if name, _, _ := strings.Cut(declared, "("); pattern.MatchString(name) {
-			found = append(found, filepath.Dir(file))
+	for _, c := range []struct {
+		pattern, dir string
+		elsewhere    bool // there may be tests of such names that the suite does not have
+	}{{tunnelTest, tunnelPackage, false}, {interopTests, interopPackage, true}} {
+		pattern, found := regexp.MustCompile(c.pattern), 0
+		for line := range strings.Lines(string(out)) {
+			file, declared, _ := strings.Cut(line, ":func ")
+			switch name, _, _ := strings.Cut(declared, "("); {
+			case !pattern.MatchString(name):
+			case filepath.Dir(file) == c.dir:
+				found++
+			case !c.elsewhere:
+				t.Errorf("%s has a test like %s, want it in %s alone", file, c.pattern, c.dir)
+			}
 		}
-	}
-	if !slices.Equal(found, []string{tunnelPackage}) {
-		t.Errorf("a test that is like %s is in %q, want one in %s", tunnelTest, found, tunnelPackage)
+		if want := 1 + strings.Count(c.pattern, "|"); found != want {
+			t.Errorf("%s has %d tests like %s, want %d", c.dir, found, c.pattern, want)
+		}
 	}
 }
 
@@ -167,6 +176,21 @@ func TestSteps(t *testing.T) {
 	}})
 	if r.passed != 1 || !slices.Equal(r.skips, []string{"offline"}) || !slices.Equal(r.failures, []string{"bad", "missing"}) {
 		t.Errorf("got %+v", r)
+	}
+}
+
+// A suite that runs beside others ends after the one that follows, here: it waits for that.
+func TestBeside(t *testing.T) {
+	root := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	one := func(name, script string) suite {
+		return suite{name: name, root: root, beside: name == "waits", vital: true, steps: []step{{name: "script", args: []string{"sh", "-c", script}}}}
+	}
+	all := []suite{one("waits", "until [ -e made ]; do sleep 0.01; done"), one("makes", "touch made"), one("fails", "false"), one("left", "true")}
+	results := runAll(ctx, all, t.TempDir())
+	if len(results) != 3 || results[0].passed != 1 || results[1].passed != 1 || results[2].failed != 1 {
+		t.Errorf("got %+v, want two that passed, one that failed, and the last not begun", results)
 	}
 }
 

@@ -165,7 +165,7 @@ func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
 		return
 	}
 	count := newCounter(log)
-	stop := beat("go test", count.last)
+	stop := beat(s.name, count.last)
 	readErr := count.read(out)
 	stop()
 	runErr := cmd.Wait()

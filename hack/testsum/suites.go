@@ -12,6 +12,7 @@ import (
 type suite struct {
 	name, what string
 	root       string
+	beside     bool // it runs beside those that follow
 	vital      bool // the rest cannot run without it
 	steps      []step
 	tests      *goTest
@@ -48,22 +49,31 @@ const perfPackage = "internal/tests/perf"
 // flowtablePackage needs a kernel with flowtables, and has bounds in seconds, which the counting machine keeps whatever else the computer does.
 const flowtablePackage = "internal/tests/flowtable"
 
+// tcpAOPackage needs a kernel with TCP-AO, and BIRD, of Debian's unstable release.
+const tcpAOPackage = "internal/tests/tcpao"
+
 // wireGuardPackages need a kernel with WireGuard.
 var wireGuardPackages = []string{"internal/kernel/wireguard", "internal/tests/wireguard"}
 
 // clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
 var clusterPackages = []string{"internal/tests/cluster", "internal/tests/migrate", "internal/install/uninstall", "internal/tests/conformance"}
 
-// tunnelTest, of tunnelPackage, has agents, an API server and pods in one kernel with IPIP; it finds the virtual machine by itself. No other
-// package may have a test of this name: the suite of all packages is without it.
+// tunnelTest are two tests of tunnelPackage, which have agents and an API server in one kernel with IPIP, or with TCP-AO; they find the virtual
+// machine by themselves. No other package may have tests of these names: the suite of all packages is without them.
 const (
-	tunnelTest    = "^TestMeshOverIPIP$"
+	tunnelTest    = "^(TestMeshOverIPIP|TestTCPAOFromSecret)$"
 	tunnelPackage = "internal/tests/mesh"
+)
+
+// interopTests, of interopPackage, are run with BIRD 3, too, in a virtual machine without FRR, nft and ss.
+const (
+	interopTests   = "^Test(Mesh|NodeRestarts|NodeRestartsUnderBFD|SilentRouter|BFDAuthentication|LinkLocal)$"
+	interopPackage = "internal/bgp/interop"
 )
 
 // everything is the values that enable what is off by default.
 const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=true,monitoring.metrics.perPeer=true,monitoring.metrics.annotations=true," +
-	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true,wireguard.enabled=true,wireguard.required=true"
+	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true,wireguard.enabled=true,wireguard.required=true,wireguard.threaded=true"
 
 // longest are the packages that take minutes: if one of them came last, a processor would have nothing else to do. Those that wait for the
 // most part have one that works beside.
@@ -124,13 +134,10 @@ func suites(ctx context.Context, root string) []suite {
 	// The lab answers: it probes in a namespace of its own, and loads the module if it may.
 	native := exec.CommandContext(ctx, lab, "probe").Run() == nil
 	where := "on this machine's kernel"
-	ipip := suite{name: "ipip", what: "tunl0, " + where,
-		tests: &goTest{flags: []string{"-timeout=10m"}, only: "./" + ipipPackage}}
+	ipip := &goTest{flags: []string{"-timeout=10m"}, only: "./" + ipipPackage}
 	if !native {
 		where = "in a virtual machine: this machine's kernel has no IPIP"
-		ipip.what = "tunl0, " + where
-		ipip.tests.env = []string{"CGO_ENABLED=0"}
-		ipip.tests.flags = []string{"-timeout=30m", "-exec=" + lab + " vmtest"}
+		ipip.env, ipip.flags = []string{"CGO_ENABLED=0"}, []string{"-timeout=30m", "-exec=" + lab + " vmtest"}
 	}
 	all := []suite{
 		// The first of all: what it needs must come from itself, and not from an earlier suite.
@@ -157,13 +164,13 @@ func suites(ctx context.Context, root string) []suite {
 		// Most of these tests wait, so that more packages than processors may run.
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTest}, first: longest,
-				except: slices.Concat([]string{ipipPackage, perfPackage, flowtablePackage}, wireGuardPackages, clusterPackages)}},
-		ipip,
+				except: slices.Concat([]string{ipipPackage, perfPackage, flowtablePackage, tcpAOPackage}, wireGuardPackages, clusterPackages)}},
+		{name: "ipip", what: "tunl0, " + where, tests: ipip},
 	}
 	all = append(all, emulated(lab)...)
 	all = append(all, []suite{
-		{name: "tunnel", what: "agents that restart and pools that change, over tunl0: " + where,
-			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
+		{name: "tunnel", what: "agents that restart, pools that change, WireGuard turned on and off, over tunl0: " + where + "; TCP-AO from a Secret, in a virtual machine",
+			tests: &goTest{env: env, flags: []string{"-timeout=30m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
 		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation, others' suites for policy: on real nodes, with every packet counted",
@@ -175,13 +182,19 @@ func suites(ctx context.Context, root string) []suite {
 // emulated are the suites that need a virtual machine on every host: for a kernel that has all of it, or for one whose instructions are counted.
 func emulated(lab string) []suite {
 	return []suite{
-		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},
-		{name: "perf", what: "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
+		// Instructions are counted whatever else runs.
+		{name: "perf", beside: true, what: "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"},
 				own: []string{"-kernel=stable", "-quick"}, only: "./" + perfPackage}},
+		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},
 		{name: "flowtable", what: "what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"}, only: "./" + flowtablePackage}},
+		{name: "bird3", beside: true, what: "a mesh and BFD with BIRD 3 of Debian's unstable release, in a machine that counts instructions",
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-run=" + interopTests, "-exec=" + lab + " vmtest -count -newest -bird"},
+				only: "./" + interopPackage}},
+		{name: "tcpao", what: "BGP sessions with TCP-AO, in such a machine with Debian's newest kernel, beside its newest BIRD",
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count -newest -bird"}, only: "./" + tcpAOPackage}},
 	}
 }
 

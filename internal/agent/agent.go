@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/radv"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -108,6 +109,7 @@ type Agent struct {
 	peering    desired.Deciding // the desired BGP sessions
 	reflecting reflecting       // automatic route reflection
 	bgp        bgpState         // the state of the speaker
+	routers    *radv.Engine     // the routers of links that peers are named by
 	tunnels    tunnels
 
 	ipam         *ipam.Client
@@ -168,6 +170,7 @@ func NewAgent(d Deps) *Agent {
 			sysctls: sysctl.Root(d.Config.SysctlRoot), hosts: map[string]netip.Addr{}, calico: takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
 		},
 		passes:       passes{changed: allChanges, broken: map[string][]string{}},
+		routers:      radv.New(d.Log, d.Kernel.Namespace()),
 		tunnels:      newTunnels(client, d.Config.Nodename, d.Config.StateDir),
 		ipam:         client,
 		factsWriter:  newFactsWriter(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
@@ -196,6 +199,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	err := g.Wait()
 	a.tunnels.ignore()
+	a.routers.Close()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	return errors.Join(err, a.Speaker.Stop(stop, bgp.Exit))
@@ -385,6 +389,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 		a.changed.bgp = true
 	case <-a.evidence.change:
 		a.changed.evidence = true
+	case <-a.routers.Changed():
 	case <-a.Policies.Placed(): // Felix's rules may go
 	case _, ok := <-a.kernelEvents:
 		a.kernelChanged(ok)
@@ -415,6 +420,7 @@ func (a *Agent) drainEvents() (learning bool) {
 	for range 1000 { // endless events must not delay the pass
 		select {
 		case <-a.Watch.Changed():
+		case <-a.routers.Changed():
 		case <-a.Speaker.Dirty():
 			a.changed.bgp, learning = true, true
 		case <-a.records.changed:
@@ -490,7 +496,7 @@ func (a *Agent) setProblems(about string, problems []error) {
 // logProblem logs whether a configured object is left out, or the host needs attention.
 func (a *Agent) logProblem(about, text string) {
 	switch about {
-	case "object", "path", "gateway", "reflection":
+	case "object", "path", "gateway", "bfd", "reflection":
 		a.Log.Warn("left out of this node's configuration", about, text)
 	default:
 		a.Log.Warn("this host needs attention", about, text)

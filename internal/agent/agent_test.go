@@ -132,7 +132,7 @@ func (p *peers) Stop(_ context.Context, mode bgp.Mode) error {
 // rig is a node: a real kernel namespace and a real API server around an agent.
 type rig struct {
 	store    *kubernetes.Store
-	ns       *netnstest.NS
+	ns, far  *netnstest.NS // far is at the other end of eth0
 	stateDir string
 	runDir   string
 	sysctls  string
@@ -149,10 +149,9 @@ const (
 
 func newRig(t *testing.T) *rig {
 	r := &rig{
-		store: labstore.Store(t), ns: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(), api: labtest.As(t, "tortie-node"),
+		store: labstore.Store(t), ns: netnstest.New(t), far: netnstest.New(t), stateDir: t.TempDir(), runDir: t.TempDir(), sysctls: t.TempDir(), api: labtest.As(t, "tortie-node"),
 	}
-	far := netnstest.New(t)
-	netnstest.Cable(t, r.ns, "eth0", far, "eth0")
+	netnstest.Cable(t, r.ns, "eth0", r.far, "eth0")
 	r.ns.Addr(t, "eth0", "172.31.0.1/24")
 	// The parameters of the namespace belong to the thread that writes them, and the agent's threads are not in it.
 	errtest.Must(t, os.MkdirAll(filepath.Join(r.sysctls, "net/ipv4"), 0o755))
@@ -364,4 +363,27 @@ func TestAgentRestartChangesNothing(t *testing.T) {
 	if !r.has(t, toOther)() {
 		t.Errorf("routes: %s", r.routes(t))
 	}
+}
+
+// Routes by routers that an earlier agent has left are not replaced by those to the blocks' owners until BGP has had the time to tell.
+func TestAgentRestartKeepsRouters(t *testing.T) {
+	r := newRig(t)
+	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	r.affinity(t, rigOther, "10.90.3.0/26", "rig-other-10-90-3-0-26")
+	labstore.Make(t, r.store, &api.BGPPeer{Meta: api.Meta{Name: "rig-router"}, Spec: api.BGPPeerSpec{PeerIP: "172.31.0.9", ASNumber: 65000}})
+	const numbered, unnumbered = "10.90.2.0/26 via 172.31.0.9", "10.90.3.0/26 via inet6 fe80::9"
+	for _, route := range []string{numbered, unnumbered} {
+		r.ns.Run(t, "ip", append([]string{"route", "add", "proto", "84", "dev", "eth0"}, strings.Fields(route)...)...)
+	}
+	speaker := newPeers()
+	speaker.tell(true) // no session yet
+	status, _ := r.agent(t, speaker)
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	if !r.has(t, numbered)() || !r.has(t, unnumbered)() {
+		t.Errorf("the agent replaced routes by routers: %s", r.routes(t))
+	}
+	speaker.tell(false)
+	waittest.Until(t, 3*settleTime, "what BGP does not announce leads to the owner", func() bool {
+		return r.has(t, toOther)() && r.has(t, "10.90.3.0/26 via 172.31.0.2")()
+	})
 }

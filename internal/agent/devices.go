@@ -20,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
@@ -30,9 +31,9 @@ type tunnels struct {
 	changes desired.Changes
 	crypts  desired.Crypts
 	states  [2]wireguard.State // of WireGuard's devices over IPv4 and IPv6, as of the last pass
-	// unencrypted is why some packets are not encrypted, of this pass.
-	unencrypted []error
-	again       time.Duration // until changes look different; 0: they will not by themselves
+	// unencrypted is why some packets are not encrypted, of this pass; unthreaded why they are not taken in as desired.
+	unencrypted, unthreaded []error
+	again                   time.Duration // until changes look different; 0: they will not by themselves
 	// rest has the devices to remove once no route needs them.
 	rest []vxlan.Merged
 	// checksumsBroken: see Self.
@@ -217,12 +218,13 @@ func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 // removes nothing while routes are held. What fails is a problem to show, and a reason to keep pods off only where encryption is required.
 func (a *Agent) encrypt(ctx context.Context, judge *desired.Judge, accepted []bgp.Path, before routes.Predecessors) error {
 	errs := a.tunnels.unencrypted
+	a.tunnels.unthreaded = nil
 	for _, v6 := range []bool{false, true} {
 		if err := a.encryptFamily(ctx, judge, v6, accepted, before); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	a.setProblems("wireguard", errs)
+	a.setProblems("wireguard", slices.Concat(errs, a.tunnels.unthreaded))
 	if a.Config.RequireEncryption {
 		return errors.Join(errs...)
 	}
@@ -247,6 +249,9 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 	if stands := d != nil && state.Public != (wireguard.Key{}); stands {
 		d.Peers = peers
 		errs = append(errs, a.WireGuard.Peers(ctx, *d))
+		if err := d.Thread(sysctl.Root(a.Config.NetSysfs)); err != nil {
+			a.tunnels.unthreaded = append(a.tunnels.unthreaded, err)
+		}
 	}
 	errs = append(errs, a.WireGuard.Routes(ctx, v6, ways, !held, before), a.WireGuard.Lead(ctx, v6, judge.RulePriority()))
 	switch {

@@ -6,15 +6,54 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
+
+// TestByIPv6: a link by which IPv4 packets go to IPv6 next hops is found by the routes of whomever, and by those to come.
+func TestByIPv6(t *testing.T) {
+	way := func(dst, via string) desired.DesiredRoute {
+		return desired.DesiredRoute{Route: routes.To(prefix(dst), routes.Hop{Via: addr(via), Dev: "eth1"})}
+	}
+	for name, tc := range map[string]struct {
+		route []string
+		ways  []desired.DesiredRoute
+		want  []string
+	}{
+		"IPv4 by IPv4":            {route: []string{"10.9.0.0/16", "via", "192.0.2.9", "dev", "eth0"}},
+		"IPv6 by IPv6":            {route: []string{"2001:db8:9::/48", "via", "fe80::1", "dev", "eth0"}, ways: []desired.DesiredRoute{way("2001:db8:9::/48", "fe80::1")}},
+		"a default route":         {route: []string{"0.0.0.0/0", "via", "inet6", "fe80::1", "dev", "eth0", "proto", "bgp"}, want: []string{"eth0"}},
+		"one hop of two":          {route: []string{"10.9.0.0/16", "nexthop", "via", "192.0.2.9", "dev", "eth0", "nexthop", "via", "inet6", "fe80::1", "dev", "eth1"}, want: []string{"eth1"}},
+		"by another link":         {route: []string{"10.9.0.0/16", "via", "inet6", "fe80::1", "dev", "eth2"}},
+		"a route to come":         {ways: []desired.DesiredRoute{way("10.9.0.0/16", "192.0.2.9"), way("10.9.1.0/24", "fe80::1")}, want: []string{"eth1"}},
+		"a route by IPv4 to come": {ways: []desired.DesiredRoute{way("10.9.0.0/16", "192.0.2.9")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.New(t)
+			for i := range 3 {
+				netnstest.Cable(t, ns, fmt.Sprint("eth", i), ns, fmt.Sprint("far", i))
+				ns.Addr(t, fmt.Sprint("eth", i), fmt.Sprintf("192.0.%d.1/24", i+2))
+			}
+			if tc.route != nil {
+				ns.Run(t, "ip", append([]string{"route", "add"}, tc.route...)...)
+			}
+			links, err := ns.Conn.Links()
+			errtest.Must(t, err)
+			a := &Agent{Deps: Deps{Dataplane: Dataplane{Kernel: ns.Conn}}}
+			a.links = links
+			difftest.Want(t, "links", tc.want, a.byIPv6([]string{"eth0", "eth1", ""}, tc.ways))
+		})
+	}
+}
 
 // An agent that is asked for a flowtable follows the links of pods; where the kernel has none it says so, and serves. One that is not asked removes it.
 func TestAgentFlowtable(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/app/hostfile"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/cluster/state"
@@ -121,7 +122,7 @@ func (m *memory) load(now time.Time, node string) (w state.Cluster, at time.Time
 		Peers: r.Peers, Filters: r.Filters, Passwords: map[api.Place]state.Password{},
 	}
 	for _, p := range r.Peers {
-		if place, ok := p.Spec.Password.Place(); ok {
+		for _, place := range names.Secrets(&p) {
 			w.Passwords[place] = state.Password{Set: true, Err: errNoPassword}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -142,7 +143,7 @@ var rows = []row{
 		}
 		return seconds(s.lastPass)
 	}),
-	gauges("tortie_node_problems", "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), reflection, calico (that still runs), host, nftables, memory (of the next agent), facts or start.", []string{"about"}, func(s *sample, set func(float64, ...string)) {
+	gauges("tortie_node_problems", "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), bfd (with peers behind routers), reflection, calico (that still runs), host, nftables, memory (of the next agent), facts or start.", []string{"about"}, func(s *sample, set func(float64, ...string)) {
 		for about, problems := range s.problems {
 			set(number(len(problems)), about)
 		}
@@ -200,6 +201,14 @@ var rows = []row{
 	}),
 	counter("tortie_tcp_md5_failures_total", "TCP segments that the kernel has dropped for their password (MD5 signature): none, another, or one where there is to be none. They are of the whole host, as the kernel counts no others.", func() float64 { return number(netlinkx.WrongPasswords()) }),
 
+	counters("tortie_tcp_ao_segments_total", "TCP segments that TCP-AO had the kernel judge, of the whole host, by result: good, or dropped: bad (another secret or algorithm), key-not-found (no key with the ID), unsigned (from a peer with keys).", []string{"result"}, func(set func(float64, ...string)) {
+		n := netlinkx.ReadAO()
+		set(number(n.Good), "good")
+		set(number(n.Bad), "bad")
+		set(number(n.KeyNotFound), "key-not-found")
+		set(number(n.Unsigned), "unsigned")
+	}),
+
 	peerGauge("tortie_bgp_peer_up", "1 if the session is established. There are tortie_bgp_peer_* for peers of BGPPeers, 100 at most, and with TORTIE_METRICS_PER_PEER=true for all.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return truth(p.State == bgp.Established) }),
 	peerGauge("tortie_bgp_peer_received_prefixes", "Prefixes that the peer has announced.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return number(p.Received) }),
 	peerGauge("tortie_bgp_peer_sent_prefixes", "Prefixes that were announced to the peer.", []string{"peer", "node", "object"}, func(p bgp.PeerStatus) float64 { return number(p.Sent) }),
@@ -211,6 +220,13 @@ var rows = []row{
 		return refused
 	}),
 
+	gauges("tortie_bgp_peer_removed_tcp_ao_keys", "TCP-AO keys that were removed for more than a minute and that the peer goes on using: the session ends a week after the removal. Peers without TCP-AO have none.", []string{"peer", "node", "object"}, func(s *sample, set func(float64, ...string)) {
+		for i, p := range s.shown {
+			if s.sessions[p.Addr].Peer.AO != "" {
+				set(number(len(strings.Fields(p.OldKeys))), s.labels[i][:]...)
+			}
+		}
+	}),
 	gauges("tortie_bgp_peer_bfd_up", "1 if the peer's BFD session is up; peers without BFD have none.", []string{"peer", "node", "object"}, func(s *sample, set func(float64, ...string)) {
 		for i, p := range s.shown {
 			if p.BFD != nil {

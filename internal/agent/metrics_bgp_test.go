@@ -29,7 +29,7 @@ func routers(n int) (*desired.Snapshot, []bgp.PeerStatus) {
 	for i := range n {
 		a := netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
 		s.Peering.Peers = append(s.Peering.Peers, bgp.Peer{Addr: a})
-		s.Peering.Sources[a] = peering.Source{Peer: w.Peers[i].Name}
+		s.Peering.Sources[a] = peering.Source{Peer: w.Peers[i].Name, Global: true}
 		all = append(all, bgp.PeerStatus{Addr: a, State: bgp.Established, Since: time.Unix(50, 0)})
 	}
 	mesh := addr("10.0.0.7")

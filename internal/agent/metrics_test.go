@@ -26,6 +26,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
+	"github.com/tortie-net/tortie/internal/bgp/peering"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
@@ -60,6 +61,7 @@ func everything(t *testing.T) *Status {
 	s.ShowTraffic(nil, func() bgp.Totals { return bgp.Totals{Received: 1, Sent: 2, Flawed: 3, Strangers: 4} })
 	s.SetNode(&desired.Snapshot{
 		Self: desired.Self{Addr: prefix("10.0.0.5/24")}, Pools: []desired.Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
+		Peering: peering.Decision{Peers: []bgp.Peer{{Addr: addr("10.0.0.7"), AO: "1/1 hmac-sha1-96 x\n"}}},
 	})
 	s.SetBGP([]bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established, Since: time.Now(), BFD: &bfd.Status{State: bfd.Up}}}, nil)
 	s.SetRoutes(routesSeen{desired: 1, stats: routes.Stats{Added: 1}})
@@ -196,10 +198,11 @@ func TestSessionChanges(t *testing.T) {
 // The values are those of what was seen.
 func TestValues(t *testing.T) {
 	s := everything(t)
-	s.SetNode(&desired.Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]desired.Member, 2), Blocks: rangesOf("10.0.0.0/26"), Self: desired.Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")}})
+	s.SetNode(&desired.Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]desired.Member, 2), Blocks: rangesOf("10.0.0.0/26"), Self: desired.Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")},
+		Peering: peering.Decision{Peers: []bgp.Peer{{Addr: addr("10.0.0.8"), AO: "1/1 hmac-sha1-96 x\n"}}}})
 	s.SetBGP([]bgp.PeerStatus{
 		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0), TableEnded: time.Unix(51, 0), Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 2}}},
-		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour), Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 1}}},
+		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour), OldKeys: "1/11 2/12", Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 1}}},
 	}, nil)
 	s.Passed(errors.New("odd"), time.Second)
 	text := scraped(t, s)
@@ -212,7 +215,10 @@ func TestValues(t *testing.T) {
 		"tortie_bgp_received_prefixes 4", "tortie_bgp_sent_prefixes 2", "tortie_bgp_held_down_peers 1", "tortie_bgp_last_change_timestamp_seconds 70",
 		`tortie_bgp_peer_up{node="",object="",peer="10.0.0.7"} 1`, `tortie_bgp_peer_refused_prefixes{node="",object="",peer="10.0.0.7"} 2`,
 		`tortie_bgp_not_taken_prefixes{reason="martian"} 3`, `tortie_bgp_not_taken_prefixes{reason="other"} 0`, "tortie_bgp_whole_tables 1",
-		`tortie_bgp_reflector_role{role="none"} 1`, `tortie_bgp_reflector_role{role="client"} 0`, "tortie_services_announced_prefixes 2", "tortie_tcp_md5_failures_total ", `tortie_node_problems{about="object"} 1`, "tortie_node_blocks 1",
+		`tortie_bgp_reflector_role{role="none"} 1`, `tortie_bgp_reflector_role{role="client"} 0`, "tortie_services_announced_prefixes 2", "tortie_tcp_md5_failures_total ",
+		`tortie_tcp_ao_segments_total{result="bad"} `, `tortie_tcp_ao_segments_total{result="good"} `, `tortie_tcp_ao_segments_total{result="key-not-found"} `, `tortie_tcp_ao_segments_total{result="unsigned"} `,
+		`tortie_bgp_peer_removed_tcp_ao_keys{node="",object="",peer="10.0.0.8"} 2`,
+		`tortie_node_problems{about="object"} 1`, "tortie_node_blocks 1",
 		"felix_active_local_endpoints 2", "felix_cluster_num_hosts 3", `felix_host{host="n1"} 1`, "felix_int_dataplane_failures 1",
 		`felix_route_table_num_routes{table="main"} 1`, `tortie_guard_dropped_packets_total{reason="ipip-from-stranger"} 7`, "tortie_events_written_total 3", "tortie_events_dropped_total 1", "go_goroutines ", "process_resident_memory_bytes ",
 	} {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,12 +11,9 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
-	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster/duties"
-	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
-	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 )
@@ -92,53 +88,6 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 	return err
 }
 
-// shortcuts decides which connections pass the flowtable. It follows links, pools and ways.
-func (a *Agent) shortcuts(s *desired.Snapshot, ways []desired.DesiredRoute) (c flowtable.Config) {
-	if a.Config.Flowtable != config.FlowtableAuto || s.Encrypts() {
-		return c
-	}
-	fabric := s.Fabric()
-	if fabric.ByPeers(a.links) {
-		fabric.Peers = ipip.ChoosePeers(s.Self.Addr.Addr(), s.IPIPWays(ways), ipip.MaxPeers)
-	}
-	c = flowtable.Choose(fabric, podnet.DefaultVethPrefix, a.links)
-	c.Guard = mayDo(s.Guard())
-	return c
-}
-
-// syncShortcuts makes the flowtable, and the devices that it needs. Without them packets take longer, and nothing else changes: what fails is a problem to
-// show, and no reason to keep pods off.
-func (a *Agent) syncShortcuts(ctx context.Context, s *desired.Snapshot) (problems []error) {
-	peers := ipip.Peers{Local: s.Self.Addr.Addr(), Keep: a.bgp.holding && a.fast.Tunnels}
-	note := func(err error) {
-		if err != nil && ctx.Err() == nil && !netlinkx.IsNotExist(err) { // a link that has gone meanwhile is an event
-			problems = append(problems, err)
-		}
-	}
-	err := a.Flowtable.Sync(ctx, a.fast)
-	note(err)
-	if t, ok := s.Tunnel(); ok && !errors.Is(err, flowtable.ErrUnsupported) {
-		peers.MTU = t.MTU
-		for _, p := range a.fast.Peers {
-			peers.Nodes = append(peers.Nodes, p.Node)
-		}
-	}
-	note(a.Encap.SyncPeers(ctx, a.links, peers, func(devices []string) error {
-		return hostsysctl.Sync(a.sysctls, hostsysctl.Config{Tunnels: devices})
-	}))
-	return problems
-}
-
-// mayDo is a digest of what pods may send by a configuration of the packet guard.
-func mayDo(c guard.Config) string {
-	sources := make([]string, len(c.Sources))
-	for i, s := range c.Sources {
-		sources[i] = s.Link + " " + s.Prefix.String()
-	}
-	slices.Sort(sources)
-	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendln(nil, c.AllowIPIPFromPods, c.AllowVXLANFromPods, c.VXLANPort, sources)))
-}
-
 // look reads the cluster and the node into a snapshot. trouble is an error after which the pass goes on.
 func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err error) {
 	gone, err := a.readCluster()
@@ -166,7 +115,11 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	}
 	a.setProblems("reflection", a.agree(ctx, &s))
 	a.peering.Decide(&s, a.view.Builds)
-	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems))
+	if err := a.findRouters(&s); err != nil {
+		return s, nil, err
+	}
+	_, unfit := s.By(a.bgp.table.grounds).Aggregate(a.bgp.table.learned)
+	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems, unfit))
 	now := time.Now()
 	a.tunnels.again = desired.Sooner(a.tunnels.changes.Follow(&s, desired.StandingOf(links), now), a.tunnels.crypts.Follow(&s, a.tunnels.states, now))
 	none := a.tunnelAddresses(ctx, &s)
@@ -335,9 +288,13 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	refused = append(refused, h.refused...)
 	a.setProblems("path", desired.Refusals(refused))
 	ways, left := judge.DesiredRoutes(accepted)
+	ways, err := a.keepRouters(s, ways)
+	if err != nil {
+		return err
+	}
 	routes := desired.RoutesOf(ways)
 	a.fast = a.shortcuts(s, ways)
-	narrowed := a.Flowtable.Narrow(ctx, a.fast.Peers)
+	narrowed := a.Flowtable.Narrow(ctx, a.fast)
 	before := a.calico.Predecessors(time.Now(), s.PoolRanges())
 	a.FIB.SetPredecessors(before)
 	sync := a.FIB.Sync
@@ -364,7 +321,9 @@ func (a *Agent) openForPods(ctx context.Context, s *desired.Snapshot) error {
 		return err
 	}
 	if !a.view.Shrunk() {
-		a.setProblems("memory", desired.ProblemsOf(a.memory.save(time.Now(), a.view.Cluster, s.Services, a.peering.State.Past())))
+		w := a.view.Cluster
+		w.Nodes = s.ToKeep(w.Nodes)
+		a.setProblems("memory", desired.ProblemsOf(a.memory.save(time.Now(), w, s.Services, a.peering.State.Past())))
 	}
 	return a.availability.Sync(ctx, a.node.Status.Conditions, nil)
 }

@@ -166,8 +166,8 @@ var sources = map[string]string{desired.KindMesh: "node-to-node mesh", desired.K
 // peerReport shows a session: its configuration and its state.
 func peerReport(s *desired.Snapshot, d desired.Session, p bgp.PeerStatus, names map[netip.Addr]string) nodestatus.Peer {
 	out := nodestatus.Peer{
-		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(d.Peer.From), Port: d.Peer.Port, ASN: p.ASN, Source: sources[d.Kind], Kind: d.Kind,
-		Object: d.Source.Peer, Client: p.Client, Password: d.Peer.Password != "", TTLHops: d.Peer.TTLSecurity, Passive: p.Passive,
+		Address: p.Addr.String(), Node: names[p.Addr], From: addrText(cmp.Or(d.Peer.From, p.Self)), Port: d.Peer.Port, ASN: p.ASN, Source: sources[d.Kind], Kind: d.Kind,
+		Object: d.Source.Peer, Client: p.Client, Password: d.Peer.Password != "", TCPAO: d.Peer.AO != "", OldKeys: p.OldKeys, WrongKeys: p.WrongKeys, TTLHops: d.Peer.TTLSecurity, Passive: p.Passive,
 		State: string(p.State), Since: p.Since, Restarting: p.Restarting, Received: p.Received, Sent: p.Sent, EndOfTable: p.EndOfTable(), Supports: p.Supports,
 		LastError: p.LastError, ErrorSince: p.ErrorSince, ErrorAt: p.LastErrorAt, HeldUntil: p.HeldUntil,
 	}
@@ -270,6 +270,9 @@ var encapsulations = map[string]string{ipip.Device: "IPIP", vxlan.Device(false):
 func routeReport(w desired.DesiredRoute, names map[netip.Addr]string) nodestatus.Route {
 	var via, dev []string
 	for _, h := range w.Route.Hops {
+		if h.Via.IsLinkLocalUnicast() {
+			h.Via = h.Via.WithZone(h.Dev)
+		}
 		via, dev = append(via, addrText(h.Via)), append(dev, h.Dev)
 	}
 	line := nodestatus.Route{

@@ -27,7 +27,9 @@ type bgpState struct {
 	settled   time.Time      // since when the tables of all peers are complete; zero if one is not
 	inherited bool           // an earlier agent has left routes to other nodes
 	holding   bool           // routes of an earlier agent are kept for now
-	statics   []routes.Route // the programmed routes to peers
+	early     []routes.Route // those that are programmed before BGP acts on them
+
+	unresolved map[netip.Addr]time.Time // since when peers are
 }
 
 // judgedTable is the learned paths, accepted and refused, with the inputs of the decision.
@@ -102,13 +104,9 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, 
 		return judgedTable{}, err
 	}
 	listenErr := a.setLocal(ctx, s) // sessions go on where BGP listened before
-	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
+	if err := a.announce(ctx, s); err != nil {
 		return judgedTable{}, err
 	}
-	if err := a.setPolicy(ctx, s); err != nil {
-		return judgedTable{}, err
-	}
-	a.addStaticRoutes(ctx, s)
 	if err := a.setPeers(ctx, s); err != nil {
 		return judgedTable{}, err
 	}
@@ -125,14 +123,33 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, 
 	if err != nil {
 		return judgedTable{}, err
 	}
+	peers = a.bgp.withUnresolved(time.Now(), peers, s)
 	a.bgp.watch(time.Now(), peers)
+	a.setProblems("bfd", s.FarBFD(peers, time.Now()))
 	if err := a.updateReflectors(ctx, s, peers); err != nil {
 		return judgedTable{}, err
 	}
 	h, err := a.readTable(ctx, s, host, peers)
 	a.Status.SetBGP(peers, h.learned)
-	a.bgp.table, a.bgp.fresh = h, err == nil
+	if err != nil {
+		return judgedTable{}, errors.Join(listenErr, err)
+	}
+	a.bgp.table, a.bgp.fresh = h, true
+	if changed, _ := s.By(h.grounds).Aggregate(h.learned); changed { // an aggregate begins and ends with the blocks that it stands for
+		shown := *s
+		a.Status.SetNode(&shown)
+		err = a.announce(ctx, s)
+	}
 	return h, errors.Join(listenErr, err)
+}
+
+// announce sets the announced prefixes and what passes on the sessions, once the routes are there that this takes.
+func (a *Agent) announce(ctx context.Context, s *desired.Snapshot) error {
+	a.addEarlyRoutes(ctx, s)
+	if err := a.Speaker.SetOriginated(ctx, s.Originated()); err != nil {
+		return err
+	}
+	return a.setPolicy(ctx, s)
 }
 
 // setLocal changes the listeners and the cluster ID of the speaker.
@@ -232,13 +249,9 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	var own []netlinkx.Route
-	for _, protocol := range append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, takeover.Protocols...) {
-		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
-		if err != nil {
-			return err
-		}
-		own = append(own, found...)
+	own, err := a.programmed()
+	if err != nil {
+		return err
 	}
 	// Routes of an earlier agent, or of Calico, are still in the kernel: peers may keep theirs to us.
 	local.Restarting = len(own) > 0
@@ -261,6 +274,36 @@ func (a *Agent) startBGP(ctx context.Context, s *desired.Snapshot) error {
 	}
 	a.bgp.started, a.bgp.local = true, local
 	return nil
+}
+
+// programmed returns the routes in the kernel that are the agent's, or Calico's.
+func (a *Agent) programmed() (all []netlinkx.Route, err error) {
+	for _, protocol := range append([]netlinkx.Protocol{netlinkx.Protocol(a.Config.RouteProtocol)}, takeover.Protocols...) {
+		found, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+// keepRouters returns the ways without those by a node's own address in whose place there are routes by routers of an earlier agent: until the start is
+// over BGP may yet announce them again, and the network between the nodes need not let pods' packets pass without a router.
+func (a *Agent) keepRouters(s *desired.Snapshot, ways []desired.DesiredRoute) ([]desired.DesiredRoute, error) {
+	if a.bgp.begun.IsZero() {
+		return ways, nil
+	}
+	present, err := a.programmed()
+	byRouter := map[netip.Prefix]bool{}
+	for _, r := range present {
+		if slices.ContainsFunc(append(r.Hops, netlinkx.Hop{Via: r.Via}), func(h netlinkx.Hop) bool { return s.IsRouter(h.Via) }) {
+			byRouter[r.Dst] = true
+		}
+	}
+	return slices.DeleteFunc(ways, func(w desired.DesiredRoute) bool {
+		return byRouter[w.Route.Dst] && len(w.Paths) > 0 && !w.Paths[0].From.IsValid()
+	}), err
 }
 
 // judgeTable reads the paths that may become routes. Next hops are resolved by other paths: if those have changed, it reads once more.
@@ -305,15 +348,17 @@ func (a *Agent) hostRoutes(s *desired.Snapshot) (desired.HostRoutes, error) {
 	return desired.HostRoutesOf(routes, links), err
 }
 
-// addStaticRoutes programs the routes to peers before their sessions; syncRoutes keeps them.
-func (a *Agent) addStaticRoutes(ctx context.Context, s *desired.Snapshot) {
-	static, problems := s.StaticRoutes()
+// addEarlyRoutes programs the routes to peers before their sessions, and those that end what an aggregate attracts before it is announced;
+// syncRoutes keeps them.
+func (a *Agent) addEarlyRoutes(ctx context.Context, s *desired.Snapshot) {
+	early, problems := s.StaticRoutes()
 	a.setProblems("gateway", problems)
-	if slices.EqualFunc(static, a.bgp.statics, routes.Route.Equal) {
+	early = append(early, s.AggregateRoutes()...)
+	if slices.EqualFunc(early, a.bgp.early, routes.Route.Equal) {
 		return
 	}
 	a.FIB.SetPredecessors(a.calico.Predecessors(time.Now(), s.PoolRanges()))
-	if _, err := a.FIB.Merge(ctx, static); err == nil { // else syncRoutes reports it
-		a.bgp.statics = static
+	if _, err := a.FIB.Merge(ctx, early); err == nil { // else syncRoutes reports it
+		a.bgp.early = early
 	}
 }

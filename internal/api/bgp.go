@@ -1,5 +1,7 @@
 package api
 
+import "strings"
+
 // BGPConfiguration holds BGP settings: the one named "default" those of the cluster, "node.NAME" those of one node.
 type BGPConfiguration struct {
 	Meta `json:"metadata"`
@@ -100,10 +102,11 @@ type SecretKeyRef struct {
 	Optional *bool `json:"optional,omitempty"`
 }
 
-// Place is a SecretKeyRef that can be compared: where a password is, and whether it may be absent.
+// Place is a SecretKeyRef that can be compared: where a password is, or keys of TCP-AO, and whether it may be absent.
 type Place struct {
 	Name, Key string
 	Optional  bool
+	TCPAO     bool
 }
 
 // Place returns where the password is; ok is false if there is to be none.
@@ -134,6 +137,19 @@ type BGPPeer struct {
 // the API server drops fields of a spec that it does not know.
 const AnnotationBFD = "tortie.io/bfd"
 
+// AnnotationTCPAO on a BGPPeer names a Secret in the agent's namespace and a key in it, as SECRET/KEY, with keys of TCP-AO in the form of package
+// tcpao. It is no form of spec.password: Calico's nodes take that for a password of TCP MD5, and BIRD refuses a configuration with one this long.
+const AnnotationTCPAO = "tortie.io/tcp-ao"
+
+// TCPAOPlace returns where keys of TCP-AO are; ok is false if the annotation does not say it.
+func TCPAOPlace(annotation string) (place Place, ok bool) {
+	name, key, _ := strings.Cut(annotation, "/")
+	return Place{Name: name, Key: key, TCPAO: true}, name != "" && key != ""
+}
+
+// AnnotationAggregate on a BGPPeer asks for larger prefixes in place of blocks, for the same reasons: peering.Aggregation has its values.
+const AnnotationAggregate = "tortie.io/aggregate"
+
 // BGPPeerSpec is the content of a BGPPeer.
 //
 // Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
@@ -144,7 +160,8 @@ type BGPPeerSpec struct {
 	Node string `json:"node,omitempty"`
 	// NodeSelector selects the nodes that have the session, in Calico's selector language.
 	NodeSelector string `json:"nodeSelector,omitempty"`
-	// PeerIP is the peer's address, with its port if that is not the cluster's: 10.0.0.1, 10.0.0.1:1179 or [fd00::1]:1179.
+	// PeerIP is the peer's address, with its port if that is not the cluster's: 10.0.0.1, 10.0.0.1:1179 or [fd00::1]:1179. A
+	// link-local address has its interface with it: fe80::1%eth0; fe80::%eth0 is the router on it, which its advertisements tell.
 	PeerIP string `json:"peerIP,omitempty"`
 	// PeerSelector selects nodes to be the peers, instead of peerIP.
 	PeerSelector string `json:"peerSelector,omitempty"`

@@ -34,7 +34,24 @@ type KubeControllersConfigurationSpec struct {
 type ControllersConfig struct {
 	// Node collects what nodes and pods leave behind.
 	Node *NodeControllerConfig `json:"node,omitempty"`
+	// LoadBalancer gives addresses to Services; absent reads as its defaults.
+	LoadBalancer *LoadBalancerControllerConfig `json:"loadBalancer,omitempty"`
 }
+
+// LoadBalancerControllerConfig has the settings of the controller that gives addresses to Services.
+//
+// +kubebuilder:pruning:PreserveUnknownFields
+type LoadBalancerControllerConfig struct {
+	// AssignIPs is AllServices, the default, or RequestedServicesOnly: those that ask for it by class, annotation or loadBalancerIP.
+	// +kubebuilder:validation:Enum=AllServices;RequestedServicesOnly
+	AssignIPs string `json:"assignIPs,omitempty"`
+}
+
+// The values of AssignIPs.
+const (
+	AllServices           = "AllServices"
+	RequestedServicesOnly = "RequestedServicesOnly"
+)
 
 // NodeControllerConfig has the settings of the node controller.
 //

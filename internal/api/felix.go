@@ -57,6 +57,9 @@ type FelixConfigurationSpec struct {
 	WireguardKeepAlive string `json:"wireguardKeepAlive,omitempty"`
 	// WireguardHostEncryptionEnabled true is refused: packets to the addresses of nodes are not encrypted.
 	WireguardHostEncryptionEnabled *bool `json:"wireguardHostEncryptionEnabled,omitempty"`
+	// WireguardThreadingEnabled has the kernel take in each peer's packets in a thread of its own (true) or not (false); the default is the kernel's:
+	// true since Linux 6.16.
+	WireguardThreadingEnabled *bool `json:"wireguardThreadingEnabled,omitempty"`
 	// FeatureDetectOverride says what the kernel can do, in words such as ChecksumOffloadBroken=true, which is the only one that is
 	// read here.
 	FeatureDetectOverride string `json:"featureDetectOverride,omitempty"`
@@ -121,6 +124,7 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 		WireguardRoutingRulePriority:   cmp.Or(s.WireguardRoutingRulePriority, base.WireguardRoutingRulePriority),
 		WireguardKeepAlive:             cmp.Or(s.WireguardKeepAlive, base.WireguardKeepAlive),
 		WireguardHostEncryptionEnabled: cmp.Or(s.WireguardHostEncryptionEnabled, base.WireguardHostEncryptionEnabled),
+		WireguardThreadingEnabled:      cmp.Or(s.WireguardThreadingEnabled, base.WireguardThreadingEnabled),
 		FeatureDetectOverride:          cmp.Or(s.FeatureDetectOverride, base.FeatureDetectOverride),
 		AllowIPIPPacketsFromWorkloads:  cmp.Or(s.AllowIPIPPacketsFromWorkloads, base.AllowIPIPPacketsFromWorkloads),
 		AllowVXLANPacketsFromWorkloads: cmp.Or(s.AllowVXLANPacketsFromWorkloads, base.AllowVXLANPacketsFromWorkloads),

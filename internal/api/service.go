@@ -17,6 +17,12 @@ type ServiceSpec struct {
 	ExternalIPs []string `json:"externalIPs,omitempty"`
 	// LoadBalancerIP is the address that a LoadBalancer was asked for; deprecated by Kubernetes, and still in use.
 	LoadBalancerIP string `json:"loadBalancerIP,omitempty"`
+	// LoadBalancerClass names the controller of a LoadBalancer; nil leaves it to the cluster's default.
+	LoadBalancerClass *string `json:"loadBalancerClass,omitempty"`
+	// IPFamilies are IPv4, IPv6 or both, the primary one first.
+	IPFamilies []string `json:"ipFamilies,omitempty"`
+	// IPFamilyPolicy is SingleStack, PreferDualStack or RequireDualStack.
+	IPFamilyPolicy string `json:"ipFamilyPolicy,omitempty"`
 	// ExternalTrafficPolicy is Cluster or Local; empty of a service without addresses for the outside.
 	ExternalTrafficPolicy string `json:"externalTrafficPolicy,omitempty"`
 }
@@ -49,7 +55,19 @@ const (
 
 	TrafficCluster = "Cluster"
 	TrafficLocal   = "Local"
+
+	PreferDualStack = "PreferDualStack"
 )
+
+// Calico's annotations of a Service, each a JSON list: of pools, by name or CIDR, and of addresses.
+const (
+	AnnotationServicePoolsV4   = "projectcalico.org/ipv4pools"
+	AnnotationServicePoolsV6   = "projectcalico.org/ipv6pools"
+	AnnotationServiceAddresses = "projectcalico.org/loadBalancerIPs"
+)
+
+// AddressAnnotations say which addresses a Service asks for.
+var AddressAnnotations = []string{AnnotationServicePoolsV4, AnnotationServicePoolsV6, AnnotationServiceAddresses}
 
 // LabelServiceName is on an EndpointSlice the name of the Service that it belongs to.
 const LabelServiceName = "kubernetes.io/service-name"

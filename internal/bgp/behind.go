@@ -31,11 +31,16 @@ type behind struct {
 // attachPause is between attempts to connect to GoBGP, which closes what comes a moment too early.
 const attachPause = 10 * time.Millisecond
 
-// Ready implements relay.Behind. GoBGP can tell of changes, too, but its watcher can't be stopped without racing its own end.
+// Ready implements relay.Behind. A neighbour that is new will be active before the peer has shaken hands.
 func (b behind) Ready(ctx context.Context) error {
 	if fresh, err := b.enter(ctx); fresh || err != nil {
 		return err
 	}
+	return b.active(ctx)
+}
+
+// active returns when GoBGP can take a connection. It can tell of changes, too, but its watcher can't be stopped without racing its own end.
+func (b behind) active(ctx context.Context) error {
 	for {
 		active := false
 		err := b.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: b.alias.String()}, func(p *api.Peer) {
@@ -64,7 +69,10 @@ func (b behind) Attach(ctx context.Context, open []byte) (net.Conn, error) {
 }
 
 func (b behind) attach(ctx context.Context, open []byte) (net.Conn, error) {
-	if err := b.Ready(ctx); err != nil {
+	if _, err := b.enter(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.active(ctx); err != nil {
 		return nil, err
 	}
 	// GoBGP stays in Idle for five seconds after a session unless there was a reset, and then for as long as is configured;

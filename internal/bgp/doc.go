@@ -51,8 +51,9 @@
 // To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay connects. It is added when
 // the peer first answers; see place.
 // A peer gets another one, too, when this node becomes a reflector or is none any more; the old one stays until all its
-// paths have come again. All families run over these connections; the session's family is the one of the peer's real address. What GoBGP says is
-// translated back in one place, neighbours. Other processes of this host can connect there, too, so that all is signed
+// paths have come again. All families run over these connections; the session's family is the one of the peer's real address, or both if that is
+// link-local. Of next hops on a link GoBGP sees a placeholder; see wire.Placeholder4. What GoBGP says is translated back in one
+// place, neighbours. Other processes of this host can connect there, too, so that all is signed
 // with a secret of the process (TCP MD5). A kernel without TCP MD5 gets no session with a password, and a warning that
 // every process that may send from 127.0.0.0/8 could pose as a peer: it would need to run on the host or in its network
 // namespace, where it could as well announce itself as another node.

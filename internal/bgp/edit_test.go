@@ -247,12 +247,12 @@ func FuzzEdit(f *testing.F) {
 	}
 	f.Add(false, false, uint64(0), message(2, []byte{0, 0, 0, 0}))
 	f.Fuzz(func(t *testing.T, six, own bool, seed uint64, stream []byte) {
-		rules := wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Family: wire.IPv4, MaxPrefixes: 10000}
+		rules := wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: wire.OnlyIPv4, MaxPrefixes: 10000}
 		if six {
-			rules.Family = wire.IPv6
+			rules.Families = wire.OnlyIPv6
 		}
 		session := wire.NewSession(rules)
-		editor := &wire.Editor{Family: rules.Family}
+		editor := &wire.Editor{Family: rules.Families.All()[0]}
 		if own {
 			editor.OwnAS = 1
 		}

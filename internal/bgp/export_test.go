@@ -10,11 +10,14 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// ForgetMD5 makes this process believe that the kernel can't sign TCP segments.
-func ForgetMD5() { checkMD5 = func() error { return relay.ErrNoMD5 } }
+// ForgetSigning makes this process believe that the kernel can't sign TCP segments.
+func ForgetSigning() {
+	checkMD5, checkAO = func() error { return relay.ErrNoMD5 }, func() error { return tcpao.ErrNoKernel }
+}
 
 // StartSlowly makes Start take at least as long in this process.
 func StartSlowly(d time.Duration) { checkMD5 = func() error { time.Sleep(d); return relay.CheckMD5() } }

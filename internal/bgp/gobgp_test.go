@@ -51,10 +51,10 @@ func FuzzGoBGP(f *testing.F) {
 		f.Add(false, slices.Concat(a.First, hello, a.Message))
 	}
 	f.Fuzz(func(t *testing.T, six bool, stream []byte) {
-		rules := wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Family: wire.IPv4, MaxPrefixes: 1000, Source: wire.External}
+		rules := wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: wire.OnlyIPv4, MaxPrefixes: 1000, Source: wire.External}
 		family := bgp.RF_IPv4_UC
 		if six {
-			rules.Family, family = wire.IPv6, bgp.RF_IPv6_UC
+			rules.Families, family = wire.OnlyIPv6, bgp.RF_IPv6_UC
 		}
 		session := wire.NewSession(rules)
 		r, buf := bytes.NewReader(stream), make([]byte, wire.MaxLen)
@@ -71,7 +71,7 @@ func FuzzGoBGP(f *testing.F) {
 				gobgpTakes(t, part, family)
 			}
 			session.Paths(func(_ netip.Prefix, what wire.Said) {
-				if a := newLearned(what.Attributes(rules.Family)); !a.NextHop.IsValid() {
+				if a := newLearned(what.Attributes()); !a.NextHop.IsValid() {
 					t.Error("a path without a next hop")
 				}
 			})
@@ -112,7 +112,7 @@ func gobgpTakes(t *testing.T, raw []byte, family bgp.RouteFamily) {
 
 // What an advisory is about never reaches GoBGP: the relay ends the session, or passes something else on, to which GoBGP does not object.
 func TestAdvisoriesStayOutside(t *testing.T) {
-	rules := wire.Rules{ASN: 64513, LocalASN: 64512, LocalID: addr("10.0.0.1"), Family: wire.IPv4, MaxPrefixes: 1000, Source: wire.External}
+	rules := wire.Rules{ASN: 64513, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: wire.OnlyIPv4, MaxPrefixes: 1000, Source: wire.External}
 	open := bytes.ReplaceAll(hello, []byte{0xfc, 0}, []byte{0xfc, 1})
 	for _, a := range Advisories {
 		session := wire.NewSession(rules)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
 // ListenError says that the speaker can't accept sessions on one of its addresses.
@@ -120,6 +123,7 @@ func (s *Server) change(ctx context.Context, local Local) error {
 		return err
 	}
 	s.local = local
+	s.tells = s.passesOn(s.peers) // if that changes, all peers are replaced
 	var errs []error
 	for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
 		if p := s.peers[addr]; s.inner(p) != s.sessions[addr].told {
@@ -129,10 +133,37 @@ func (s *Server) change(ctx context.Context, local Local) error {
 	return errors.Join(errs...)
 }
 
+// nearAddrs returns this node's addresses on the interfaces of peers with link-local addresses, where they connect to. Their zones are indices:
+// another interface may get the name.
+func nearAddrs(peers map[netip.Addr]Peer) (addrs []netip.Addr) {
+	zones := map[string]bool{}
+	for peer := range peers {
+		zones[peer.Zone()] = true
+	}
+	delete(zones, "")
+	for _, zone := range slices.Sorted(maps.Keys(zones)) {
+		link, err := net.InterfaceByName(zone)
+		if err != nil {
+			continue // what is dialled says so
+		}
+		on, _ := link.Addrs()
+		for _, a := range on {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && wire.LinkLocal(p.Addr()) {
+				addrs = append(addrs, p.Addr().WithZone(strconv.Itoa(link.Index)))
+			}
+		}
+	}
+	return addrs
+}
+
 // listen binds the node's addresses.
 func (s *Server) listen(ctx context.Context, front *relay.Relay, local Local) error {
+	all := local.Listen
+	if !slices.Contains(all, netip.IPv6Unspecified()) {
+		all = slices.Concat(all, s.near)
+	}
 	var addrs []netip.AddrPort
-	for _, addr := range local.Listen {
+	for _, addr := range all {
 		addrs = append(addrs, netip.AddrPortFrom(addr, local.Port))
 	}
 	err := front.Listen(ctx, addrs)
@@ -148,14 +179,15 @@ func (s *Server) listen(ctx context.Context, front *relay.Relay, local Local) er
 	return err
 }
 
-// checkMD5 is a variable for tests: there is no kernel without at hand.
-var checkMD5 = relay.CheckMD5
+// checkMD5 and checkAO are variables for tests, whose kernels may have both.
+var checkMD5, checkAO = relay.CheckMD5, tcpao.Check
 
 // startInside starts GoBGP, which listens for the relay only.
 func (s *Server) startInside(ctx context.Context, local Local) error {
 	if s.noMD5 = checkMD5(); s.noMD5 != nil {
 		s.log.Warn("BGP sessions with a password will not be opened, and any process on this host that may send from 127.0.0.0/8 can pose as a peer", "error", s.noMD5)
 	}
+	s.noAO = checkAO()
 	way, err := newInside(s.noMD5)
 	if err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 )
 
-// noMD5Env is set for a speaker that is to believe that its kernel has no TCP MD5 signatures.
-const noMD5Env = "BGP_TEST_NO_MD5"
+// noSigningEnv is set for a speaker that is to believe that its kernel has neither TCP MD5 signatures nor TCP-AO.
+const noSigningEnv = "BGP_TEST_NO_SIGNING"
 
 // slowEnv is how long Start of a speaker is to take at least.
 const slowEnv = "BGP_TEST_START_TAKES"
@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 
 // child runs the speaker of a test in a process of its own.
 func child() (was bool, err error) {
-	if os.Getenv(noMD5Env) != "" {
-		bgp.ForgetMD5()
+	if os.Getenv(noSigningEnv) != "" {
+		bgp.ForgetSigning()
 	}
 	if takes, err := time.ParseDuration(os.Getenv(slowEnv)); err == nil {
 		bgp.StartSlowly(takes)

@@ -30,15 +30,16 @@ func familyOf(addr netip.Addr) *api.Family {
 
 // SetOriginated implements Speaker.
 func (s *Server) SetOriginated(ctx context.Context, paths []Path) error {
-	want := make(map[netip.Prefix]netip.Addr, len(paths))
+	want := make(map[netip.Prefix]ownPath, len(paths))
 	for _, p := range paths {
 		if err := checkOriginated(p); err != nil {
 			return err
 		}
-		if other, ok := want[p.Prefix]; ok && other != p.NextHop {
-			return fmt.Errorf("originated prefix %s: next hop is both %s and %s", p.Prefix, other, p.NextHop)
+		now := ownPath{nextHop: p.NextHop, aggregate: p.Aggregate}
+		if other, ok := want[p.Prefix]; ok && other != now {
+			return fmt.Errorf("originated prefix %s: it is both %s and %s", p.Prefix, other, now)
 		}
-		want[p.Prefix] = p.NextHop
+		want[p.Prefix] = now
 	}
 	return s.do(ctx, func(ctx context.Context) error {
 		if err := s.started(); err != nil {
@@ -57,11 +58,25 @@ func (s *Server) SetOriginated(ctx context.Context, paths []Path) error {
 	})
 }
 
+// ownPath is what this node originates a prefix as.
+type ownPath struct {
+	nextHop   netip.Addr // invalid: this end of each session
+	aggregate bool
+}
+
+// String is for errors.
+func (o ownPath) String() string {
+	if o.aggregate {
+		return "an aggregate"
+	}
+	return fmt.Sprintf("by next hop %s", o.nextHop)
+}
+
 // localPref is the LOCAL_PREF towards iBGP peers: the default of all implementations.
 const localPref = 100
 
-func (s *Server) announce(ctx context.Context, prefix netip.Prefix, nextHop netip.Addr) error {
-	path, err := originatedPath(prefix, nextHop, s.epoch)
+func (s *Server) announce(ctx context.Context, prefix netip.Prefix, as ownPath) error {
+	path, err := originatedPath(prefix, as, s.epoch)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -71,7 +86,7 @@ func (s *Server) announce(ctx context.Context, prefix netip.Prefix, nextHop neti
 	if err != nil {
 		return fmt.Errorf("announce %s: %w", prefix, err)
 	}
-	s.originated[prefix] = nextHop
+	s.originated[prefix] = as
 	s.version.Add(1)
 	return nil
 }
@@ -96,7 +111,11 @@ func (s *Server) withdraw(ctx context.Context, prefix netip.Prefix) error {
 // Calico: ORIGIN IGP, from GoBGP an empty AS_PATH, and from the export policy LOCAL_PREF 100 towards iBGP peers. In our own
 // table it has the highest preference that there is, of which GoBGP prefers what is local: a peer that announces our block
 // with a preference of its own, by mistake or not, would else have GoBGP withdraw ours from all peers.
-func originatedPath(prefix netip.Prefix, nextHop netip.Addr, epoch uint8) (*api.Path, error) {
+func originatedPath(prefix netip.Prefix, as ownPath, epoch uint8) (*api.Path, error) {
+	nextHop, source := as.nextHop, wire.Own
+	if as.aggregate {
+		source = wire.Aggregate
+	}
 	if !nextHop.IsValid() {
 		// GoBGP puts the session's own address in place of an unspecified one.
 		nextHop = netip.IPv4Unspecified()
@@ -115,8 +134,8 @@ func originatedPath(prefix netip.Prefix, nextHop netip.Addr, epoch uint8) (*api.
 	}
 	path := &api.Path{Family: family, Nlri: nlri}
 	attrs := []proto.Message{&api.OriginAttribute{Origin: 0}, hop, &api.LocalPrefAttribute{LocalPref: math.MaxUint32}}
-	if epoch > 0 {
-		stamp := wire.Stamp{Source: wire.Own, Epoch: epoch}
+	if epoch > 0 || as.aggregate {
+		stamp := wire.Stamp{Source: source, Epoch: epoch}
 		attrs = append(attrs, &api.UnknownAttribute{Flags: uint32(wire.StampFlags), Type: uint32(wire.StampType), Value: stamp.Value()})
 	}
 	for _, attr := range attrs {

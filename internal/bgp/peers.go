@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
 
 // SetPeers implements Speaker.
@@ -34,15 +35,20 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 			s.bfd.Listened(ctx)
 		}
 		c := diff(s.peers, want, netip.Addr.Compare)
-		errs := []error{s.setPasswords(want)}
+		told := s.tells
+		s.tells = s.passesOn(want)
+		errs := []error{s.setSecrets(want), s.listenNear(ctx, want)}
 		for _, addr := range c.remove {
 			errs = append(errs, s.removePeer(ctx, addr))
 		}
-		for _, addr := range c.replace {
+		for _, addr := range slices.Concat(c.replace, s.turned(want, c)) {
 			errs = append(errs, s.replacePeer(ctx, want[addr]))
 		}
 		for _, addr := range c.add {
 			s.addPeer(want[addr])
+		}
+		if s.tells != told {
+			errs = append(errs, s.setAllRules(ctx))
 		}
 		if len(c.remove)+len(c.replace) > 0 {
 			s.wake() // their paths are gone
@@ -51,20 +57,46 @@ func (s *Server) SetPeers(ctx context.Context, peers []Peer) error {
 	})
 }
 
-// setPasswords has the relay expect the passwords of all peers, before the first one can connect.
-func (s *Server) setPasswords(peers map[netip.Addr]Peer) error {
-	if s.noMD5 != nil {
-		return nil // told for each peer that has one
+// turned returns the peers that stay as they are and that can have a session now, as where the kernel had no room for their keys, or can have none
+// any more.
+func (s *Server) turned(want map[netip.Addr]Peer, c changes[netip.Addr]) (again []netip.Addr) {
+	for addr, known := range s.sessions {
+		if p, stays := want[addr]; stays && (known.link == nil) == (s.unsigned(p) == "") && !slices.Contains(c.replace, addr) {
+			again = append(again, addr)
+		}
 	}
-	passwords, some := make(map[netip.Addr]string, len(peers)), false
+	return again
+}
+
+// listenNear has peers with link-local addresses connect to this node's on their interfaces.
+func (s *Server) listenNear(ctx context.Context, peers map[netip.Addr]Peer) error {
+	before := s.near
+	if s.near = nearAddrs(peers); slices.Equal(s.near, before) {
+		return nil
+	}
+	err := s.listen(ctx, s.relay, s.local)
+	// What cannot be listened on is tried again, for whoever waits for the peer to connect.
+	s.near = slices.DeleteFunc(s.near, func(addr netip.Addr) bool { return !s.relay.Listens(netip.AddrPortFrom(addr, s.local.Port)) })
+	return err
+}
+
+// setSecrets has the relay expect the passwords and keys of all peers, before the first one can connect. What the kernel has not is told
+// for each peer that needs it.
+func (s *Server) setSecrets(peers map[netip.Addr]Peer) error {
+	secrets, some := relay.Secrets{Passwords: make(map[netip.Addr]string, len(peers)), AO: make(map[netip.Addr]tcpao.Keys)}, false
 	for addr, p := range peers {
-		passwords[addr] = p.Password
+		secrets.Passwords[addr] = p.Password
 		some = some || p.Password != ""
+		if p.AO != "" && s.noAO == nil {
+			secrets.AO[addr] = p.AO
+		}
 	}
-	if !some {
-		passwords = nil // which the relay keeps
+	if !some || s.noMD5 != nil {
+		secrets.Passwords = nil // which the relay keeps
 	}
-	return s.relay.SetPasswords(passwords)
+	refused, err := s.relay.SetSecrets(secrets)
+	s.refusedAO = refused
+	return err
 }
 
 // session is a peer's place in GoBGP and its link to the outside.
@@ -114,9 +146,9 @@ func (s *Server) addPeer(p Peer) {
 func (s *Server) link(p Peer, known session) {
 	known.outer, known.rules = s.relayPeer(p), s.rulesOf(p)
 	back := behind{Server: s, place: known.place}
-	switch {
-	case p.Password != "" && s.noMD5 != nil:
-		s.hist.failed(p.Addr, "no session: it has a password, and "+s.noMD5.Error())
+	switch hindrance := s.unsigned(p); {
+	case hindrance != "":
+		s.hist.failed(p.Addr, "no session: "+hindrance)
 		known.retire()
 		known.release()
 		known.link = nil
@@ -128,15 +160,41 @@ func (s *Server) link(p Peer, known session) {
 	s.peers[p.Addr], s.sessions[p.Addr] = p, known
 }
 
+// unsigned returns why the kernel cannot sign a peer's connections; empty: it can, or need not.
+func (s *Server) unsigned(p Peer) string {
+	switch {
+	case p.Password != "" && s.noMD5 != nil:
+		return "it has a password, and " + s.noMD5.Error()
+	case p.AO != "" && s.noAO != nil:
+		return "it has TCP-AO keys, and " + s.noAO.Error()
+	case s.refusedAO[p.Addr] != nil:
+		return "the kernel refuses its TCP-AO keys: " + s.refusedAO[p.Addr].Error()
+	}
+	return ""
+}
+
+// rolls reports whether a peer's session can go over from the keys that it has to others, without any other change.
+func (s session) rolls(to relay.Peer) bool {
+	keys := to.AO
+	to.AO = s.outer.AO
+	return s.link != nil && s.outer == to && s.link.Rolls(keys)
+}
+
 // replacePeer makes a change. Of most changes GoBGP need not know, and keeps the peer's paths. Of the others its UpdatePeer
 // would apply some at once, some at the next OPEN and some never.
 func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 	known, want := s.sessions[p.Addr], s.inner(p)
 	outer := s.relayPeer(p)
 	outer.KeptUntil = known.outer.KeptUntil
+	signed := s.unsigned(p) == ""
 	switch {
-	case known.told == want && known.outer == outer && known.link != nil:
+	case known.told == want && known.outer == outer && known.link != nil && signed:
 		s.peers[p.Addr] = p
+		return s.setRules(ctx, p.Addr)
+	case known.told == want && known.rolls(outer) && signed:
+		known.link.SetKeys(p.AO)
+		known.outer = outer
+		s.peers[p.Addr], s.sessions[p.Addr] = p, known
 		return s.setRules(ctx, p.Addr)
 	case known.told == want:
 		s.link(p, known)
@@ -219,7 +277,7 @@ func (s *Server) relayPeer(p Peer) relay.Peer {
 	peer := relay.Peer{
 		Addr: p.Addr, From: p.From, Port: p.Port, ASN: p.ASN, Passive: p.Passive,
 		ConnectRetry: p.ConnectRetry, HoldTime: p.HoldTime, RestartTime: p.RestartTime, Keepalive: p.Keepalive,
-		Password: p.Password, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity, ClusterID: s.cluster(p),
+		Password: p.Password, AO: p.AO, MaxPrefixes: p.MaxPrefixes, Hops: p.TTLSecurity, ClusterID: s.cluster(p),
 	}
 	// A peer that was removed, or has changed, got a Cease, and has dropped all that it had kept.
 	if s.local.Restarting && !s.known[p.Addr] {
@@ -288,7 +346,8 @@ func (s *Server) status(p Peer) PeerStatus {
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
 		State: Idle, Since: past.since, LastError: past.err, ErrorSince: past.errSince, LastErrorAt: past.errAt,
 		Received: now.Received, Sent: now.Sent, Restarting: now.Restarting, HeldUntil: known.heldUntil(),
-		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded, Refused: now.Refused, BFD: s.bfd.Status(p.Addr),
+		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded, Refused: now.Refused, OldKeys: now.OldKeys, WrongKeys: now.WrongKeys, BFD: s.bfd.Status(p.Addr),
+		Self: now.Self,
 	}
 	if !known.mute() {
 		status.State = stateOf(now, past.up)

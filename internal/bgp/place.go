@@ -13,7 +13,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/server"
 
-	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
 // place is a peer's place in GoBGP, which has a neighbour there once the peer has answered. A neighbour takes 30 kB and three goroutines, and makes
@@ -123,13 +123,23 @@ func (p inner) config(alias netip.Addr) *api.Peer {
 			// RFC 8538: a hold timer that runs out on a busy node does not flush its paths.
 			NotificationEnabled: true,
 		},
-		// One family, the session's: a family that is configured and not negotiated makes GoBGP wait for an end of table
-		// that never comes.
-		AfiSafis: []*api.AfiSafi{{
-			Config:            &api.AfiSafiConfig{Family: familyOf(p.Addr), Enabled: true},
-			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
-		}},
+		AfiSafis: p.families(),
 	}
+}
+
+// families are those of the session, and no other: one that is configured and not negotiated makes GoBGP wait for an end of table that never comes.
+func (p inner) families() (all []*api.AfiSafi) {
+	for _, family := range wire.FamiliesOf(p.Addr).All() {
+		as := familyV4
+		if family == wire.IPv6 {
+			as = familyV6
+		}
+		all = append(all, &api.AfiSafi{
+			Config:            &api.AfiSafiConfig{Family: as, Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: true}},
+		})
+	}
+	return all
 }
 
 // reflection is what GoBGP does with a peer of our own AS if this node is a reflector: to it each one is a client. To those that are
@@ -148,7 +158,7 @@ func (p inner) ourEnd() netip.Addr {
 	case p.From.IsValid():
 		return p.From
 	case p.Addr.Is4():
-		return relay.Placeholder4
+		return wire.Placeholder4
 	}
-	return relay.Placeholder6
+	return wire.Placeholder6
 }

@@ -91,7 +91,9 @@ func TestValidation(t *testing.T) {
 		"TTL 256":                            with(func(p *Peer) { p.TTLSecurity = 256 }),
 		"keepalive 500ms":                    with(func(p *Peer) { p.Keepalive = 500 * time.Millisecond }),
 		"keepalive 1m30s":                    with(func(p *Peer) { p.Keepalive = 90 * time.Second }),
-		`peer address "fe80::1%eth0"`:        with(func(p *Peer) { p.Addr = addr("fe80::1%eth0") }),
+		`peer address "fe80::1" interface`:   with(func(p *Peer) { p.Addr = addr("fe80::1") }),
+		`peer address "fd00::1%eth0"`:        with(func(p *Peer) { p.Addr = addr("fd00::1%eth0") }),
+		"fe80::1%eth0 own address fd00::9":   with(func(p *Peer) { p.Addr, p.From = addr("fe80::1%eth0"), addr("fd00::9") }),
 		`peer address "::ffff:10.0.0.2"`:     with(func(p *Peer) { p.Addr = addr("::ffff:10.0.0.2") }),
 		"10.0.0.2 AS number 0":               with(func(p *Peer) { p.ASN = 0 }),
 		"10.0.0.2 address fd00::1":           with(func(p *Peer) { p.From = addr("fd00::1") }),
@@ -129,7 +131,7 @@ var (
 // said are the attributes of what a peer inside of our AS announces, with what is known of the prefix beside them.
 func said(t *testing.T, family wire.Family, update []byte) learned {
 	t.Helper()
-	session := wire.NewSession(wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Family: family, MaxPrefixes: 9, Source: wire.Internal})
+	session := wire.NewSession(wire.Rules{ASN: 64512, LocalASN: 64512, LocalID: addr("10.0.0.1"), Families: 1 << family, MaxPrefixes: 9, Source: wire.Internal})
 	for m := range wire.Messages(slices.Concat(hello, update)) {
 		if v := session.Check(m); v.Reset != nil || v.Flaw != "" {
 			t.Fatalf("%+v", v)
@@ -137,7 +139,7 @@ func said(t *testing.T, family wire.Family, update []byte) learned {
 	}
 	var l learned
 	session.Paths(func(p netip.Prefix, what wire.Said) {
-		l = newLearned(what.Attributes(family))
+		l = newLearned(what.Attributes())
 		l.Prefix = p
 	})
 	return l

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -300,23 +301,29 @@ func TestHostIsGone(t *testing.T) {
 	})
 }
 
-// Without TCP MD5 in the kernel a session with a password is not opened without one, and all others are.
-func TestKernelWithoutMD5(t *testing.T) {
+// Without TCP MD5 and TCP-AO in the kernel sessions with a password or keys are not opened without, and all others are.
+func TestKernelWithoutSigning(t *testing.T) {
 	t.Parallel()
 	lan := bgptest.NewLAN(t)
-	node, friend, secret := lan.Host(1).Speaker("env", noMD5Env+"=1"), lan.Host(2).Speaker(), lan.Host(3).Speaker()
+	node, friend, secret := lan.Host(1).Speaker("env", noSigningEnv+"=1"), lan.Host(2).Speaker(), lan.Host(3).Speaker()
 	for _, s := range []*bgptest.Speaker{node, friend, secret} {
 		s.Start(64512, false)
 	}
+	keys, err := tcpao.Parse("1 hmac-sha1-96 secret")
+	errtest.Must(t, err)
 	node.SetPeers(
 		bgp.Peer{Addr: friend.V4, ASN: 64512, From: node.V4},
-		bgp.Peer{Addr: secret.V4, ASN: 64512, From: node.V4, Password: "sesame"})
+		bgp.Peer{Addr: secret.V4, ASN: 64512, From: node.V4, Password: "sesame"},
+		bgp.Peer{Addr: secret.V6, ASN: 64512, From: node.V6, AO: keys})
 	for _, s := range []*bgptest.Speaker{friend, secret} {
 		s.SetPeers(bgp.Peer{Addr: node.V4, ASN: 64512, From: s.V4})
 	}
 	node.WaitEstablished(friend.V4)
 	if p := node.WaitError(secret.V4, "no session: it has a password, and the kernel has no TCP MD5 signatures"); p.State != bgp.Idle {
 		t.Errorf("session with a password: %+v", p)
+	}
+	if p := node.WaitError(secret.V6, "no session: it has TCP-AO keys, and the kernel has no TCP-AO"); p.State != bgp.Idle {
+		t.Errorf("session with keys: %+v", p)
 	}
 	secret.WaitError(node.V4, "closed the connection during the handshake")
 	if !strings.Contains(node.Log(), "can pose as a peer") {

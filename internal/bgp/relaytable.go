@@ -70,14 +70,17 @@ func (s *Server) readTable() {
 
 // readLink adds the paths of a peer.
 func (s *Server) readLink(t *table, p Peer, known session) {
-	family, external := wire.FamilyOf(p.Addr), s.external(p)
+	external := s.external(p)
 	from := source{internal: p.ASN == s.local.ASN, alias: known.alias}
 	known.link.Paths(func(passed relay.Path) {
 		if _, own := s.originated[passed.Prefix]; own {
 			return
 		}
-		path := s.attributes(passed.Said, family)
-		if !path.NextHop.IsGlobalUnicast() {
+		path := s.attributes(passed.Said)
+		switch hop := path.NextHop; {
+		case wire.LinkLocal(hop) && p.Addr.Zone() != "":
+			path.NextHop = hop.WithZone(p.Addr.Zone())
+		case !hop.IsGlobalUnicast():
 			return
 		}
 		path.Prefix, path.From, path.Stale, path.external = passed.Prefix, p.Addr, passed.Stale, external
@@ -93,10 +96,10 @@ func (s *Server) readLink(t *table, p Peer, known session) {
 }
 
 // attributes are those of what was said.
-func (s *Server) attributes(what wire.Said, family wire.Family) learned {
+func (s *Server) attributes(what wire.Said) learned {
 	known, ok := s.parsed[what]
 	if !ok {
-		known = newLearned(what.Attributes(family))
+		known = newLearned(what.Attributes())
 		s.parsed[what] = known
 	}
 	return known
@@ -140,6 +143,21 @@ func withCommunities(text string, add []wire.Community) string {
 		}
 	}
 	return wire.NewCommunities(append(all, add...)...).String()
+}
+
+// Confined reports that the communities of a learned path keep it from peers in another AS, or from all (RFC 1997).
+func (p Path) Confined(external bool) bool {
+	for _, word := range strings.Fields(p.Communities) {
+		switch c, _ := wire.ParseCommunity(word); c {
+		case wire.NoAdvertise:
+			return true
+		case wire.NoExport, wire.NoExportSubconfed:
+			if external {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // compare orders two paths of a prefix as GoBGP does (table.Destination.sort).

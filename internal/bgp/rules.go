@@ -35,6 +35,8 @@ type Policy struct {
 	// Import and Export are the rules that hold for one peer before all these, but for what is always refused. A peer that is not
 	// in here has none.
 	Import, Export map[netip.Addr]*policy.Rules
+	// Aggregates are what a peer is told in place of blocks. A peer that is not in here has none.
+	Aggregates map[netip.Addr]policy.Aggregates
 }
 
 func (p Policy) base() *policy.Base {
@@ -64,7 +66,9 @@ func named(all map[netip.Addr]*policy.Rules) bool {
 func (p Policy) passable() []netip.Prefix {
 	all := slices.Clone(p.Transit)
 	for peer, rules := range p.Export {
-		all = append(all, rules.Accepts(wire.FamilyOf(peer))...)
+		for _, family := range wire.FamiliesOf(peer).All() {
+			all = append(all, rules.Accepts(family)...)
+		}
 	}
 	return all
 }
@@ -85,7 +89,7 @@ func (p Policy) Equal(o Policy) bool {
 	same := func(a, b map[netip.Addr]*policy.Rules) bool { return maps.EqualFunc(a, b, (*policy.Rules).Equal) }
 	return slices.Equal(p.Transit, o.Transit) && slices.Equal(p.Hidden, o.Hidden) && slices.Equal(p.Refuse, o.Refuse) && slices.Equal(p.Own, o.Own) &&
 		slices.Equal(p.Links, o.Links) && slices.EqualFunc(p.Tags, o.Tags, policy.Tag.Equal) && p.Normal4 == o.Normal4 && p.Normal6 == o.Normal6 &&
-		same(p.Import, o.Import) && same(p.Export, o.Export)
+		same(p.Import, o.Import) && same(p.Export, o.Export) && maps.EqualFunc(p.Aggregates, o.Aggregates, slices.Equal[policy.Aggregates])
 }
 
 // SetPolicy implements Speaker.
@@ -105,11 +109,7 @@ func (s *Server) SetPolicy(ctx context.Context, p Policy) error {
 		if base := p.base(); !base.EqualImport(before) || !base.EqualExport(before) {
 			s.base = base
 		}
-		var errs []error
-		for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
-			errs = append(errs, s.setRules(ctx, addr))
-		}
-		return errors.Join(append(errs, s.announceAgain(ctx, before))...)
+		return errors.Join(s.setAllRules(ctx), s.announceAgain(ctx, before))
 	})
 }
 
@@ -119,8 +119,17 @@ func (s *Server) rulesOf(p Peer) *relay.Rules {
 		Base:    s.base,
 		Session: policy.Session{LocalASN: s.localASN(p), PeerASN: p.ASN, AllowOwnASN: p.AllowOwnASN},
 		Import:  s.policy.Import[p.Addr], Export: s.policy.Export[p.Addr],
-		Client: p.Client && s.cluster(p).IsValid(), Reflects: s.local.ClusterID.IsValid(), NextHop: p.NextHop,
+		Client: p.Client && s.cluster(p).IsValid(), Reflects: s.local.ClusterID.IsValid(), Told: s.tells, NextHop: p.NextHop,
+		Aggregates: s.policy.Aggregates[p.Addr],
 	}
+}
+
+func (s *Server) setAllRules(ctx context.Context) error {
+	var errs []error
+	for _, addr := range slices.SortedFunc(maps.Keys(s.peers), netip.Addr.Compare) {
+		errs = append(errs, s.setRules(ctx, addr))
+	}
+	return errors.Join(errs...)
 }
 
 // setRules has the rules for a peer in force. Announcements under rules of its own have to be made again.
@@ -156,7 +165,7 @@ func (s *Server) announceAgain(ctx context.Context, before *policy.Base) error {
 			errs = append(errs, s.announce(ctx, prefix, s.originated[prefix]))
 		}
 	}
-	if !s.passesOn() {
+	if !s.tells {
 		return errors.Join(errs...)
 	}
 	for _, known := range s.sessions {
@@ -202,12 +211,12 @@ func retagged(before, now []policy.Tag) []netip.Prefix {
 	}))
 }
 
-// passesOn reports whether anybody is told what others have announced.
-func (s *Server) passesOn() bool {
+// passesOn reports whether any of the peers is told what others have announced.
+func (s *Server) passesOn(peers map[netip.Addr]Peer) bool {
 	if s.local.ClusterID.IsValid() {
 		return true
 	}
-	for _, p := range s.peers {
+	for _, p := range peers {
 		if s.external(p) {
 			return true
 		}

@@ -41,14 +41,18 @@ type Server struct {
 	phase      phase
 	local      Local
 	startedAt  time.Time
-	hindrance  string       // why the last attempt to start failed
-	relay      *relay.Relay // since Start
-	inside     inside       // since Start, not changed by any later operation
-	noMD5      error        // why passwords can't be had here
+	hindrance  string               // why the last attempt to start failed
+	relay      *relay.Relay         // since Start
+	inside     inside               // since Start, not changed by any later operation
+	noMD5      error                // why passwords can't be had here
+	noAO       error                // why TCP-AO can't
+	refusedAO  map[netip.Addr]error // by peer: why the kernel does not take its keys
 	peers      map[netip.Addr]Peer
-	sessions   map[netip.Addr]session      // one for each of peers
-	originated map[netip.Prefix]netip.Addr // to next hop
-	known      map[netip.Addr]bool         // peers that this process has ever configured
+	sessions   map[netip.Addr]session // one for each of peers
+	near       []netip.Addr           // link-local addresses of this node that are listened on
+	originated map[netip.Prefix]ownPath
+	known      map[netip.Addr]bool // peers that this process has ever configured
+	tells      bool                // somebody is told of what others have announced
 	policy     Policy
 	base       *policy.Base   // policy, in the relay's words
 	epoch      uint8          // of what was last announced once more
@@ -97,7 +101,7 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		probe:      make(chan struct{}, 1),
 		peers:      make(map[netip.Addr]Peer),
 		sessions:   make(map[netip.Addr]session),
-		originated: make(map[netip.Prefix]netip.Addr),
+		originated: make(map[netip.Prefix]ownPath),
 		known:      make(map[netip.Addr]bool),
 		base:       new(policy.Base),
 		parsed:     make(parsed),

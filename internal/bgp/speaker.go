@@ -9,6 +9,8 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/bgp/relay"
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
 // Defaults. Hold time: BIRD offers 240 s, the lower of both sides' offers counts, and 90 s finds a dead node early
@@ -69,7 +71,7 @@ type Speaker interface {
 	// first SetPeers, and may be called before SetOriginated.
 	SetPolicy(ctx context.Context, p Policy) error
 
-	// SetOriginated sets the paths that this node originates: Prefix, and NextHop unless it is this end of each session. Learned paths are
+	// SetOriginated sets the paths that this node originates: Prefix, Aggregate, and NextHop unless it is this end of each session. Learned paths are
 	// announced as Policy says.
 	// After a restart it must be called before SetPeers: a peer drops what is not announced again by the time it has
 	// seen the end of our table.
@@ -155,6 +157,8 @@ type Peer struct {
 	RestartTime  time.Duration // for how long the peer is asked to keep our paths after the session is lost
 	// Password signs the session's TCP segments (RFC 2385); empty: they are not signed. It is never logged or shown.
 	Password string
+	// AO signs them by TCP-AO instead (RFC 5925); empty: it does not. It is never logged or shown.
+	AO tcpao.Keys
 	// MaxPrefixes is how many prefixes the peer may announce, DefaultMaxPrefixes if 0. A session on which more come is
 	// ended by Cease, maximum number of prefixes reached, and the peer is held down: see PeerStatus.HeldUntil.
 	MaxPrefixes int
@@ -198,6 +202,8 @@ func Waits(self, peer netip.Addr) bool { return peer.String() > self.String() }
 type Path struct {
 	Prefix  netip.Prefix
 	NextHop netip.Addr
+	// Aggregate: this node originates it for those peers that have it among Policy's Aggregates.
+	Aggregate bool
 	// Learned paths only:
 	From   netip.Addr // the peer that sent it
 	ASPath string     // AS numbers from the peer to the origin, a set in braces; empty inside one AS
@@ -287,6 +293,12 @@ type PeerStatus struct {
 	// HeldUntil is until when the peer is held down for what it did, as LastError says; zero if it is not. Nothing is
 	// sent to it and nothing accepted from it until then.
 	HeldUntil time.Time
+	// Self is this end's address of the session that is established.
+	Self netip.Addr
+	// OldKeys are the IDs of TCP-AO keys that were removed and that the peer goes on using, as SEND/RECEIVE with spaces between.
+	OldKeys string
+	// WrongKeys are the IDs of keys that segments from the peer's address have, and that other keys have signed; empty while the session is up.
+	WrongKeys string
 	// BFD is the state of its BFD session; nil: there is to be none.
 	BFD *bfd.Status
 }
@@ -358,6 +370,8 @@ func (p Peer) validate() error {
 		return fmt.Errorf("peer %s: AS number 0", p.Addr)
 	case p.From.IsValid() && (checkAddr(p.From) != nil || p.From.Is4() != p.Addr.Is4()):
 		return fmt.Errorf("peer %s: own address %s: must be an address of the same family", p.Addr, p.From)
+	case p.From.IsValid() && p.Addr.Zone() != "":
+		return fmt.Errorf("peer %s: own address %s: a session by link-local addresses has the one of the interface", p.Addr, p.From)
 	case p.From == p.Addr:
 		return fmt.Errorf("peer %s: is this node's own address", p.Addr)
 	case p.HoldTime < 3*time.Second || p.HoldTime > 65535*time.Second:
@@ -370,6 +384,8 @@ func (p Peer) validate() error {
 		return fmt.Errorf("peer %s: keepalive time %s: must be between 1s and less than the hold time of %s", p.Addr, p.Keepalive, p.HoldTime)
 	case len(p.Password) > maxPassword:
 		return fmt.Errorf("peer %s: password of %d bytes: TCP MD5 signatures allow %d at most", p.Addr, len(p.Password), maxPassword)
+	case p.Password != "" && p.AO != "":
+		return fmt.Errorf("peer %s: it has a password and TCP-AO keys: TCP takes one of both", p.Addr)
 	case p.MaxPrefixes < 0:
 		return fmt.Errorf("peer %s: maximum of %d prefixes: must be positive, or 0 for the default of %d", p.Addr, p.MaxPrefixes, DefaultMaxPrefixes)
 	}
@@ -388,11 +404,12 @@ func (p Peer) validateOptions() error {
 	return nil
 }
 
-// checkAddr refuses what can't be one end of a session. Link-local addresses are not, because a zone does not survive
-// GoBGP's lookup of peers by address, and loopback is GoBGP's own.
+// checkAddr refuses what can't be one end of a session. Loopback is GoBGP's own.
 func checkAddr(addr netip.Addr) error {
-	if !addr.IsGlobalUnicast() || addr.Is4In6() || addr.Zone() != "" {
-		return fmt.Errorf("%q is not a usable unicast address", addr)
+	global := addr.IsGlobalUnicast() && addr.Zone() == ""
+	linkLocal := wire.LinkLocal(addr) && addr.Zone() != ""
+	if !global && !linkLocal || addr.Is4In6() {
+		return fmt.Errorf("%q is not a usable unicast address, or not a link-local one with its interface: fe80::1%%eth0", addr)
 	}
 	return nil
 }

@@ -32,8 +32,8 @@ type Inventory struct {
 	information  *objectStore[api.ClusterInformation]
 	settings     *objectStore[api.KubeControllersConfiguration]
 
-	revision         atomic.Uint64
-	changed, nodeEnd chan struct{}
+	revision                    atomic.Uint64
+	changed, nodeEnd, balancing chan struct{}
 }
 
 // NewInventory prepares the watches; Run starts them. Without inKubernetes the addresses are in another datastore, and only Nodes and
@@ -43,7 +43,7 @@ func NewInventory(cfg *rest.Config, inKubernetes bool, log *slog.Logger) (*Inven
 	if err != nil {
 		return nil, err
 	}
-	w := &Inventory{feed: feed, changed: make(chan struct{}, 1), nodeEnd: make(chan struct{}, 1)}
+	w := &Inventory{feed: feed, changed: make(chan struct{}, 1), nodeEnd: make(chan struct{}, 1), balancing: make(chan struct{}, 1)}
 	w.makeStores()
 	err = errors.Join(
 		add(&w.feed, source[inventory.Node]{proof: true, pages: podPage}, w.nodes),
@@ -76,14 +76,22 @@ func (w *Inventory) makeStores() {
 		w.noteChange()
 	})
 	w.pods = newObjectStore(samePod, func(*inventory.Pod) { w.noteChange() })
-	w.pools = newObjectStore(sameRevision, func(*api.IPPool) { w.noteChange() })
-	w.blocks = newObjectStore(sameRevision, func(*inventory.Block) { w.noteChange() })
+	w.pools = newObjectStore(sameRevision, func(*api.IPPool) { w.noteChange(); wait.Signal(w.balancing) })
+	w.blocks = newObjectStore(sameRevision, func(b *inventory.Block) {
+		w.noteChange()
+		if b.OfServices() {
+			wait.Signal(w.balancing)
+		}
+	})
 	w.affinities = newObjectStore(sameRevision, func(*api.BlockAffinity) { w.noteChange() })
 	w.handles = newObjectStore(sameRevision, func(*inventory.Handle) { w.noteChange() })
 	w.configs = newObjectStore(sameRevision, func(*api.IPAMConfig) { w.noteChange() })
 	w.reservations = newObjectStore(sameRevision, func(*api.IPReservation) { w.noteChange() })
 	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.noteChange() })
-	w.settings = newObjectStore(sameRevision, func(*api.KubeControllersConfiguration) { w.noteChange() })
+	w.settings = newObjectStore(sameRevision, func(*api.KubeControllersConfiguration) {
+		w.noteChange()
+		wait.Signal(w.balancing)
+	})
 }
 
 // sameInventoryNode compares what is kept of Nodes: kubelets write theirs all the time.
@@ -113,6 +121,16 @@ func (w *Inventory) noteChange() {
 
 // Changed wakes its one reader after the View changed. Wake-ups are coalesced and carry nothing.
 func (w *Inventory) Changed() <-chan struct{} { return w.changed }
+
+// BalancingChanged wakes its one reader after Balancing changed, or the settings.
+func (w *Inventory) BalancingChanged() <-chan struct{} { return w.balancing }
+
+// Balancing returns what the addresses of Services depend on: all pools, the blocks with addresses of Services, and whether there is a
+// handle of a name. ready is false of a datastore that is locked or in part unreadable.
+func (w *Inventory) Balancing() (pools []api.IPPool, blocks []inventory.Block, hasHandle func(name string) bool, ready bool) {
+	ready = state.Ready(w.information.get(api.DefaultName)) && !w.unreadable()
+	return w.pools.all(nil), w.blocks.all((*inventory.Block).OfServices), func(name string) bool { return w.handles.get(name) != nil }, ready
+}
 
 // NodeEnded wakes its one reader after a Node was deleted.
 func (w *Inventory) NodeEnded() <-chan struct{} { return w.nodeEnd }

@@ -270,13 +270,13 @@ func emptying(f *faulty, about func(*http.Request) bool, lasting bool, second *a
 			f.through.ServeHTTP(rw, r)
 			return
 		}
-		if !expired.Swap(true) {
+		q := r.URL.Query()
+		if q.Get("watch") != "" && !expired.Swap(true) { // a list that was on its way already is emptied, too
 			rw.Header().Set("Content-Type", "application/json")
 			rw.WriteHeader(http.StatusGone)
 			fmt.Fprint(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old resource version"}`)
 			return
 		}
-		q := r.URL.Query()
 		again := q.Get("watch") == "" && q.Get("limit") == ""
 		if again {
 			second.Add(1)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
@@ -25,13 +26,11 @@ func (w *Watch) meshPlace() (place api.Place, ok bool) {
 	return w.bgpSpec(api.DefaultName).NodeMeshPassword.Place()
 }
 
-// peerPlaces returns where the passwords of BGPPeers are.
+// peerPlaces returns where the passwords and keys of BGPPeers are.
 func (w *Watch) peerPlaces() []api.Place {
 	var places []api.Place
 	for _, p := range w.peers.all(nil) {
-		if place, ok := p.Spec.Password.Place(); ok {
-			places = append(places, place)
-		}
+		places = append(places, names.Secrets(&p)...)
 	}
 	return places
 }
@@ -173,7 +172,7 @@ func password(place api.Place, secret *api.Secret) (string, error) {
 	switch {
 	case text == "":
 		return "", errors.New("the password is empty: set one, or remove the reference")
-	case len(text) > maxPassword:
+	case len(text) > maxPassword && !place.TCPAO:
 		return "", fmt.Errorf("the password has %d bytes: TCP MD5 takes %d at most", len(text), maxPassword)
 	}
 	return text, nil

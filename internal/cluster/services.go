@@ -172,6 +172,7 @@ func (w *Watch) openServices(ctx context.Context) *serviceWatch {
 // trimService keeps what addresses are announced by.
 func trimService(s *api.Service) {
 	s.Meta = api.Meta{Namespace: shared(s.Namespace), Name: s.Name, ResourceVersion: s.ResourceVersion}
+	s.Spec.LoadBalancerClass, s.Spec.IPFamilies, s.Spec.IPFamilyPolicy = nil, nil, ""
 	s.Spec.Type, s.Spec.ExternalTrafficPolicy = shared(s.Spec.Type), shared(s.Spec.ExternalTrafficPolicy)
 }
 

@@ -40,9 +40,9 @@ const (
 // put creates an object that goes with the test.
 func put(t *testing.T, cfg *rest.Config, path, name, body string) {
 	t.Helper()
-	if err := raw(t, cfg, http.MethodPost, path, body); err != nil {
-		t.Fatalf("%s %s: %v", path, name, err)
-	}
+	waittest.For(t, 20*time.Second, func() error { // an earlier test's definition of this name may still be being deleted
+		return raw(t, cfg, http.MethodPost, path, body)
+	})
 	t.Cleanup(func() { _ = raw(t, cfg, http.MethodDelete, path+"/"+name, "") })
 }
 
@@ -76,6 +76,20 @@ func TestSettingsOfThisNode(t *testing.T) {
 	errtest.Must(t, store.Get(t.Context(), f))
 	errtest.Must(t, raw(t, cfg, http.MethodPatch, felixPath+"/default", `{"spec":{"ipipMTU":1401}}`))
 	await(t, w, func(world state.Cluster) bool { return *world.Felix.IPIPMTU == 1401 })
+}
+
+// BFD of the mesh is asked for by an annotation of the cluster's BGPConfiguration, and of no node's.
+func TestMeshBFD(t *testing.T) {
+	w, store := watchReal(t)
+	annotated := func(name, value string) *api.BGPConfiguration {
+		return &api.BGPConfiguration{Meta: api.Meta{Name: name, Annotations: map[string]string{api.AnnotationBFD: value}}}
+	}
+	create(t, store, annotated("node.watched", "3x50ms"))
+	create(t, store, annotated(api.DefaultName, "3x300ms"))
+	await(t, w, func(world state.Cluster) bool { return world.MeshBFD == "3x300ms" })
+	errtest.Must(t, raw(t, labtest.RESTConfig(t), http.MethodPatch, "/apis/crd.projectcalico.org/v1/bgpconfigurations/default",
+		`{"metadata":{"annotations":null}}`))
+	await(t, w, func(world state.Cluster) bool { return world.MeshBFD == "" })
 }
 
 // This node's own status is followed; heartbeats are not.
@@ -199,18 +213,20 @@ func TestPeersAndTheirPasswords(t *testing.T) {
 	put(t, cfg, peerPath, "tor-a", peer("tor-a", `{"secretKeyRef":{"name":"tor","key":"a"}}`))
 	put(t, cfg, peerPath, "tor-b", peer("tor-b", `{"secretKeyRef":{"name":"tor","key":"b"}}`))
 	put(t, cfg, peerPath, "tor-c", peer("tor-c", `{"secretKeyRef":{"name":"none","key":"c","optional":true}}`))
-	a, b := api.Place{Name: "tor", Key: "a"}, api.Place{Name: "tor", Key: "b"}
+	put(t, cfg, peerPath, "tor-d", strings.Replace(peer("tor-d", "null"), `"metadata":{`, `"metadata":{"annotations":{"tortie.io/tcp-ao":"tor/d"},`, 1))
+	a, b, d := api.Place{Name: "tor", Key: "a"}, api.Place{Name: "tor", Key: "b"}, api.Place{Name: "tor", Key: "d", TCPAO: true}
 	c := api.Place{Name: "none", Key: "c", Optional: true}
 	await(t, w, func(world state.Cluster) bool {
 		p := world.Passwords
-		return len(world.Peers) == 3 && p[a].Err != nil && strings.Contains(p[a].Err.Error(), "does not exist") && p[c] == state.Password{}
+		return len(world.Peers) == 4 && p[d].Err != nil && p[a].Err != nil && strings.Contains(p[a].Err.Error(), "does not exist") && p[c] == state.Password{}
 	})
 	followsSecrets(t, w, 2)
-	put(t, cfg, secretPath, "tor", secret("tor", `{"a":"first","b":"second"}`))
+	keys := "1 hmac-sha1-96 " + strings.Repeat("x", maxPassword)
+	put(t, cfg, secretPath, "tor", secret("tor", `{"a":"first","b":"second","d":"`+keys+`"}`))
 	await(t, w, func(world state.Cluster) bool {
-		return world.Passwords[a] == state.Password{Set: true, Text: "first"} && world.Passwords[b] == state.Password{Set: true, Text: "second"}
+		return world.Passwords[d] == state.Password{Set: true, Text: keys} && world.Passwords[a] == state.Password{Set: true, Text: "first"} && world.Passwords[b] == state.Password{Set: true, Text: "second"}
 	})
-	for _, name := range []string{"tor-a", "tor-b", "tor-c"} {
+	for _, name := range []string{"tor-a", "tor-b", "tor-c", "tor-d"} {
 		errtest.Must(t, raw(t, cfg, http.MethodDelete, peerPath+"/"+name, ""))
 	}
 	await(t, w, func(world state.Cluster) bool { return len(world.Peers) == 0 && len(world.Passwords) == 0 })

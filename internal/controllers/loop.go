@@ -51,7 +51,9 @@ type Deps struct {
 	Policies *cluster.Policies
 	// PolicyFeed is nil if they are not.
 	PolicyFeed *cluster.PolicyFeed
-	Events     *events.Recorder
+	// LoadBalancers are nil if no addresses are given to Services.
+	LoadBalancers *cluster.LoadBalancers
+	Events        *events.Recorder
 	// Identity is the unique one in the Lease.
 	Identity string
 }
@@ -119,6 +121,9 @@ func (c *Controllers) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return c.deps.Watch.Run(ctx) })
 	g.Go(func() error { return c.deps.Events.Run(ctx) })
+	if c.deps.LoadBalancers != nil {
+		g.Go(func() error { return c.deps.LoadBalancers.Run(ctx) })
+	}
 	if c.deps.Policies != nil {
 		g.Go(func() error { return c.deps.Policies.Run(ctx) })
 		g.Go(func() error { c.reportPolicies(ctx); return nil })
@@ -139,8 +144,13 @@ func (c *Controllers) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// lead allows sweeps until ctx ends, and returns when none runs.
+// lead looks after Services and allows sweeps until ctx ends, and returns when neither does anything any more.
 func (c *Controllers) lead(ctx context.Context) {
+	var balancing sync.WaitGroup
+	if c.deps.LoadBalancers != nil {
+		balancing.Go(func() { c.balance(ctx) })
+	}
+	defer balancing.Wait()
 	c.mu.Lock()
 	c.leading = ctx
 	c.mu.Unlock()

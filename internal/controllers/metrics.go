@@ -25,6 +25,7 @@ type metrics struct {
 	spared      prometheus.Counter
 	reclamation prometheus.Counter
 	policies    prometheus.Gauge
+	services    prometheus.Gauge
 
 	mu         sync.Mutex // guards all below
 	usage      Usage
@@ -80,11 +81,14 @@ func newMetrics() *metrics {
 	m.policies = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tortie_network_policies_not_enforced", Help: "NetworkPolicies that exist and restrict nothing, as TORTIE_POLICY is off; else 0.",
 	})
+	m.services = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tortie_services_without_address", Help: "Services of type LoadBalancer that lack an address which they ask for; on the one that writes.",
+	})
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "tortie_build_info", Help: "Always 1; the label has the program's version.",
 	}, []string{"version"})
 	build.WithLabelValues(version.Version).Set(1)
-	m.registry.MustRegister(m.passes, m.failures, m.leading, m.behind, m.waiting, m.reclamation, m.reclaimed, m.removed, m.spared, m.policies, build, m,
+	m.registry.MustRegister(m.passes, m.failures, m.leading, m.behind, m.waiting, m.reclamation, m.reclaimed, m.removed, m.spared, m.policies, m.services, build, m,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

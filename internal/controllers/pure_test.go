@@ -130,23 +130,27 @@ func TestSettings(t *testing.T) {
 		want Settings
 		err  string
 	}{
-		{"nothing", config.Controllers{}, nil, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}}, ""},
-		{"Calico's defaults", config.Controllers{}, obj, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, off}, ""},
+		{"nothing", config.Controllers{}, nil, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}, api.AllServices}, ""},
+		{"Calico's defaults", config.Controllers{}, obj, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, off, api.AllServices}, ""},
 		{"the environment wins", config.Controllers{Grace: &minute, Compaction: new(time.Duration), SyncLabels: &no, HostEndpoints: enabled}, obj,
-			Settings{5 * time.Minute, time.Minute, 0, false, HostSettings{Auto: enabled, Default: true}}, ""},
+			Settings{5 * time.Minute, time.Minute, 0, false, HostSettings{Auto: enabled, Default: true}, api.AllServices}, ""},
 		{"the object", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
-			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{LeakGracePeriod: "0s", ReconcilerPeriod: "soon", SyncLabels: "Disabled", HostEndpoint: asked}},
-		}}, Settings{5 * time.Minute, 0, 10 * time.Minute, false, HostSettings{Auto: enabled}}, `spec.controllers.node.reconcilerPeriod "soon"`},
+			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{LeakGracePeriod: "0s", ReconcilerPeriod: "soon", SyncLabels: "Disabled", HostEndpoint: asked},
+				LoadBalancer: &api.LoadBalancerControllerConfig{AssignIPs: api.RequestedServicesOnly}},
+		}}, Settings{5 * time.Minute, 0, 10 * time.Minute, false, HostSettings{Auto: enabled}, api.RequestedServicesOnly}, `spec.controllers.node.reconcilerPeriod "soon"`},
+		{"Services by a word that is none", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
+			Controllers: api.ControllersConfig{LoadBalancer: &api.LoadBalancerControllerConfig{AssignIPs: "None"}},
+		}}, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Auto: disabled, Default: true}, ""}, `spec.controllers.loadBalancer.assignIPs "None"`},
 		{"a word that is none", config.Controllers{}, &api.KubeControllersConfiguration{Spec: api.KubeControllersConfigurationSpec{
 			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{HostEndpoint: &api.AutoHostEndpointConfig{AutoCreate: "yes"}}},
-		}}, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}}, `spec.controllers.node.hostEndpoint.autoCreate "yes"`},
+		}}, Settings{5 * time.Minute, 15 * time.Minute, 10 * time.Minute, true, HostSettings{Default: true}, api.AllServices}, `spec.controllers.node.hostEndpoint.autoCreate "yes"`},
 	} {
 		got, err := effective(&tc.env, tc.obj)
 		if !cmp.Equal(got, tc.want) || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: %+v, %v; want %+v", tc.what, got, err, tc.want)
 		}
 	}
-	s := Settings{Hosts: HostSettings{Auto: enabled, Templates: []api.HostEndpointTemplate{{GenerateName: "t"}}}}
+	s := Settings{AssignIPs: api.AllServices, Hosts: HostSettings{Auto: enabled, Templates: []api.HostEndpointTemplate{{GenerateName: "t"}}}}
 	want := &api.AutoHostEndpointConfig{AutoCreate: enabled, CreateDefaultHostEndpoint: disabled, Templates: s.Hosts.Templates}
 	difftest.Want(t, "in the status", want, s.running().Controllers.Node.HostEndpoint)
 }

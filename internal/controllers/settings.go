@@ -15,6 +15,8 @@ type Settings struct {
 	Period, Grace, Compaction time.Duration
 	SyncLabels                bool
 	Hosts                     HostSettings
+	// AssignIPs is that of the controller of Services; empty if it is none.
+	AssignIPs string
 }
 
 // Calico's defaults.
@@ -33,12 +35,13 @@ func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (
 			node = *obj.Spec.Controllers.Node
 		}
 	}
-	var errs [4]error
+	var errs [5]error
 	s := Settings{SyncLabels: node.SyncLabels != disabled}
 	s.Period, errs[0] = chooseTime(env.Period, node.ReconcilerPeriod, defaultPeriod, "spec.controllers.node.reconcilerPeriod")
 	s.Grace, errs[1] = chooseTime(env.Grace, node.LeakGracePeriod, defaultGrace, "spec.controllers.node.leakGracePeriod")
 	s.Compaction, errs[2] = chooseTime(env.Compaction, spec.EtcdV3CompactionPeriod, defaultCompaction, "spec.etcdV3CompactionPeriod")
 	s.Hosts, errs[3] = hostSettings(env.HostEndpoints, obj != nil, node.HostEndpoint)
+	s.AssignIPs, errs[4] = assignIPs(spec.Controllers.LoadBalancer)
 	if env.SyncLabels != nil {
 		s.SyncLabels = *env.SyncLabels
 	}
@@ -46,6 +49,19 @@ func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (
 		s.Period = defaultPeriod
 	}
 	return s, errors.Join(errs[:]...)
+}
+
+// assignIPs returns which Services get addresses. In an object from before Calico had the controller the section is absent: a pool for
+// Services is request enough.
+func assignIPs(of *api.LoadBalancerControllerConfig) (string, error) {
+	switch {
+	case of == nil || of.AssignIPs == "":
+		return api.AllServices, nil
+	case of.AssignIPs == api.AllServices || of.AssignIPs == api.RequestedServicesOnly:
+		return of.AssignIPs, nil
+	}
+	return "", fmt.Errorf("spec.controllers.loadBalancer.assignIPs %q must be %s or %s: addresses of Services stay as they are", of.AssignIPs,
+		api.AllServices, api.RequestedServicesOnly)
 }
 
 // hostSettings merges those of host endpoints. While there is no object it is not known what an administrator wants.
@@ -83,7 +99,7 @@ func defaultConfiguration() *api.KubeControllersConfiguration {
 		Meta: api.Meta{Name: api.DefaultName},
 		Spec: api.KubeControllersConfigurationSpec{
 			LogSeverityScreen: "Info", HealthChecks: "Enabled", EtcdV3CompactionPeriod: text(defaultCompaction), PrometheusMetricsPort: &port,
-			Controllers: api.ControllersConfig{Node: &api.NodeControllerConfig{
+			Controllers: api.ControllersConfig{LoadBalancer: &api.LoadBalancerControllerConfig{AssignIPs: api.AllServices}, Node: &api.NodeControllerConfig{
 				ReconcilerPeriod: text(defaultPeriod), SyncLabels: enabled, LeakGracePeriod: text(defaultGrace),
 				HostEndpoint: &api.AutoHostEndpointConfig{AutoCreate: disabled, CreateDefaultHostEndpoint: enabled},
 			}},
@@ -96,6 +112,7 @@ func (s Settings) running() api.KubeControllersConfigurationSpec {
 	word := map[bool]string{true: enabled, false: disabled}
 	spec := defaultConfiguration().Spec
 	spec.EtcdV3CompactionPeriod = text(s.Compaction)
+	spec.Controllers.LoadBalancer.AssignIPs = s.AssignIPs
 	*spec.Controllers.Node = api.NodeControllerConfig{
 		ReconcilerPeriod: text(s.Period), SyncLabels: word[s.SyncLabels], LeakGracePeriod: text(s.Grace),
 		HostEndpoint: &api.AutoHostEndpointConfig{

@@ -56,7 +56,7 @@ func Retry(ctx context.Context, tries int, first, most time.Duration, do func() 
 
 // ListOptions narrows a List.
 type ListOptions struct {
-	// Host selects the BlockAffinities or Pods of this host. It has no effect on other kinds.
+	// Host selects the BlockAffinities or Pods of this host, or the BlockAffinities of names.LoadBalancer. It has no effect on other kinds.
 	Host string
 	// Stale accepts an answer that may be stale. A consistent list waits for the API server's 100 ms progress tick
 	// when others write, so every list whose use is guarded by a later compare-and-swap should accept it.

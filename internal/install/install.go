@@ -297,10 +297,12 @@ func (i *Installer) token(ctx context.Context) (Token, error) {
 
 func (i *Installer) kubeconfig() string { return filepath.Join(i.cfg.HostNetDir, KubeconfigName) }
 
-// firstToken tries again for a while: on a starting node the way to the API server may appear after this container.
+// firstToken tries again for a while: on a starting node the way to the API server may appear after this container. Its error is that of the
+// last try that came to an end by itself, if one did: a try that is cut off does not say why the token does not work.
 func (i *Installer) firstToken(ctx context.Context) (Token, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, firstTokenLimit, fmt.Errorf("gave up after %v", firstTokenLimit))
 	defer cancel()
+	var reason error
 	for backoff := (wait.Backoff{First: firstRetry, Most: minRenewal}); ; {
 		token, err := i.renew(ctx)
 		if err == nil {
@@ -309,10 +311,13 @@ func (i *Installer) firstToken(ctx context.Context) (Token, error) {
 		if errors.As(err, new(*lasting)) {
 			return Token{}, err
 		}
+		if reason == nil || ctx.Err() == nil {
+			reason = err
+		}
 		pause := backoff.Next()
 		i.log.Warn("cannot get a working token yet", "error", err, "retry", pause)
 		if !wait.Sleep(ctx, pause) {
-			return Token{}, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+			return Token{}, fmt.Errorf("%w (%w)", reason, context.Cause(ctx))
 		}
 	}
 }

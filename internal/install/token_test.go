@@ -120,6 +120,24 @@ func TestFirstTokenIsWaitedForButNotForever(t *testing.T) {
 	})
 }
 
+// The deadline cuts off a try: the error is that of the try before, which says what has to be mended.
+func TestReasonOutlivesACutOffTry(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		err := h.installer(tokenFunc(func(ctx context.Context) (Token, error) {
+			if time.Since(start) < firstTokenLimit*3/4 {
+				return Token{}, errors.New("the API server says why")
+			}
+			<-ctx.Done()
+			return Token{}, ctx.Err()
+		})).Install(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "the API server says why") || !strings.Contains(err.Error(), "30s") {
+			t.Errorf("error %v does not say what failed and for how long", err)
+		}
+	})
+}
+
 // A server that accepts the connection and says nothing must not stop the renewal.
 func TestHangingServerIsLeft(t *testing.T) {
 	h := newHost(t)

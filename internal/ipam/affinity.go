@@ -11,14 +11,18 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 )
 
-// newAffinity returns a pending affinity of a node for a block.
-func newAffinity(host string, cidr netip.Prefix) *api.BlockAffinity {
+// newAffinity returns a pending affinity of an owner for a block: of a node, or of names.LoadBalancer.
+func newAffinity(owner string, cidr netip.Prefix) *api.BlockAffinity {
+	affinityType, name := names.SplitOwner(owner)
+	labels := names.AffinityLabels(name, affinityType, cidr)
+	m := api.Meta{Name: names.Affinity(name, cidr), Labels: labels}
+	names.SetMetadata(&m, labels, nil)
 	return &api.BlockAffinity{
-		Meta: affinityMeta(host, cidr),
+		Meta: m,
 		Spec: api.BlockAffinitySpec{
 			State:   api.AffinityPending,
-			Node:    host,
-			Type:    api.AffinityHost,
+			Node:    name,
+			Type:    affinityType,
 			CIDR:    cidr.String(),
 			Deleted: "false",
 		},
@@ -27,17 +31,25 @@ func newAffinity(host string, cidr netip.Prefix) *api.BlockAffinity {
 
 // withState returns the affinity as it is to be written next, with the labels that Calico rewrites on each write too.
 func withState(a *api.BlockAffinity, cidr netip.Prefix, state api.AffinityState) *api.BlockAffinity {
-	next := newAffinity(a.Spec.Node, cidr)
+	next := newAffinity(claimant(a), cidr)
 	next.UID, next.ResourceVersion = a.UID, a.ResourceVersion
 	next.Spec.State = state
 	return next
 }
 
-// Labelled returns a host's affinity with the labels by which Calico, since 3.31, lists them, and whether they were missing: Calico
+// claimant returns the owner whose affinity it is, as newAffinity takes it.
+func claimant(a *api.BlockAffinity) string {
+	if a.Spec.Type == api.AffinityVirtual {
+		return api.AffinityVirtual + ":" + a.Spec.Node
+	}
+	return a.Spec.Node
+}
+
+// Labelled returns an affinity with the labels by which Calico, since 3.31, lists them, and whether they were missing: Calico
 // before 3.31 wrote none.
 func Labelled(a *api.BlockAffinity) (next *api.BlockAffinity, missing bool) {
 	cidr, err := netip.ParsePrefix(a.Spec.CIDR)
-	if err != nil || a.MarkedDeleted() || a.Spec.Type != "" && a.Spec.Type != api.AffinityHost {
+	if err != nil || a.MarkedDeleted() {
 		return a, false
 	}
 	next = withState(a, cidr, a.Spec.State)
@@ -46,13 +58,6 @@ func Labelled(a *api.BlockAffinity) (next *api.BlockAffinity, missing bool) {
 	}
 	next.Name = a.Name // whatever it is: it is this object that others are to find
 	return next, true
-}
-
-func affinityMeta(host string, cidr netip.Prefix) api.Meta {
-	labels := names.AffinityLabels(host, api.AffinityHost, cidr)
-	m := api.Meta{Name: names.Affinity(host, cidr), Labels: labels}
-	names.SetMetadata(&m, labels, nil)
-	return m
 }
 
 // claimedBlock returns the range that an affinity of a State claims.
@@ -108,13 +113,18 @@ func (st *State) room(a *api.BlockAffinity) int {
 }
 
 // unread returns a need for those of the host's blocks that were not read and may have a free address: first for the most promising one,
-// then for all. Blocks that are estimated to be full are read together with the names of all blocks in the cluster.
-func unread(st *State, own []*api.BlockAffinity) *need {
+// then for all but those that are known to be full. Blocks that are estimated to be full are read together with the names of all blocks
+// in the cluster.
+func unread(st *State, own []*api.BlockAffinity, full []netip.Prefix) *need {
 	var missing []netip.Prefix
-	hope := false
+	hope, first := false, true
 	for _, a := range own {
 		cidr := claimedBlock(a)
+		if slices.Contains(full, cidr) {
+			continue
+		}
 		if _, read := st.Blocks[cidr]; read || st.Damaged[cidr] != nil {
+			first = false
 			continue
 		}
 		missing = append(missing, cidr)
@@ -125,7 +135,7 @@ func unread(st *State, own []*api.BlockAffinity) *need {
 		return nil
 	case !hope:
 		return &need{blocks: missing, names: !st.HaveTaken}
-	case len(missing) == len(own):
+	case first:
 		return &need{blocks: missing[:1], likely: missing[:1]}
 	}
 	return &need{blocks: missing}

@@ -13,7 +13,7 @@ import (
 // Start is the part of a request that suffices to begin an assignment.
 type Start struct {
 	Owner
-	// Host is the node that the addresses are for.
+	// Host is that of the Request.
 	Host string
 	// V4, V6 say which families are likely to be wanted.
 	V4, V6 bool
@@ -72,19 +72,26 @@ func (a *Attempt) open(ctx context.Context, start Start) error {
 // It is idempotent by handle: an address that the handle already holds is returned again. Errors wrap ErrNoPool, ErrExhausted,
 // ErrBlockLimit, ErrTaken or an error of the datastore.
 func (a *Attempt) Finish(ctx context.Context, req Request) ([]Assignment, error) {
+	plan, err := a.finish(ctx, req)
+	return plan.Assignments, err
+}
+
+// finish is Finish with the whole plan. After a conflict, which may be about a further owner's handle, further owners are left out.
+func (a *Attempt) finish(ctx context.Context, req Request) (Plan, error) {
 	<-a.opened
 	err := a.err
 	var plan Plan
 	if err == nil {
 		err = a.client.retry(ctx, func() (err error) {
 			plan, err = a.try(ctx, &req)
+			req.Also = nil
 			return err
 		})
 	}
 	if err != nil {
-		return nil, errors.Join(err, a.undo(ctx))
+		return Plan{}, errors.Join(err, a.undo(ctx))
 	}
-	return plan.Assignments, nil
+	return plan, nil
 }
 
 // Config is the IPAMConfig that was read for the assignment, after Finish or Abandon; ok is false if none was read.

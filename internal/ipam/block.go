@@ -143,9 +143,9 @@ func (b *Block) clone() *Block {
 	return &Block{obj: &obj, cidr: b.cidr}
 }
 
-// OwnedBy reports whether the block belongs to a node.
-func (b *Block) OwnedBy(host string) bool {
-	return b.obj.Spec.Affinity != nil && *b.obj.Spec.Affinity == names.HostAffinity(host)
+// OwnedBy reports whether the block belongs to an owner.
+func (b *Block) OwnedBy(owner string) bool {
+	return b.obj.Spec.Affinity != nil && *b.obj.Spec.Affinity == names.HostAffinity(owner)
 }
 
 // Orphan reports whether the block has no affinity.
@@ -157,6 +157,14 @@ func (b *Block) host() (string, bool) {
 		return "", false
 	}
 	return strings.CutPrefix(*b.obj.Spec.Affinity, api.AffinityHost+":")
+}
+
+// owner returns the node that the block has an affinity to, or an owner that is none, such as names.LoadBalancer; empty if it has no owner.
+func (b *Block) owner() string {
+	if host, ok := b.host(); ok || b.Orphan() {
+		return host
+	}
+	return *b.obj.Spec.Affinity
 }
 
 // windowsReserved is the handle, in any case, of the addresses that Windows reserves in each of its blocks.

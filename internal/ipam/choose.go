@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 )
 
 // defaultMaxBlocks is how many blocks of a family a node may own when IPAMConfig does not say.
@@ -41,7 +42,7 @@ func choose(st *State, req *Request, v6 bool) (choice, []*api.BlockAffinity, err
 	if c, ok := chooseAffine(st, req, own); ok {
 		return c, stale, nil
 	}
-	if n := unread(st, own); n != nil {
+	if n := unread(st, own, req.Full); n != nil {
 		return choice{}, nil, n
 	}
 	c, err := chooseElsewhere(st, req, pools, own)
@@ -60,7 +61,7 @@ func chooseElsewhere(st *State, req *Request, pools []Pool, own []*api.BlockAffi
 	if limit == 0 {
 		limit = defaultMaxBlocks
 	}
-	if len(own) >= limit {
+	if len(own) >= limit && req.Host != names.LoadBalancer { // the limit is a node's
 		return choice{}, fmt.Errorf("%w (%d of %d) and they are full: raise maxBlocksPerHost in IPAMConfig default, or remove pods",
 			ErrBlockLimit, len(own), limit)
 	}

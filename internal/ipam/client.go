@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -30,6 +31,18 @@ func NewClient(store datastore.Store, now func() time.Time) *Client {
 // Assign is Begin and Finish in one, for a caller that has the whole request.
 func (c *Client) Assign(ctx context.Context, req Request) ([]Assignment, error) {
 	return c.Begin(ctx, Start{Owner: req.Owner, Host: req.Host}).Finish(ctx, req)
+}
+
+// AssignEach is Assign for the owner and those in req.Also, with one write of each block. It returns what the first ones of them got:
+// at least the owner, or an error; and blocks that are full now. What a failure leaves to a handle stays: the caller assigns or releases
+// by handle later, in another process perhaps.
+func (c *Client) AssignEach(ctx context.Context, req Request) (got [][]Assignment, full []netip.Prefix, err error) {
+	a := c.Begin(ctx, Start{Owner: req.Owner, Host: req.Host, InUse: true})
+	plan, err := a.finish(ctx, req)
+	if err != nil {
+		return nil, nil, err
+	}
+	return append([][]Assignment{plan.Assignments}, plan.also...), plan.filled(a.st.Reserved), nil
 }
 
 // retry repeats try after conflicts, until it succeeds, fails otherwise or has been tried too often.

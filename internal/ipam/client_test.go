@@ -190,7 +190,7 @@ func TestClaimsMeetAffinitiesThatNoListShows(t *testing.T) {
 		{"marked deleted", []api.Resource{marked}, "10.1.0.0", nil},
 		{"marked deleted, its block still there", []api.Resource{marked, stored("10.1.0.0/30", "node-a").obj}, "10.1.0.0", nil},
 		{"of no node", []api.Resource{&api.BlockAffinity{Meta: unlabelled.Meta}}, "10.1.0.0", nil},
-		{"of a node and a range that its name does not stand for", []api.Resource{&api.BlockAffinity{Meta: affinityMeta("node-a", cidr("10.1.0.0/30")),
+		{"of a node and a range that its name does not stand for", []api.Resource{&api.BlockAffinity{Meta: newAffinity("node-a", cidr("10.1.0.0/30")).Meta,
 			Spec: api.BlockAffinitySpec{State: confirmed, Node: "node-b", CIDR: "10.0.0.0/8"}}}, "10.1.0.0", nil},
 		{"unlabelled", []api.Resource{unlabelled, stored("10.1.0.0/30", "node-a", "x").obj, storedHandle("x", "10.1.0.0/30=1")}, "10.1.0.1",
 			map[string][]netip.Addr{"x": {netip.MustParseAddr("10.1.0.0")}}},

@@ -283,5 +283,5 @@ func (c *Client) owns(ctx context.Context, a *api.BlockAffinity) (bool, error) {
 	} else if err != nil {
 		return false, err
 	}
-	return obj.Spec.Affinity != nil && *obj.Spec.Affinity == names.HostAffinity(a.Spec.Node), nil
+	return obj.Spec.Affinity != nil && *obj.Spec.Affinity == names.HostAffinity(claimant(a)), nil
 }

@@ -84,7 +84,7 @@ func use(t *testing.T, store datastore.Store) {
 			return err
 		},
 	} {
-		if err := do(); err != nil && !refused(err) && !namesObject(err) {
+		if err := do(); err != nil && !Refused(err) && !namesObject(err) {
 			t.Errorf("error %v names no object", err)
 		}
 		after := intactHolders(t, store)

@@ -16,10 +16,12 @@ func newHandle(id string) *api.IPAMHandle {
 	}
 }
 
-// hostHandle returns a new handle that names its host.
+// hostHandle returns a new handle that names its host, if that is a node.
 func hostHandle(id, host string) *api.IPAMHandle {
 	h := newHandle(id)
-	h.Annotations[names.AnnotationNode] = host
+	if host != names.LoadBalancer {
+		h.Annotations[names.AnnotationNode] = host
+	}
 	return h
 }
 

@@ -61,11 +61,10 @@ func (c *Client) RestoreAffinity(ctx context.Context, cidr netip.Prefix) (bool, 
 	if b == nil {
 		return false, read[0].damage
 	}
-	owner, isNode := b.host()
-	if !isNode {
+	if b.Orphan() {
 		return false, nil
 	}
-	claim := newAffinity(owner, cidr)
+	claim := newAffinity(b.owner(), cidr)
 	if done, err := landed(c.store.Create(ctx, claim), "restore the claim of %s", cidr); !done {
 		return false, err
 	}

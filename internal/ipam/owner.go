@@ -15,6 +15,8 @@ type Owner struct {
 	// Attrs describe the owner to people and to garbage collection: pod, namespace, node, type, timestamp, and the interface if the
 	// container may have several in the network. Without any, the handle alone identifies the owner.
 	Attrs map[string]string
+	// Only, if not nil, narrows a release to these addresses.
+	Only []netip.Addr
 }
 
 // sameContainer reports whether an allocation of the owner's handle, with these attributes, is of the owner's container. A handle
@@ -40,7 +42,9 @@ func (o *Owner) owns(noted map[string]string) bool {
 
 // owned returns the addresses that the owner holds in a block, in ascending order.
 func (b *Block) owned(owner Owner) []netip.Addr {
-	return slices.DeleteFunc(b.Held(owner.Handle), func(a netip.Addr) bool { return !owner.owns(b.noted(a)) })
+	return slices.DeleteFunc(b.Held(owner.Handle), func(a netip.Addr) bool {
+		return !owner.owns(b.noted(a)) || owner.Only != nil && !slices.Contains(owner.Only, a)
+	})
 }
 
 // noted returns the attributes of an allocated address.

@@ -29,7 +29,7 @@ var (
 // Request asks for one address per family.
 type Request struct {
 	Owner
-	// Host is the node that the addresses are for.
+	// Host is the node that the addresses are for, or names.LoadBalancer.
 	Host string
 	// V4, V6 say which families are wanted: all of them or the request fails.
 	V4, V6 bool
@@ -44,6 +44,10 @@ type Request struct {
 	NamespaceLabels map[string]string
 	// AnyNamespace: the pools' namespace selectors do not matter.
 	AnyNamespace bool
+	// Full are blocks of the host that were seen to be full: they are not read while there is room elsewhere.
+	Full []netip.Prefix
+	// Also are further owners, whose handles are new: each gets addresses from the blocks of the first one's, while these have room.
+	Also []Owner
 }
 
 // wants reports whether the request asks for an address of a family.
@@ -116,6 +120,8 @@ type Plan struct {
 	Assignments []Assignment
 	writes      []write
 	kept        bool // an address was the owner's already
+
+	also [][]Assignment // of the first of Request.Also
 }
 
 // PlanAssign decides which addresses to assign and which writes that takes. It is pure: the same state and request give the same plan. An
@@ -168,6 +174,7 @@ func assemble(st *State, req *Request, choices []choice, stale []*api.BlockAffin
 		p.claim(c)
 	}
 	p.handle(st, req, choices)
+	p.share(st, req, choices)
 	for _, c := range choices {
 		p.assign(c)
 	}
@@ -175,6 +182,16 @@ func assemble(st *State, req *Request, choices []choice, stale []*api.BlockAffin
 		p.confirm(c)
 	}
 	return p
+}
+
+// filled returns the blocks in which the plan leaves no free address.
+func (p *Plan) filled(reserved []netip.Prefix) (full []netip.Prefix) {
+	for _, b := range p.blocks(create, update) {
+		if b.Free(reserved) == 0 {
+			full = append(full, b.cidr)
+		}
+	}
+	return full
 }
 
 // claims reports whether the plan writes affinities.
@@ -233,6 +250,25 @@ func (p *Plan) handle(st *State, req *Request, choices []choice) {
 	}
 }
 
+// share gives further owners addresses from the chosen blocks.
+func (p *Plan) share(st *State, req *Request, choices []choice) {
+	unfit := func(c choice) bool { return c.held || c.block.Free(st.Reserved) == 0 }
+	for _, o := range req.Also {
+		if slices.ContainsFunc(choices, unfit) {
+			return
+		}
+		h := hostHandle(o.Handle, req.Host)
+		var got []Assignment
+		for _, c := range choices {
+			a, _ := c.block.Assign(o, st.Reserved)
+			h.Spec.Block[c.block.cidr.String()]++
+			got = append(got, Assignment{Address: a, Block: c.block.cidr})
+		}
+		p.add(toClaim, create, h)
+		p.also = append(p.also, got)
+	}
+}
+
 func (p *Plan) assign(c choice) {
 	p.Assignments = append(p.Assignments, Assignment{Address: c.address, Block: c.block.cidr})
 	if c.held {
@@ -285,11 +321,11 @@ func PlanRelease(h *api.IPAMHandle, owner Owner, blocks []*Block, cool Cooldown)
 	return p, freed
 }
 
-// blocks returns the blocks as the plan writes them.
-func (p *Plan) blocks() []*Block {
+// blocks returns the blocks of some kinds of writes, as the plan writes them.
+func (p *Plan) blocks(kinds ...verb) []*Block {
 	var out []*Block
 	for _, w := range p.writes {
-		if obj, ok := w.obj.(*api.IPAMBlock); ok && w.verb == update {
+		if obj, ok := w.obj.(*api.IPAMBlock); ok && slices.Contains(kinds, w.verb) {
 			out = append(out, &Block{obj: obj, cidr: netip.MustParsePrefix(obj.Spec.CIDR)}) // ParseBlock checked it
 		}
 	}

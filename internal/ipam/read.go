@@ -53,7 +53,7 @@ func (c *Client) readAffinities(ctx context.Context, host string, opts datastore
 	var own []*api.BlockAffinity
 	for i := range list.Items {
 		// The label is a hash of the name, so compare the name itself.
-		if a := &list.Items[i]; a.Spec.Node == host {
+		if a := &list.Items[i]; claimant(a) == host {
 			own = append(own, a)
 		}
 	}

@@ -72,7 +72,7 @@ func (r *release) try(ctx context.Context) error {
 	for _, a := range addrs {
 		r.freed[a] = true
 	}
-	r.blocks = plan.blocks()
+	r.blocks = plan.blocks(update)
 	_, err = r.client.commit(ctx, plan)
 	return err
 }
@@ -126,11 +126,10 @@ func (c *Client) releaseBlock(ctx context.Context, b *Block) error {
 	if !b.Empty() {
 		return fmt.Errorf("block %s is in use: %w", b.cidr, datastore.ErrConflict)
 	}
-	owner, isHost := b.host()
-	if !isHost {
+	if b.Orphan() {
 		return c.store.Delete(ctx, b.obj)
 	}
-	claim, unchanged, err := c.readClaim(ctx, owner, b)
+	claim, unchanged, err := c.readClaim(ctx, b.owner(), b)
 	switch {
 	case err != nil:
 		return err

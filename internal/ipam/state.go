@@ -233,7 +233,7 @@ func (st *State) storeKnown(k *Known, host string) error {
 	st.storePools(k.Pools)
 	for i := range k.Claims {
 		c := &k.Claims[i]
-		if c.Spec.Node != host {
+		if claimant(&c.BlockAffinity) != host {
 			continue
 		}
 		st.storeAffinity(&c.BlockAffinity)

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
 )
 
@@ -51,6 +52,7 @@ func (v *view) read(ctx context.Context) error {
 		return nil
 	}
 	st := newState(v.client.now())
+	st.HaveLabels = v.host == names.LoadBalancer // which has none
 	err := error(nil)
 	if v.freshness == cached {
 		err = st.storeKnown(v.known, v.host)
@@ -63,8 +65,8 @@ func (v *view) read(ctx context.Context) error {
 	return err
 }
 
-// refused reports whether an error may be due to stale data.
-func refused(err error) bool {
+// Refused reports whether an error is a refusal by the pools or by the owner of the address, and no failure of the datastore.
+func Refused(err error) bool {
 	for _, r := range []error{ErrNoPool, ErrExhausted, ErrBlockLimit, ErrTaken} {
 		if errors.Is(err, r) {
 			return true
@@ -74,14 +76,17 @@ func refused(err error) bool {
 }
 
 // decide plans. A refusal is planned again on fresher data before it is returned: the lists may be stale, and the handle, which was taken
-// for new, may hold an address. supply reads what a plan needs.
+// for new, may hold an address; a block that was full may have room. supply reads what a plan needs.
 func (v *view) decide(ctx context.Context, req *Request, supply func(context.Context, *need) error) (Plan, error) {
 	for {
 		plan, err := v.plan(ctx, req, supply)
-		if v.freshness == consistent || !refused(err) {
+		if !Refused(err) || v.freshness == consistent && len(req.Full) == 0 {
 			return plan, err
 		}
 		v.reread()
+		whole := *req
+		whole.Full = nil
+		req = &whole
 	}
 }
 

@@ -38,7 +38,7 @@ func (s *Snapshot) listen() []netip.Addr {
 func (s *Snapshot) Policy() bgp.Policy {
 	p := bgp.Policy{
 		Tags: s.Peering.Tags, Import: s.imports(), Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,
-		Normal4: s.priorities.v4, Normal6: s.priorities.v6,
+		Normal4: s.priorities.v4, Normal6: s.priorities.v6, Aggregates: s.Aggregates,
 	}
 	for _, pool := range s.Pools {
 		if pool.NoExport {
@@ -51,7 +51,9 @@ func (s *Snapshot) Policy() bgp.Policy {
 		p.Transit = append(p.Transit, s.PassedServices()...)
 	}
 	for _, at := range s.local().subnets {
-		p.Links = append(p.Links, policy.Link{Prefix: at.prefix, Interface: at.link})
+		if a := at.prefix.Addr(); a.Is4() || !a.IsLinkLocalUnicast() { // each link has fe80::/64
+			p.Links = append(p.Links, policy.Link{Prefix: at.prefix, Interface: at.link})
+		}
 	}
 	return p
 }
@@ -99,7 +101,7 @@ func (s *Snapshot) ownAddresses() []netip.Prefix {
 func (s *Snapshot) OwnASN() uint32 { return cmp.Or(s.Self.ASN, s.ASN) }
 
 // Originated returns the paths that this node originates: its own confirmed blocks, each pod whose address was borrowed from another node's
-// block, and addresses of services; but nothing of pools that keep out of BGP, nor of a family in which it has no address.
+// block, aggregates, and addresses of services; but nothing of pools that keep out of BGP, nor of a family in which it has no address.
 func (s *Snapshot) Originated() []bgp.Path {
 	var paths []bgp.Path
 	announce := func(p netip.Prefix) {
@@ -116,6 +118,9 @@ func (s *Snapshot) Originated() []bgp.Path {
 		if _, owner, ok := s.blockOf(single); !ok || owner.Node != s.Self.Name {
 			announce(single)
 		}
+	}
+	for _, p := range s.liveAggregates() {
+		paths = append(paths, bgp.Path{Prefix: p, Aggregate: true})
 	}
 	for _, p := range s.Services {
 		self, _ := s.Self.towards(p.Addr())

@@ -113,6 +113,12 @@ func (s *Snapshot) believed(p bgp.Path) bool {
 	return slices.ContainsFunc(accepts, func(in netip.Prefix) bool { return inside(p.Prefix, in) })
 }
 
+// IsRouter reports that a next hop is a peer that is no node, or link-local. The API knows of no route by it, only BGP does.
+func (s *Snapshot) IsRouter(hop netip.Addr) bool {
+	source := s.Peering.Sources[hop]
+	return wire.LinkLocal(hop) || source.Peer != "" && source.Node == ""
+}
+
 // Routed reports that there may be paths by way of routers.
 func (s *Snapshot) Routed() bool {
 	for _, source := range s.Peering.Sources {
@@ -145,7 +151,10 @@ func (s *Snapshot) local() *localNetworks {
 		}
 	}
 	for _, c := range s.Self.Found {
-		n.own[c.Addr.Addr()] = true
+		a := c.Addr.Addr()
+		if n.own[a] = true; a.IsLinkLocalUnicast() {
+			n.own[a.WithZone(c.Link)] = true
+		}
 		if at := (Subnet{c.Addr.Masked(), c.Link}); !internal(c.Link) && !slices.Contains(n.subnets, at) {
 			n.subnets = append(n.subnets, at)
 		}
@@ -154,8 +163,12 @@ func (s *Snapshot) local() *localNetworks {
 	return n
 }
 
-// connected returns the next hop in a subnet of this node's. Of several subnets the smallest counts, as for the kernel.
+// connected returns the next hop in a subnet of this node's. Of several subnets the smallest counts, as for the kernel. A link-local address
+// with a zone is on that link, whichever subnets there are; whether the link exists is seen when the route is made.
 func (s *Snapshot) connected(a netip.Addr) (h routes.Hop, ok bool) {
+	if zone := a.Zone(); zone != "" {
+		return routes.Hop{Via: a.WithZone(""), Dev: zone}, wire.LinkLocal(a) && !internal(zone) && !s.isSelf(a)
+	}
 	bits := -1
 	for _, at := range s.local().subnets {
 		if at.prefix.Bits() > bits && at.prefix.Contains(a) && !at.prefix.IsSingleIP() {
@@ -183,7 +196,7 @@ func (s *Snapshot) isSelf(a netip.Addr) bool { return s.local().own[a] }
 // node's, or is a peer that the operator has given a gateway for, or a route of the host or a path outside of pools leads there,
 // whichever is more specific. A path whose own next hop takes another path leads nowhere: there are no loops.
 func (j *Judge) resolve(hop netip.Addr) []routes.Hop {
-	if hops := j.direct(hop); hops != nil {
+	if hops := j.direct(hop); hops != nil || hop.Zone() != "" {
 		return hops
 	}
 	host, hostBits := j.HostRoutes.find(hop)

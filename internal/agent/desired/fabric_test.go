@@ -237,7 +237,7 @@ func TestHostWays(t *testing.T) {
 		{Dst: prefix("10.8.0.0/16"), Type: netlinkx.Unreachable}, route("10.77.5.0/24", "10.0.0.5", 2, 0),
 	}, links)
 	for a, want := range map[string]string{
-		"10.77.1.1": "[ via 10.0.0.8 dev eth0] 16", "10.77.5.1": "[ via 10.0.0.5 dev eth0] 24", "10.5.0.1": "[] -1", "10.6.0.1": "[] -1", "10.7.0.1": "[] -1", "10.8.0.1": "[] -1", "8.8.8.8": "[] -1", "fd00::1": "[] -1",
+		"10.77.1.1": "[{10.0.0.8 eth0 false 0}] 16", "10.77.5.1": "[{10.0.0.5 eth0 false 0}] 24", "10.5.0.1": "[] -1", "10.6.0.1": "[] -1", "10.7.0.1": "[] -1", "10.8.0.1": "[] -1", "8.8.8.8": "[] -1", "fd00::1": "[] -1",
 	} {
 		if got := fmt.Sprint(ways.find(addr(a))); got != want {
 			t.Errorf("%s: %s, want %s", a, got, want)
@@ -248,16 +248,21 @@ func TestHostWays(t *testing.T) {
 // FuzzRouters: whatever a router that is a peer announces, what becomes a route is not this node's, and its next hops are reached.
 func FuzzRouters(f *testing.F) {
 	for _, p := range []string{"0.0.0.0/0", "192.168.1.9/32", "192.168.1.0/25", "10.96.0.0/12", "10.1.0.64/26", "127.0.0.1/32", "172.20.0.0/16", "2001:db8:1::/64", "::1/128"} {
-		for _, hop := range []string{"10.0.0.254", "10.77.0.9", "10.0.0.1", "2001:db8:1::fe", "10.9.0.9", "127.0.0.1"} {
-			f.Add(prefix(p).Addr().AsSlice(), uint8(prefix(p).Bits()), addr(hop).AsSlice())
+		for _, hop := range []string{"10.0.0.254", "10.77.0.9", "10.0.0.1", "2001:db8:1::fe", "10.9.0.9", "127.0.0.1", "fe80::1", "fe80::a"} {
+			for _, zone := range []string{"", "eth0", "eth1", "tunl0"} {
+				f.Add(prefix(p).Addr().AsSlice(), uint8(prefix(p).Bits()), addr(hop).AsSlice(), zone)
+			}
 		}
 	}
-	f.Fuzz(func(t *testing.T, at []byte, bits uint8, hop []byte) {
-		s := racked(t, nil)
+	f.Fuzz(func(t *testing.T, at []byte, bits uint8, hop []byte, zone string) {
+		s := unnumbered(t, nil)
 		s.Self.Pods = []netip.Addr{addr("192.168.1.12")}
 		a, _ := netip.AddrFromSlice(at)
 		p := bgp.Path{Prefix: netip.PrefixFrom(a, int(bits)).Masked(), From: addr("10.0.0.254")}
 		p.NextHop, _ = netip.AddrFromSlice(hop)
+		if zone != "" {
+			p.NextHop, p.From = p.NextHop.WithZone(zone), addr("fe80::1%eth0")
+		}
 		if !p.Prefix.IsValid() || !p.NextHop.IsValid() {
 			return
 		}
@@ -279,8 +284,12 @@ func FuzzRouters(f *testing.F) {
 				}
 			}
 			for _, h := range w.Route.Hops {
-				if _, ok := s.connected(h.Via); !ok || h.Dev == "" {
-					t.Fatalf("%s: %s is not reached", w.Route, h)
+				via := h.Via
+				if p.NextHop.Zone() != "" {
+					via = via.WithZone("eth0") // the peer's
+				}
+				if on, ok := s.connected(via); !ok || on != h {
+					t.Fatalf("%s: %v is not reached", w.Route, h)
 				}
 			}
 		}

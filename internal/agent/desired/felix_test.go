@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/nat"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -30,7 +31,8 @@ func TestParseFelix(t *testing.T) {
 		IPForwarding: "Disabled", VXLANPort: ptr(8472), VXLANVNI: ptr(7), VXLANMTU: ptr(1400), VXLANMTUV6: ptr(1380),
 		WireguardEnabled: ptr(true), WireguardEnabledV6: ptr(true), WireguardListeningPort: ptr(7), WireguardListeningPortV6: ptr(8), WireguardMTU: ptr(1400),
 		WireguardMTUV6: ptr(1390), WireguardRoutingRulePriority: ptr(98), WireguardKeepAlive: "1m",
-		FeatureDetectOverride: "Other=false, checksumOffloadBroken=true", AllowIPIPPacketsFromWorkloads: ptr(true), AllowVXLANPacketsFromWorkloads: ptr(true),
+		WireguardThreadingEnabled: ptr(true),
+		FeatureDetectOverride:     "Other=false, checksumOffloadBroken=true", AllowIPIPPacketsFromWorkloads: ptr(true), AllowVXLANPacketsFromWorkloads: ptr(true),
 		WorkloadSourceSpoofing: "Any", FailsafeInboundHostPorts: ptr(api.FailsafePorts{{Protocol: "tcp", Port: 22}, {Protocol: "UDP", Port: 68, Net: "10.1.2.3/8"}, {Protocol: "TCP", Port: 7, Net: "fd00::1"}}),
 		FailsafeOutboundHostPorts: &api.FailsafePorts{}, DefaultEndpointToHostAction: "DROP",
 		NftablesFilterDenyAction: "REJECT", IptablesFilterDenyAction: "Drop", DisableConntrackInvalidCheck: ptr(true), LogPrefix: "%t", LogActionRateLimit: "10/minute", LogActionRateLimitBurst: ptr(7),
@@ -38,7 +40,7 @@ func TestParseFelix(t *testing.T) {
 	parsed := Felix{
 		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
 		NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
-		WireGuard:    WireGuard{On: [2]bool{true, true}, Port: [2]uint16{7, 8}, MTU: [2]int{1400, 1390}, Priority: 98, Keepalive: 60},
+		WireGuard:    WireGuard{On: [2]bool{true, true}, Port: [2]uint16{7, 8}, MTU: [2]int{1400, 1390}, Priority: 98, Keepalive: 60, Threaded: wireguard.Threaded},
 		OtherSources: true, Outbound: []policy.Failsafe{}, DropFromPods: true,
 		Handling: policy.Handling{Reject: true, Invalid: true, Logs: policy.LogRate{Packets: 10, Seconds: 60, Burst: 7}}, LogPrefix: "%t",
 		Inbound: []policy.Failsafe{{Protocol: policy.TCP, Port: 22}, {Protocol: policy.UDP, Port: 68, Net: netip.MustParsePrefix("10.0.0.0/8")},

@@ -54,8 +54,9 @@ func Refusals(refused []Refusal) []error {
 //   - A single address may lead elsewhere than its block, if the block's record says that that node has borrowed it. While BGP
 //     has no session with the node, the route stays.
 //   - A router that an operator has made a peer is believed, in pools without encapsulation and outside of pools, where no node
-//     is: but not about what is this node's own, nor about addresses of services, and not if its next hop is not reached. A node of the
-//     cluster is no router, even where a BGPPeer names it: it is believed there as far as a BGPFilter of the operator's accepts it.
+//     is: but not about what is this node's own, nor about addresses of services, and not if its next hop is not reached, nor about a
+//     link-local next hop on another link than its own. A node of the cluster is no router, even where a BGPPeer names it: it is believed
+//     there as far as a BGPFilter of the operator's accepts it. By a link-local address no node is known: what is there counts as a router.
 //   - Whatever pool, claim or path says so: nothing in a pool takes an address of a node, of the API server, or of a service away, nor
 //     a subnet that this node is in.
 //
@@ -115,6 +116,9 @@ func (j *Judge) Objection(p bgp.Path) Refusal {
 	no := func(format string, args ...any) Refusal { return Refusal{Path: p, Why: fmt.Sprintf(format, args...)} }
 	if r := j.reserved(p); r.Why != "" {
 		return r
+	}
+	if zone := p.NextHop.Zone(); zone != p.From.Zone() && zone != "" {
+		return no("its next hop is a link-local address on %s, and the peer is not on that link", zone)
 	}
 	pool, ok := j.poolOf(p.Prefix)
 	if !ok {
@@ -196,10 +200,15 @@ func (j *Judge) byRouter(p bgp.Path) Refusal {
 	return j.reached(p)
 }
 
+// leadsTo reports that a next hop can be that of a route to a prefix: one of IPv6 on a link is also that of prefixes of IPv4 (RFC 8950).
+func leadsTo(hop netip.Addr, p netip.Prefix) bool {
+	return hop.Is4() == p.Addr().Is4() || hop.Zone() != ""
+}
+
 // reached refuses a path whose next hop cannot be resolved.
 func (j *Judge) reached(p bgp.Path) Refusal {
 	switch {
-	case p.NextHop.Is4() != p.Prefix.Addr().Is4():
+	case !leadsTo(p.NextHop, p.Prefix):
 		return Refusal{Path: p, Why: "its next hop is of the other address family"}
 	case j.isSelf(p.NextHop):
 		return Refusal{Path: p, Why: "its next hop is this node itself"}

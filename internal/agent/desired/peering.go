@@ -61,6 +61,7 @@ type Deciding struct {
 	Problems []error
 	State    peering.State
 	from     decidedFrom
+	links    map[string]peering.Link
 }
 
 // decidedFrom is all that a decision follows from, in a form that can be compared.
@@ -80,6 +81,17 @@ func (d *Deciding) Decide(s *Snapshot, build uint64) {
 		d.Problems, d.from = s.problemsWith(d.decision.Problems), from
 	}
 	s.Peering = d.decision
+}
+
+// On puts what is known of the interfaces that peers are named by into the decision of a snapshot, and reports whether that is new.
+func (d *Deciding) On(s *Snapshot, links map[string]peering.Link) (changed bool) {
+	changed = !maps.Equal(links, d.links)
+	if d.links = links; d.decision.Interfaces() == nil {
+		return changed
+	}
+	s.Peering = d.decision.On(links)
+	d.Problems = s.problemsWith(s.Peering.Problems)
+	return changed
 }
 
 // problemsWith names objects as events do.

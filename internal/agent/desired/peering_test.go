@@ -126,7 +126,7 @@ func TestPolicy(t *testing.T) {
 	if fmt.Sprint(p.Tags) != "[{192.168.0.0/16 [64512:7]}]" || p.Normal6 != 900 {
 		t.Errorf("tags %v, priority %d", p.Tags, p.Normal6)
 	}
-	if !slices.Contains(p.Links, policy.Link{Prefix: prefix("10.5.0.0/24"), Interface: "eth1"}) || p.Links[0].Interface != "eth0" {
+	if want := []policy.Link{{Prefix: prefix("10.0.0.0/24"), Interface: "eth0"}, {Prefix: prefix("10.5.0.0/24"), Interface: "eth1"}}; !slices.Equal(p.Links, want) {
 		t.Errorf("links %v", p.Links)
 	}
 	if !p.Equal(s.Policy()) {
@@ -150,5 +150,43 @@ func TestWhereBGPListens(t *testing.T) {
 	s.peers.config.BindMode = "None"
 	if local, err = s.Local(); err != nil || fmt.Sprint(local.Listen) != "[0.0.0.0 ::]" {
 		t.Errorf("with bindMode None: %+v, %v", local, err)
+	}
+}
+
+// The router on an interface has its session, its kind and its aggregates, of both families, under the address that was learned.
+func TestRouterOnLink(t *testing.T) {
+	s := snapshot(t, func(w *state.Cluster) {
+		rack := api.BGPPeer{Meta: api.Meta{Name: "rack", Annotations: map[string]string{api.AnnotationAggregate: "pools"}}, Spec: api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 65000}}
+		w.Peers = append(w.Peers, rack)
+	})
+	unknown, router := addr("fe80::%eth0"), addr("fe80::9%eth0")
+	var d Deciding
+	for _, c := range []struct {
+		links    map[string]peering.Link
+		changed  bool
+		sessions []netip.Addr // with the router
+	}{
+		{nil, false, nil},
+		{map[string]peering.Link{"eth0": {Why: "nothing came"}}, true, []netip.Addr{unknown}},
+		{map[string]peering.Link{"eth0": {Router: router}}, true, []netip.Addr{router}},
+		{map[string]peering.Link{"eth0": {Router: router}}, false, []netip.Addr{router}},
+	} {
+		d.Decide(s, 1)
+		if changed := d.On(s, c.links); changed != c.changed {
+			t.Errorf("%v: changed is %t", c.links, changed)
+		}
+		var found []netip.Addr
+		for at, session := range s.Sessions() {
+			if session.Source.Peer == "rack" && session.Kind == KindGlobal {
+				found = append(found, at)
+			}
+		}
+		if !slices.Equal(found, c.sessions) {
+			t.Errorf("%v: sessions with %v, want %v", c.links, found, c.sessions)
+		}
+	}
+	s.By(Grounds{}).Aggregate(nil)
+	if !slices.Contains(told(s), "192.168.0.0/16 to fe80::9%eth0") {
+		t.Errorf("told %q", told(s))
 	}
 }

@@ -24,6 +24,11 @@ type DesiredRoute struct {
 	Encrypted bool
 }
 
+// ByIPv6 reports that IPv4 packets are to leave by a link to an IPv6 next hop.
+func (w *DesiredRoute) ByIPv6(link string) bool {
+	return w.Route.Dst.Addr().Is4() && slices.ContainsFunc(w.Route.Hops, func(h routes.Hop) bool { return h.Dev == link && h.Via.Is6() })
+}
+
 // RoutesOf returns the ways' routes, in their order.
 func RoutesOf(ways []DesiredRoute) []routes.Route {
 	routes := make([]routes.Route, len(ways))
@@ -34,9 +39,9 @@ func RoutesOf(ways []DesiredRoute) []routes.Route {
 }
 
 // DesiredRoutes returns the routes that this node should have: the accepted paths by way of their next hops, those of one prefix as one
-// route; each own block as unreachable, so that a packet to an address without a pod fails at once instead of leaving by the default
-// route (the pods' own routes are longer and win); and the ways to peers that are reached by others. left are the paths that need a
-// route in the network between the nodes, not here.
+// route; each own block and each announced aggregate as unreachable, so that a packet to an address without a pod fails at once instead of
+// leaving by the default route, to the router that it may have come from (the pods' own routes and those to blocks are longer and win); and
+// the ways to peers that are reached by others. left are the paths that need a route in the network between the nodes, not here.
 func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []Refusal) {
 	ways = make([]DesiredRoute, 0, len(accepted)+len(j.Blocks))
 	for _, b := range j.Blocks {
@@ -45,11 +50,18 @@ func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []
 		}
 		ways = append(ways, DesiredRoute{Route: routes.Route{Dst: b, Type: netlinkx.Unreachable}, About: "own block"})
 	}
+	aggregates := j.AggregateRoutes()
+	for _, r := range aggregates {
+		ways = append(ways, DesiredRoute{Route: r, About: "aggregate"})
+	}
 	statics, _ := j.StaticRoutes()
 	for _, r := range statics {
 		ways = append(ways, DesiredRoute{Route: r, About: "reachableBy"})
 	}
 	taken := j.reservedFor(statics)
+	for _, r := range aggregates {
+		taken[r.Dst] = true
+	}
 	hops := make(hopStore, 0, len(accepted)) // one piece of memory for all: nearly all have one
 	for paths := range byPrefix(accepted) {
 		if taken[paths[0].Prefix] {
@@ -62,6 +74,14 @@ func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []
 		}
 	}
 	return append(ways, j.tunnelEndRoutes(ways)...), left
+}
+
+// AggregateRoutes return what is announced as aggregates to where it came from, as unreachable, but for what has a longer route.
+func (s *Snapshot) AggregateRoutes() (all []routes.Route) {
+	for _, p := range s.liveAggregates() {
+		all = append(all, routes.Route{Dst: p, Type: netlinkx.Unreachable})
+	}
+	return all
 }
 
 // reservedFor returns the destinations of static routes, which the operator has chosen.
@@ -154,7 +174,7 @@ func (s *Snapshot) metric(p netip.Prefix, pool *Pool) uint32 {
 
 // hops adds the kernel's next hops of a path, and reports whether it has a way there.
 func (j *Judge) hops(p bgp.Path, pool *Pool, from int, to *hopStore) bool {
-	if p.NextHop.Is4() != p.Prefix.Addr().Is4() {
+	if !leadsTo(p.NextHop, p.Prefix) {
 		return false
 	}
 	if pool != nil {

@@ -25,25 +25,26 @@ type Session struct {
 	Kind string
 }
 
-// Sessions are those that were decided on, by address.
+// Sessions are those that were decided on, by address, those that are unresolved among them.
 func (s *Snapshot) Sessions() map[netip.Addr]Session {
-	global := make(map[string]bool, len(s.peers.all))
-	for i := range s.peers.all {
-		p := &s.peers.all[i]
-		global[p.Name] = p.Spec.Node == "" && p.Spec.NodeSelector == ""
-	}
 	all := make(map[netip.Addr]Session, len(s.Peering.Peers))
-	for _, p := range s.Peering.Peers {
+	add := func(p bgp.Peer) {
 		source := s.Peering.Sources[p.Addr]
-		all[p.Addr] = Session{Peer: p, Source: source, Kind: s.kind(source, global)}
+		all[p.Addr] = Session{Peer: p, Source: source, Kind: s.kind(source)}
+	}
+	for _, p := range s.Peering.Peers {
+		add(p)
+	}
+	for _, u := range s.Peering.Unresolved {
+		add(u.Peer)
 	}
 	return all
 }
 
-// kind tells why a session is there; global has the BGPPeers that are for all nodes.
-func (s *Snapshot) kind(source peering.Source, global map[string]bool) string {
+// kind tells why a session is there.
+func (s *Snapshot) kind(source peering.Source) string {
 	switch {
-	case source.Peer != "" && global[source.Peer]:
+	case source.Global:
 		return KindGlobal
 	case source.Peer != "":
 		return KindNode
@@ -65,7 +66,7 @@ func (s *Snapshot) reflects(node string) bool {
 // Announcement is a prefix that this node originates in BGP.
 type Announcement struct {
 	Prefix netip.Prefix
-	// Origin is the kind of prefix: own block, borrowed address, service range or service.
+	// Origin is the kind of prefix: own block, borrowed address, aggregate, service range or service.
 	Origin string
 	// Communities are those of prefixAdvertisements.
 	Communities []policy.Community
@@ -78,6 +79,8 @@ func (s *Snapshot) Announcements() []Announcement {
 	for _, p := range s.Originated() {
 		a := Announcement{Prefix: p.Prefix, Origin: "borrowed address", Communities: s.communities(p.Prefix)}
 		switch {
+		case p.Aggregate:
+			a.Origin = "aggregate"
 		case s.owns(p.Prefix):
 			a.Origin = "own block"
 		case slices.Contains(ranges, p.Prefix):

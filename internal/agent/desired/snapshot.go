@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
+	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/reflectors"
 	"github.com/tortie-net/tortie/internal/cluster/services"
 	"github.com/tortie-net/tortie/internal/cluster/state"
@@ -55,6 +56,10 @@ type Snapshot struct {
 	Plan      *reflectors.Plan // that it follows from; nil: automatic reflectors are off
 	// Peering is the decision on this node's sessions.
 	Peering peering.Decision
+	// disowned are the annotations of keys that are other nodes', by node; see ToKeep.
+	disowned map[string][]string
+	// Aggregates are what peers are announced in place of blocks; see Aggregate.
+	Aggregates map[netip.Addr]policy.Aggregates
 
 	meshPort uint16 // of nodes that have no port of their own
 	peers    peerObjects

@@ -23,6 +23,7 @@ type WireGuard struct {
 	MTU       [2]int    // 0 derives it from the link
 	Priority  int       // of the ip rule; 0: the default
 	Keepalive uint16    // seconds
+	Threaded  string    // see wireguard.Device
 }
 
 // place is that of an address family in what there is for both.
@@ -52,6 +53,10 @@ func (w *WireGuard) parse(spec api.FelixConfigurationSpec, note noter) {
 		w.Keepalive = uint16(d / time.Second)
 	} else {
 		note("wireguardKeepAlive", cut(spec.WireguardKeepAlive), "a duration from 0s to 65535s, such as 25s")
+	}
+	w.Threaded = ""
+	if threads := spec.WireguardThreadingEnabled; threads != nil {
+		w.Threaded = map[bool]string{false: wireguard.Unthreaded, true: wireguard.Threaded}[*threads]
 	}
 	if on(spec.WireguardHostEncryptionEnabled) {
 		note("wireguardHostEncryptionEnabled", "true", "false: what is sent to addresses of nodes is not encrypted here")
@@ -127,10 +132,32 @@ func (s *Snapshot) checkKeys(nodes []api.Node, ev *Evidence, note func(error)) {
 				first[key], loser = c, before
 			}
 			s.Others[s.index.byName[loser.Name]].Keys[i] = wireguard.Key{}
+			if s.disowned == nil {
+				s.disowned = map[string][]string{}
+			}
+			s.disowned[loser.Name] = append(s.disowned[loser.Name], KeyAnnotations[i])
 			note(inNode(loser.Name, fmt.Errorf("its key for WireGuard is that of node %s: what is sent to its pods is not encrypted: remove annotation %s of the wrong one",
 				first[key].Name, KeyAnnotations[i])))
 		}
 	}
+}
+
+// ToKeep returns the nodes as the next agent of this node is to begin with: without the keys that were other nodes' first, which are then younger
+// there, too.
+func (s *Snapshot) ToKeep(nodes []api.Node) []api.Node {
+	if len(s.disowned) == 0 {
+		return nodes
+	}
+	nodes = slices.Clone(nodes)
+	for i := range nodes {
+		if keys := s.disowned[nodes[i].Name]; len(keys) > 0 {
+			nodes[i].Annotations = maps.Clone(nodes[i].Annotations)
+			for _, key := range keys {
+				delete(nodes[i].Annotations, key)
+			}
+		}
+	}
+	return nodes
 }
 
 // crypt is the state of WireGuard over one address family.
@@ -218,7 +245,8 @@ func (c *Crypts) follow(i int, s *Snapshot, state wireguard.State, now time.Time
 			p.gone, p.since = false, now
 		}
 		_, answered := state.Handshakes[key]
-		if p.ready = p.ready || answered || s.mustEncrypt() || now.Sub(p.since) >= patience; !p.ready {
+		silent := !answered && now.Sub(p.since) < patience
+		if p.ready = p.ready || s.mustEncrypt() || !silent; silent {
 			again = Sooner(again, min(time.Second, patience-now.Sub(p.since)))
 		}
 		peers[m.Name] = p
@@ -264,7 +292,7 @@ func (s *Snapshot) WireGuard(v6 bool) *wireguard.Device {
 	}
 	w := &s.Felix.WireGuard
 	return &wireguard.Device{
-		V6: v6, Port: w.port(place(v6)), MTU: s.tunnelMTU(k), Addr: *s.Self.AddrOf(k), Keepalive: w.Keepalive,
+		V6: v6, Port: w.port(place(v6)), MTU: s.tunnelMTU(k), Addr: *s.Self.AddrOf(k), Keepalive: w.Keepalive, Threaded: w.Threaded,
 	}
 }
 

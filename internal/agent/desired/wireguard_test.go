@@ -111,7 +111,7 @@ func TestEncrypted(t *testing.T) {
 	}
 }
 
-// Of two nodes that announce one key the first keeps it, and a key that is none is named.
+// Of two nodes that announce one key the first keeps it, also if the other Node is older and the agent starts anew, and a key that is none is named.
 func TestKeys(t *testing.T) {
 	now := time.Unix(1000, 0)
 	w := func(first, second string) (s Snapshot, problems string) {
@@ -120,9 +120,22 @@ func TestKeys(t *testing.T) {
 		for i, keys := range [][2]string{{first, ""}, {first, second}} {
 			v.Update(now, Self{Name: "node1"}, desiredtest.World(func(w *state.Cluster) {
 				w.Nodes[2].Annotations[api.AnnotationWireGuardKey], w.Nodes[0].Annotations[api.AnnotationWireGuardKey] = keys[0], keys[1]
+				w.Nodes[2].CreationTimestamp, w.Nodes[0].CreationTimestamp = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
 				w.Nodes, _ = known.Believe(w.Nodes, "node1", now.Add(time.Duration(i)*time.Minute))
 				v.Evidence.Known = known
 			}))
+		}
+		next := Announcements{} // of the agent's successor
+		next.Recall(v.Base.ToKeep(v.Cluster.Nodes))
+		var after View
+		after.Update(now, Self{Name: "node1"}, desiredtest.World(func(w *state.Cluster) {
+			w.Nodes, _ = next.Believe(v.Cluster.Nodes, "node1", now.Add(time.Hour))
+			after.Evidence.Known = next
+		}))
+		for _, m := range after.Base.Others {
+			if before, _ := v.Base.Member(m.Name); before.Keys != m.Keys {
+				t.Errorf("%s has the keys %v after a restart, before %v", m.Name, m.Keys, before.Keys)
+			}
 		}
 		return v.Base, strings.Join(texts(v.Problems), "\n")
 	}

@@ -3,6 +3,8 @@ package diagnose
 import (
 	"fmt"
 	"strings"
+
+	"github.com/tortie-net/tortie/internal/bgp/peering"
 )
 
 func (p Peer) name() string {
@@ -12,8 +14,14 @@ func (p Peer) name() string {
 	return fmt.Sprintf("%s (%s)", p.Addr, p.Node)
 }
 
+const noSession = "without a BGP session this node learns no changes from it: routes known so far stay"
+
 // peer says what was seen of the way to one peer.
 func (o *Observations) peer(p Peer) []Finding {
+	if peering.Learns(p.Addr) {
+		seen, remedy, _ := strings.Cut(p.LastError, ": ")
+		return []Finding{{Check: "peer-bgp", About: p.name(), Level: Problem, Seen: seen, Why: noSession, Do: remedy}}
+	}
 	if !p.Probed {
 		return []Finding{{Check: "peer", About: p.name(), Level: Unknown, Seen: "there was no time to probe it", Do: "name it: node diagnose " + p.Addr.String()}}
 	}
@@ -37,7 +45,7 @@ func (o *Observations) from() string {
 }
 
 func (o *Observations) bgpPort(p Peer) Finding {
-	f := Finding{Check: "peer-bgp", Level: Problem, Why: "without a BGP session this node learns no changes from it: routes known so far stay"}
+	f := Finding{Check: "peer-bgp", Level: Problem, Why: noSession}
 	where := fmt.Sprintf("TCP port %d from %s", p.Port, o.from())
 	switch p.TCP.Outcome {
 	case notAProbe:
@@ -63,6 +71,9 @@ func (o *Observations) bgpPort(p Peer) Finding {
 		case p.Password && o.WrongPasswords > 0:
 			f.Seen += ", and segments with a wrong password have come meanwhile"
 			f.Do = "give both ends the same password: compare the Secret that the BGPConfiguration or BGPPeer names with the peer's own configuration"
+		case p.TCPAO && o.WrongAO > 0:
+			f.Seen += ", and segments without a right TCP-AO key have come meanwhile"
+			f.Do = "give both ends the same keys: compare the Secret that the BGPPeer names with the peer's own configuration"
 		case p.TTLHops > 0:
 			f.Do += fmt.Sprintf("; so is one that is more than %d hops away, which the BGPPeer's ttlSecurity rules out", p.TTLHops)
 		}

@@ -146,6 +146,9 @@ func TestChecks(t *testing.T) {
 		"wrong passwords": {func(o *Observations) {
 			one(o).Session, one(o).TCP, one(o).Password, o.WrongPasswords = "Active", Probe{Outcome: Silent}, true, 3
 		}, Problem, "peer-bgp", []string{"segments with a wrong password", "compare the Secret"}},
+		"wrong TCP-AO keys": {func(o *Observations) {
+			one(o).Session, one(o).TCP, one(o).TCPAO, o.WrongAO = "Active", Probe{Outcome: Silent}, true, 3
+		}, Problem, "peer-bgp", []string{"without a right TCP-AO key", "compare the Secret"}},
 		"too far away": {func(o *Observations) {
 			one(o).Session, one(o).TCP, one(o).TTLHops = "Active", Probe{Outcome: Silent}, 1
 		}, Problem, "peer-bgp", []string{"more than 1 hops away", "ttlSecurity"}},
@@ -190,7 +193,11 @@ func TestChecks(t *testing.T) {
 		"networkd's broom": {func(o *Observations) { o.Managers.KeepsForeignRoutes = false }, Warning, "network-manager", []string{"ManageForeignRoutes=no"}},
 		"not the host":     {func(o *Observations) { o.Managers = Managers{Err: errNotTheHost} }, Unknown, "network-manager", []string{"could not look"}},
 
-		"no time":     {func(o *Observations) { one(o).Probed = false }, Unknown, "peer", []string{"node diagnose 10.0.0.7"}},
+		"no time": {func(o *Observations) { one(o).Probed = false }, Unknown, "peer", []string{"node diagnose 10.0.0.7"}},
+		"not learned": {func(o *Observations) {
+			one(o).Addr, one(o).Session = netip.MustParseAddr("fe80::%eth0"), "Idle"
+			one(o).LastError = "no router advertisement was received on eth0: have the router send them"
+		}, Problem, "peer-bgp", []string{"fe80::%eth0", "no router advertisement was received on eth0", "have the router send them"}},
 		"refused":     {func(o *Observations) { one(o).TCP = Probe{Outcome: Refused} }, Problem, "peer-bgp", []string{"10.0.0.7 (n2)", "TCP port 179 from 10.0.0.5: refused"}},
 		"filtered":    {func(o *Observations) { one(o).TCP = Probe{Outcome: Silent} }, Problem, "peer-bgp", []string{"filtered", "security groups"}},
 		"no route":    {func(o *Observations) { one(o).TCP = Probe{NoWay, "no route to host"} }, Problem, "peer-bgp", []string{"no route: no route to host", "ip route get 10.0.0.7"}},

@@ -47,12 +47,12 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	}
 	opts.Progress("looking at this host")
 	host{opts.Root, kernel}.look(ctx, o)
-	passwords := netlinkx.WrongPasswords()
+	passwords, ao := netlinkx.WrongPasswords(), netlinkx.ReadAO().Refused()
 	if len(o.Peers) > 0 {
 		opts.Progress(fmt.Sprintf("probing peers: %d", len(o.Peers)))
 		newProber(o.report()).probeAll(ctx, o.Peers)
 	}
-	o.WrongPasswords = netlinkx.WrongPasswords() - passwords
+	o.WrongPasswords, o.WrongAO = netlinkx.WrongPasswords()-passwords, netlinkx.ReadAO().Refused()-ao
 	r := &Result{Node: o.report().Node, Time: begun, Seconds: time.Since(begun).Seconds(), Findings: Check(o)}
 	r.Order()
 	return r, nil
@@ -80,7 +80,7 @@ func peers(r *nodestatus.Report, only []netip.Addr) []Peer {
 			continue
 		}
 		peer := Peer{
-			Addr: addr, Node: p.Node, Session: p.State, LastError: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Password: p.Password, TTLHops: p.TTLHops,
+			Addr: addr, Node: p.Node, Session: p.State, LastError: p.LastError, Port: cmp.Or(p.Port, bgpPort(r)), Password: p.Password, TCPAO: p.TCPAO, TTLHops: p.TTLHops,
 			Tunnelled: tunnelled(r, p), VTEP: vtep(r, p),
 		}
 		peer.WantSize, peer.Overhead = packetSize(r, addr.Is4())

@@ -36,6 +36,8 @@ type Observations struct {
 
 	// WrongPasswords is by how much the kernel's count of TCP segments with a wrong password has grown meanwhile.
 	WrongPasswords uint64
+	// WrongAO is the same of those that TCP-AO had it drop.
+	WrongAO uint64
 
 	Configs  CNIConfigs
 	Managers Managers
@@ -49,6 +51,7 @@ type Peer struct {
 	LastError string // the agent's reason why the session is down
 	Port      uint16
 	Password  bool // its session has one
+	TCPAO     bool // its session is signed so
 	TTLHops   int  // how far away it may be at most; 0: anywhere
 	// Tunnelled: this node sends pods' packets to it in IPIP.
 	Tunnelled bool

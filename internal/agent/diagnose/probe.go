@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/bgp/peering"
 )
 
 const (
@@ -55,6 +57,9 @@ func (p *prober) probeAll(ctx context.Context, peers []Peer) {
 
 // probe asks one peer everything at once.
 func (p *prober) probe(ctx context.Context, peer *Peer) {
+	if peering.Learns(peer.Addr) {
+		return // the agent does not know its address
+	}
 	var group sync.WaitGroup
 	if peer.Session != established {
 		group.Go(func() { peer.TCP = p.connect(ctx, peer.Addr, peer.Port) })
@@ -75,12 +80,20 @@ func (p *prober) probe(ctx context.Context, peer *Peer) {
 	peer.Probed = ctx.Err() == nil
 }
 
+// sourceTo returns the node's address of a peer's family. A peer at a link-local address knows this node by such a one, too.
+func (p *prober) sourceTo(to netip.Addr) netip.Addr {
+	if to.IsLinkLocalUnicast() {
+		return netip.Addr{}
+	}
+	return p.from[to.Is4()]
+}
+
 // connect opens a TCP connection and closes it.
 func (p *prober) connect(ctx context.Context, to netip.Addr, port uint16) Probe {
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	d := net.Dialer{KeepAlive: -1}
-	if from := p.from[to.Is4()]; from.IsValid() {
+	if from := p.sourceTo(to); from.IsValid() {
 		d.LocalAddr = &net.TCPAddr{IP: from.AsSlice()}
 	}
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(to.String(), strconv.Itoa(int(port))))
@@ -133,7 +146,7 @@ func (p *prober) raw(ctx context.Context, network string, to netip.Addr) (net.Co
 		})
 		return errors.Join(err, control)
 	}}
-	if from := p.from[to.Is4()]; from.IsValid() {
+	if from := p.sourceTo(to); from.IsValid() {
 		d.LocalAddr = &net.IPAddr{IP: from.AsSlice()}
 	}
 	return d.DialContext(ctx, network, to.String())

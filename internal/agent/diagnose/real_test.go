@@ -266,6 +266,25 @@ func TestWithoutAnAgent(t *testing.T) {
 	}
 }
 
+// A router at a link-local address is asked on its link, from an address that it knows.
+func TestLinkLocalPeer(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.router.Addr(t, "side1", "fe80::1/64")
+	n.router.Addr(t, "side2", "fe80::2/64")
+	for i, link := range []string{"side1", "side2"} { // package net takes a name for the link that has it in another namespace
+		n.listen(t, n.router, fmt.Sprintf("[fe80::%d%%%d]:179", i+1, n.router.Link(t, link).Index))
+	}
+	n.router.Run(t, "nft", "table inet t { chain c { type filter hook input priority 0; meta nfproto ipv6 ip6 saddr != fe80::/10 drop; }; }")
+	n.report.Peers = []nodestatus.Peer{{Address: "fe80::1%eth0", State: "Active"}, {Address: "fe80::2%eth0", State: "Active"}, {Address: "fe80::1%eth9", State: "Active"}}
+	n.agent(t)
+	findings, _ := n.diagnose(t)
+	expect(t, findings, "peer-bgp", "fe80::1%eth0", Warning, "open, but the session is Active")
+	expect(t, findings, "peer-mtu", "fe80::1%eth0", OK, "1480 bytes arrive whole")
+	expect(t, findings, "peer-bgp", "fe80::2%eth0", Problem, "no ")
+	expect(t, findings, "peer-bgp", "fe80::1%eth9", Unknown, "could not be tried")
+}
+
 // A cluster of which nobody answers does not take for ever, and each peer has its finding.
 func TestManyPeersThatAreAway(t *testing.T) {
 	t.Parallel()

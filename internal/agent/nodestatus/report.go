@@ -104,7 +104,7 @@ type Reflection struct {
 // Announced is one prefix that this node announces.
 type Announced struct {
 	Prefix      string `json:"prefix" help:"The prefix."`
-	Origin      string `json:"origin" help:"own block, borrowed address, service range or service."`
+	Origin      string `json:"origin" help:"own block, borrowed address, aggregate, service range or service."`
 	Communities string `json:"communities,omitempty" help:"Communities that BGPConfiguration gives it."`
 }
 
@@ -134,7 +134,7 @@ type Peer struct {
 	Address    string    `json:"address" help:"The other end."`
 	Node       string    `json:"node,omitempty" help:"Name of the node that has this address."`
 	ASN        uint32    `json:"asn" help:"Its AS number."`
-	From       string    `json:"from,omitempty" help:"This end's address."`
+	From       string    `json:"from,omitempty" help:"This end's address; absent where the kernel will choose it."`
 	Port       uint16    `json:"port,omitempty" help:"Its TCP port."`
 	Source     string    `json:"source" help:"Why the session is configured."`
 	Kind       string    `json:"kind" help:"mesh, reflector (by the nodes' own agreement), node (a BGPPeer of some nodes) or global (a BGPPeer of all)."`
@@ -142,6 +142,9 @@ type Peer struct {
 	LocalASN   uint32    `json:"localASN,omitempty" help:"AS number that this node is in for the peer, if that is not its own."`
 	Client     bool      `json:"client,omitempty" help:"Whether this node reflects routes for the peer."`
 	Password   bool      `json:"password,omitempty" help:"Whether the session has a password."`
+	TCPAO      bool      `json:"tcpAO,omitempty" help:"Whether TCP-AO signs the session."`
+	OldKeys    string    `json:"oldTCPAOKeys,omitempty" help:"TCP-AO keys, as SEND/RECEIVE, that were removed for more than a minute and that the peer goes on using."`
+	WrongKeys  string    `json:"wrongTCPAOKeys,omitempty" help:"TCP-AO keys, as SEND/RECEIVE, whose ID segments from the peer's address have had in the last 5 minutes while another secret or algorithm has signed them; absent while the session is up."`
 	TTLHops    int       `json:"ttlHops,omitempty" help:"How many hops away the peer may be at most (BGPPeer's ttlSecurity); 0 means any."`
 	Passive    bool      `json:"passive" help:"Whether the other end is the one to connect."`
 	State      string    `json:"state" help:"Idle, Active, OpenSent, OpenConfirm or Established."`
@@ -214,11 +217,11 @@ type Routes struct {
 // Route is one desired route.
 type Route struct {
 	Destination string   `json:"destination" help:"Destination."`
-	Type        string   `json:"type" help:"unicast, or unreachable for an own block: the pods' routes are longer and win."`
+	Type        string   `json:"type" help:"unicast, or unreachable for an own block or an aggregate: the pods' routes are longer and win."`
 	Via         string   `json:"via,omitempty" help:"Next hop: the address of the node that it leads to."`
 	Device      string   `json:"device,omitempty" help:"Output interface."`
 	Node        string   `json:"node,omitempty" help:"Name of the node that has the next hop's address."`
-	Source      string   `json:"source" help:"own block, BGP, static (BGPPeer's reachableBy), or affinity: of a block whose owner BGP has no path to, or whose pool uses VXLAN."`
+	Source      string   `json:"source" help:"own block, aggregate, BGP, static (BGPPeer's reachableBy), or affinity: of a block whose owner BGP has no path to, or whose pool uses VXLAN."`
 	Peer        string   `json:"peer,omitempty" help:"The BGP peer that announced it."`
 	Peers       []string `json:"peers,omitempty" help:"All peers whose paths it follows, if several: it has several next hops."`
 	Metric      int      `json:"metric,omitempty" help:"Its metric in the kernel."`

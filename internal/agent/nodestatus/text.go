@@ -44,6 +44,7 @@ func (r *Report) WritePeers(w io.Writer) error {
 		if text := r.undetected(peer); text != "" {
 			words = append(words, text)
 		}
+		words = append(words, peer.wrongKeys()...)
 		refused = append(refused, peer.refusals()...)
 		if peer.FlawedMessages > 0 {
 			flawed = append(flawed, fmt.Sprintf("%s: %d, the last one: %s", peer.Address, peer.FlawedMessages, peer.LastFlaw))
@@ -307,10 +308,16 @@ func (r *Report) peerTable() [][]string {
 	for _, p := range r.Peers {
 		rows = append(rows, []string{
 			p.Address, dash(p.Node), fmt.Sprint(p.ASN), p.stateText(), r.clock(p.Since), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), fmt.Sprint(p.Refused),
-			dash(p.From), p.Source, dash(strings.Join(p.traits(), ", ")),
+			p.from(), p.Source, dash(strings.Join(p.traits(), ", ")),
 		})
 	}
 	return rows
+}
+
+// from is this end's address, or the link that it will be of.
+func (p Peer) from() string {
+	_, link, _ := strings.Cut(p.Address, "%")
+	return dash(cmp.Or(p.From, link))
 }
 
 // traits are the unusual properties of a session.
@@ -320,7 +327,7 @@ func (p Peer) traits() []string {
 		so   bool
 		text string
 	}{
-		{p.Client, "client"}, {p.Password, "password"}, {p.Passive, "passive"}, {p.TTLHops > 0, count(p.TTLHops, "hop") + " at most"}, {p.LocalASN != 0, fmt.Sprintf("local AS %d", p.LocalASN)},
+		{p.Client, "client"}, {p.Password, "password"}, {p.TCPAO, "TCP-AO"}, {p.Passive, "passive"}, {p.TTLHops > 0, count(p.TTLHops, "hop") + " at most"}, {p.LocalASN != 0, fmt.Sprintf("local AS %d", p.LocalASN)},
 		{p.State == established && !p.EndOfTable, "its table is not whole yet"},
 	} {
 		if t.so {
@@ -352,6 +359,17 @@ func (r *Report) undetected(p Peer) string {
 		text += ": it says: " + b.RemoteDiag
 	}
 	return text
+}
+
+// wrongKeys says which keys of TCP-AO the peer has wrong, or too long. Anybody who can send from its address can have the first said.
+func (p Peer) wrongKeys() (words []string) {
+	if p.WrongKeys != "" {
+		words = append(words, fmt.Sprintf("%s: TCP segments from its address have the ID of TCP-AO key %s, and another secret or algorithm has signed them: compare the line in the Secret of BGPPeer %s with the peer's", p.Address, p.WrongKeys, p.Object))
+	}
+	if p.OldKeys != "" {
+		words = append(words, fmt.Sprintf("%s: uses removed TCP-AO keys %s: give it the new ones within a week of the removal, when the session ends", p.Address, p.OldKeys))
+	}
+	return words
 }
 
 // refusals say what of a peer's prefixes is not taken.

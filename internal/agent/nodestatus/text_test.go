@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -221,6 +222,36 @@ func TestWriteErrorsAreReported(t *testing.T) {
 			if err := write(healthy(), full{}); err == nil {
 				t.Errorf("%s -o %s to a full disk: no error", command, format)
 			}
+		}
+	}
+}
+
+// TestFrom: a link-local session shows this end's address, and before there is one the link.
+func TestFrom(t *testing.T) {
+	for want, p := range map[string]Peer{
+		"fe80::5%eth0": {Address: "fe80::1%eth0", From: "fe80::5%eth0"}, "eth0": {Address: "fe80::1%eth0"}, "10.0.0.5": {Address: "10.0.0.1", From: "10.0.0.5"}, "-": {Address: "10.0.0.1"},
+	} {
+		table := (&Report{Peers: []Peer{p}}).peerTable()
+		if got := table[1][slices.Index(table[0], "FROM")]; got != want {
+			t.Errorf("%s: from %q, want %q", p.Address, got, want)
+		}
+	}
+}
+
+// TestTCPAOKeys: removed keys that a peer uses are named, and those that do not match the peer's, with the remedy.
+func TestTCPAOKeys(t *testing.T) {
+	r := Report{Peers: []Peer{
+		{Address: "10.0.0.1", State: established, TCPAO: true, OldKeys: "1/11 2/12"},
+		{Address: "10.0.0.2", State: "Active", TCPAO: true, WrongKeys: "3/13", Object: "tor"},
+	}}
+	var out strings.Builder
+	errtest.Must(t, r.WritePeers(&out))
+	for _, want := range []string{
+		"10.0.0.1: uses removed TCP-AO keys 1/11 2/12: give it the new ones",
+		"10.0.0.2: TCP segments from its address have the ID of TCP-AO key 3/13, and another secret or algorithm has signed them: compare the line in the Secret of BGPPeer tor",
+	} {
+		if strings.Count(out.String(), "10.0.0.1: ") != 1 || !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
 		}
 	}
 }

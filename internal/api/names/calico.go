@@ -46,6 +46,18 @@ func Annotation(m *api.Meta, key string) string {
 	return cmp.Or(Annotations(m)[key], m.Annotations[key])
 }
 
+// Secrets returns where the password and the keys of TCP-AO of a BGPPeer are.
+func Secrets(p *api.BGPPeer) []api.Place {
+	var places []api.Place
+	if place, ok := p.Spec.Password.Place(); ok {
+		places = append(places, place)
+	}
+	if place, ok := api.TCPAOPlace(Annotation(&p.Meta, api.AnnotationTCPAO)); ok {
+		places = append(places, place)
+	}
+	return places
+}
+
 // SetMetadata writes labels and annotations of Calico's own API version into an object, beside what else Calico keeps there. encoding/json sorts the
 // keys, as Calico's encoder does.
 func SetMetadata(m *api.Meta, labels, annotations map[string]string) {

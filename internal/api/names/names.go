@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/sha3"
 	"encoding/base32"
+	"encoding/base64"
 	"encoding/hex"
 	"net/netip"
 	"strings"
@@ -135,8 +136,28 @@ func OfTunnel(id string) bool {
 	return ok && id == Handle(id)
 }
 
-// HostAffinity returns the value of a block's affinity field for a node.
-func HostAffinity(node string) string { return api.AffinityHost + ":" + node }
+// LoadBalancer is the owner of the blocks that Services get addresses from. It stands in the place of a node: no node's name has a colon.
+const LoadBalancer = api.AffinityVirtual + ":load-balancer"
+
+// SplitOwner returns the type of an owner's affinities and the name in them.
+func SplitOwner(owner string) (affinityType, name string) {
+	if affinityType, name, ok := strings.Cut(owner, ":"); ok {
+		return affinityType, name
+	}
+	return api.AffinityHost, owner
+}
+
+// HostAffinity returns the value of a block's affinity field for an owner.
+func HostAffinity(owner string) string {
+	affinityType, name := SplitOwner(owner)
+	return affinityType + ":" + name
+}
+
+// ServiceHandle returns the handle ID of a LoadBalancer Service's addresses, as Calico derives it.
+func ServiceHandle(namespace, name, uid string) string {
+	sum := sha256.Sum256([]byte(strings.ToLower(name + "-" + namespace + "-" + uid)))
+	return "lb-" + strings.NewReplacer("-", "", "_", "").Replace(base64.RawURLEncoding.EncodeToString(sum[:]))
+}
 
 // WorkloadEndpoint returns the name of a WorkloadEndpoint on etcd: its parts with dashes between them, and theirs doubled. With
 // an empty interface it is what the names of all endpoints of the workload begin with.

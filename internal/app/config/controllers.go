@@ -15,6 +15,8 @@ import (
 type Controllers struct {
 	// Ignored are controllers that are not provided.
 	Ignored []string
+	// LoadBalancers: Services get addresses.
+	LoadBalancers bool
 	// Etcd: addresses are in etcd, which Plugin says how to reach.
 	Etcd       bool
 	Plugin     Plugin         `env:"-"`
@@ -39,7 +41,7 @@ type Controllers struct {
 
 // ControllersVariables are those of kube-controllers.
 type ControllersVariables struct {
-	Enabled   string `env:"ENABLED_CONTROLLERS" default:"node" help:"Comma-separated controllers: node; Calico's others are accepted and not provided."`
+	Enabled   string `env:"ENABLED_CONTROLLERS" default:"node,loadbalancer" help:"Comma-separated controllers: node, and loadbalancer, which gives addresses to Services (not with etcd); Calico's others are accepted and not provided."`
 	Datastore string `env:"DATASTORE_TYPE" default:"" help:"kubernetes or etcdv3; empty is etcdv3 if ETCD_ENDPOINTS is set, else kubernetes."`
 	Controllers
 	RawPools
@@ -47,7 +49,7 @@ type ControllersVariables struct {
 }
 
 // calicoControllers are Calico's that are not provided here.
-var calicoControllers = []string{"loadbalancer", "policy", "namespace", "serviceaccount", "workloadendpoint"}
+var calicoControllers = []string{"policy", "namespace", "serviceaccount", "workloadendpoint"}
 
 // LoadControllers reads and checks the environment of kube-controllers. The error has one line for each variable that is wrong.
 func LoadControllers(env Env) (Controllers, error) {
@@ -60,7 +62,7 @@ func LoadControllers(env Env) (Controllers, error) {
 		p = append(p, err)
 	}
 	c.Pools, c.Set, c.NoPolicy = p.pools(raw.RawPools), setVariables(env, raw), !raw.Policy.Enforces()
-	c.Ignored = p.controllers(raw.Enabled)
+	c.LoadBalancers, c.Ignored = p.controllers(raw.Enabled)
 	if c.HostEndpoints != "" {
 		c.HostEndpoints = p.oneOf("AUTO_HOST_ENDPOINTS", c.HostEndpoints, "Disabled", "Enabled")
 	}
@@ -77,22 +79,24 @@ func LoadControllersAddress(env Env) (string, error) {
 	return c.Address, p.err()
 }
 
-func (p *problems) controllers(text string) (ignored []string) {
+func (p *problems) controllers(text string) (loadBalancers bool, ignored []string) {
 	node := false
 	for _, name := range splitList(text) {
 		switch {
 		case name == "node":
 			node = true
+		case name == "loadbalancer":
+			loadBalancers = true
 		case slices.Contains(calicoControllers, name):
 			ignored = append(ignored, name)
 		default:
-			p.add("ENABLED_CONTROLLERS", text, fmt.Sprintf("has %q, which is none: use node, and no others than %s beside it", name, strings.Join(calicoControllers, ", ")))
+			p.add("ENABLED_CONTROLLERS", text, fmt.Sprintf("has %q, which is none: use node and loadbalancer, and no others than %s beside them", name, strings.Join(calicoControllers, ", ")))
 		}
 	}
 	if !node {
-		p.add("ENABLED_CONTROLLERS", text, "must have node: there is no other controller")
+		p.add("ENABLED_CONTROLLERS", text, "must have node, without which nothing is collected")
 	}
-	return ignored
+	return loadBalancers, ignored
 }
 
 func (p *problems) listenAddr(name, value string) string {

@@ -14,10 +14,10 @@ func controllersEnv(vars map[string]string) Env {
 
 func TestControllers(t *testing.T) {
 	c, err := LoadControllers(controllersEnv(map[string]string{
-		"ENABLED_CONTROLLERS": "node, loadbalancer", "DATASTORE_TYPE": "kubernetes", "RECONCILER_PERIOD": "90s", "TORTIE_LEAK_GRACE_PERIOD": "0", "SYNC_NODE_LABELS": "false",
+		"ENABLED_CONTROLLERS": "node, loadbalancer, policy", "DATASTORE_TYPE": "kubernetes", "RECONCILER_PERIOD": "90s", "TORTIE_LEAK_GRACE_PERIOD": "0", "SYNC_NODE_LABELS": "false",
 	}))
 	errtest.Must(t, err)
-	if len(c.Ignored) != 1 || c.Etcd || *c.Period != 90*time.Second || *c.Grace != 0 || c.Compaction != nil || *c.SyncLabels ||
+	if len(c.Ignored) != 1 || !c.LoadBalancers || c.Etcd || *c.Period != 90*time.Second || *c.Grace != 0 || c.Compaction != nil || *c.SyncLabels ||
 		c.NodeGrace != 10*time.Second || c.Rate != 100 || c.Address != "127.0.0.1:9095" || c.Set["RECONCILER_PERIOD"] != "90s" || len(c.Set) != 5 {
 		t.Errorf("%+v", c)
 	}

@@ -26,6 +26,7 @@ type RawFelix struct {
 	WireGuardPriority     *int   `env:"FELIX_WIREGUARDROUTINGRULEPRIORITY" default:"" is:"1-32765" help:"As wireguardRoutingRulePriority."`
 	WireGuardKeepAlive    string `env:"FELIX_WIREGUARDPERSISTENTKEEPALIVE" default:"" help:"As wireguardKeepAlive, such as 25s."`
 	WireGuardHosts        *bool  `env:"FELIX_WIREGUARDHOSTENCRYPTIONENABLED" default:"" help:"As wireguardHostEncryptionEnabled: true is refused."`
+	WireGuardThreads      *bool  `env:"FELIX_WIREGUARDTHREADINGENABLED" default:"" help:"As wireguardThreadingEnabled; needs TORTIE_NET_SYSFS."`
 	FeatureDetectOverride string `env:"FELIX_FEATUREDETECTOVERRIDE" default:"" help:"As featureDetectOverride; only ChecksumOffloadBroken is known."`
 	AllowIPIP             *bool  `env:"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS" default:"" help:"As allowIPIPPacketsFromWorkloads."`
 	AllowVXLAN            *bool  `env:"FELIX_ALLOWVXLANPACKETSFROMWORKLOADS" default:"" help:"As allowVXLANPacketsFromWorkloads."`
@@ -51,7 +52,7 @@ func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	}
 	s.WireguardEnabled, s.WireguardEnabledV6, s.WireguardListeningPort, s.WireguardListeningPortV6 = raw.WireGuard, raw.WireGuardV6, raw.WireGuardPort, raw.WireGuardPortV6
 	s.WireguardMTU, s.WireguardMTUV6, s.WireguardRoutingRulePriority = positive(raw.WireGuardMTU), positive(raw.WireGuardMTUV6), raw.WireGuardPriority
-	s.WireguardKeepAlive, s.WireguardHostEncryptionEnabled = raw.WireGuardKeepAlive, raw.WireGuardHosts
+	s.WireguardKeepAlive, s.WireguardHostEncryptionEnabled, s.WireguardThreadingEnabled = raw.WireGuardKeepAlive, raw.WireGuardHosts, raw.WireGuardThreads
 	s.FailsafeInboundHostPorts, s.FailsafeOutboundHostPorts = failsafePorts(raw.FailsafeInbound), failsafePorts(raw.FailsafeOutbound)
 	s.DefaultEndpointToHostAction = raw.EndpointToHost
 	s.NftablesFilterDenyAction, s.IptablesFilterDenyAction, s.DisableConntrackInvalidCheck = raw.NftablesDeny, raw.IptablesDeny, raw.InvalidToo

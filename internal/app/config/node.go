@@ -29,7 +29,7 @@ type Node struct {
 	Metrics          Metrics
 	RouteProtocol    int        `env:"TORTIE_ROUTE_PROTOCOL" default:"84" is:"5-255" help:"Protocol number of the agent's routes; 12, 80 and 186 belong to BIRD, Felix and FRR."`
 	RemoveRules      bool       `env:"TORTIE_REMOVE_CALICO_RULES" default:"false" help:"true removes the nftables rules, also of iptables-nft, of a Felix that does not run any more, and its policies with them; with TORTIE_POLICY auto or on, the agent's are in force before."`
-	AllowBGPFromPods bool       `env:"TORTIE_ALLOW_BGP_FROM_PODS" default:"false" help:"true lets pods connect to BGP ports; a peer outside of the pools without a password takes such a pod for the node."`
+	AllowBGPFromPods bool       `env:"TORTIE_ALLOW_BGP_FROM_PODS" default:"false" help:"true lets pods connect to BGP ports and send BFD to their node; a peer outside of the pools without a password takes such a pod for the node."`
 	Policy           PolicyMode `env:"TORTIE_POLICY" default:"off" help:"Whether NetworkPolicies are enforced: off, on, or auto, unless another engine enforces on this node: Felix (by its rules, unless TORTIE_REMOVE_CALICO_RULES is true), Cilium (link cilium_host) or Antrea (antrea-gw0). With auto the agent is not ready while kube-proxy uses IPVS. The chart's default is auto."`
 	KeepConnections  bool       `env:"TORTIE_POLICY_KEEP_CONNECTIONS" default:"false" help:"true keeps established connections that a changed policy forbids, as Calico does; false ends them within two seconds."`
 	LockoutGuard     bool       `env:"TORTIE_POLICY_LOCKOUT_GUARD" default:"false" help:"true lets programs of the node reach the API server after host endpoints' policies have changed, until it has answered a connection that these judge; after a minute former policies come back."`
@@ -38,6 +38,7 @@ type Node struct {
 	// RequireEncryption counts where WireGuard is on.
 	RequireEncryption bool       `env:"TORTIE_REQUIRE_ENCRYPTION" default:"false" help:"true sends nothing in the clear to pods of other nodes where WireGuard is on (wireguardEnabled or wireguardEnabledV6), in both address families: nodes without a key are not reached."`
 	SysctlRoot        string     `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
+	NetSysfs          string     `env:"TORTIE_NET_SYSFS" default:"/sys/class/net" help:"Where threaded of WireGuard's devices is written."`
 	StateDir          string     `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
 	RunDir            string     `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
 	LogLevel          slog.Level `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`

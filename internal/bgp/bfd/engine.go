@@ -9,15 +9,19 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tortie-net/tortie/internal/app/wait"
 )
 
 const (
-	// ticksInInterval is how often the engine wakes in the shortest interval, mostTick how long it sleeps at most.
-	ticksInInterval = 20
-	mostTick        = 15 * time.Millisecond
-	// mostPackets bounds what is read at once: a flood must not keep the engine from sending.
-	mostPackets = 4096
+	// ticksInInterval is how often the engine wakes in the shortest interval at least, mostTick how long it sleeps at most. Few sessions have twice as
+	// many ticks: with many, what is read and sent in one tick costs less for each packet than what is spread over two.
+	ticksInInterval = 10
+	mostTick        = 30 * time.Millisecond
+	few             = 50
+	// mostBatches bounds what is read at once: a flood must not keep the engine from sending.
+	mostBatches = 64
 	// mostListening bounds Listened.
 	mostListening = time.Second
 	// reopen is the wait after a failure to open sockets.
@@ -41,24 +45,35 @@ type Engine struct {
 	sessions map[netip.Addr]*session
 	doors    [2]door // of IPv4 and IPv6
 	running  bool
-	planned  time.Time // of the next tick
-	buf      []byte
+	pause    time.Duration // between ticks
+	planned  time.Time     // of the next tick
+	turns    wheel
+	in       *batch
+	out      [maxLen]byte
+	// What is still to be told.
+	lost    map[netip.Addr]Loss
+	changed bool
 }
 
-// door has the socket of a family, or why there is none.
+// door has the socket that packets of a family come to, or why there is none.
 type door struct {
-	*socket
-	err   string
-	retry time.Time
+	fd     int // valid if open
+	open   bool
+	needed bool // there are sessions
+	err    string
+	retry  time.Time
 }
 
 // NewEngine returns an engine without sessions, which has neither sockets nor a goroutine.
 func NewEngine(log *slog.Logger, w Watcher) *Engine {
-	return &Engine{log: log, watcher: w, sessions: map[netip.Addr]*session{}, buf: make([]byte, 512)}
+	return &Engine{
+		log: log, watcher: w, sessions: map[netip.Addr]*session{}, turns: wheel{origin: time.Now()}, in: newBatch(),
+		lost: map[netip.Addr]Loss{},
+	}
 }
 
-// Set makes want, by neighbour, the whole set of sessions. A neighbour whose session is removed is told (AdminDown), so that it does not
-// take the end for a failure; sessions whose intervals change stay up.
+// Set makes want, by neighbour, the whole set of sessions; a link-local neighbour has the name of its link as its zone. A neighbour whose
+// session is removed is told (AdminDown), so that it does not take the end for a failure; sessions whose intervals change stay up.
 func (e *Engine) Set(want map[netip.Addr]Config) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -67,16 +82,29 @@ func (e *Engine) Set(want map[netip.Addr]Config) {
 		if _, stays := want[addr]; !stays {
 			s.state, s.diag, s.polling = AdminDown, adminDown, false
 			s.say(now)
-			e.send(addr, s, now)
+			e.send(s, now)
+			s.sender.close()
+			e.turns.remove(s)
 			delete(e.sessions, addr)
 		}
 	}
+	e.pause, e.doors[0].needed, e.doors[1].needed = mostTick, false, false
 	for addr, c := range want {
-		if s := e.sessions[addr]; s != nil {
-			s.change(c, now)
+		s := e.sessions[addr]
+		if s == nil {
+			s = newSession(c, e.discriminator(), now)
+			s.neighbour = addr
+			e.sessions[addr] = s
 		} else {
-			e.sessions[addr] = newSession(c, e.discriminator(), now)
+			s.change(c, now)
 		}
+		s.sender.set(c.From, addr)
+		e.door(addr).needed = true
+		e.pause = min(e.pause, c.Interval/ticksInInterval)
+		e.settle(s)
+	}
+	if len(want) <= few {
+		e.pause /= 2
 	}
 	e.open(now)
 	if !e.running && len(e.sessions) > 0 {
@@ -143,27 +171,22 @@ func (e *Engine) door(neighbour netip.Addr) *door {
 
 // open opens the sockets of the families that have sessions, and closes those of the others.
 func (e *Engine) open(now time.Time) {
-	var needed [2]bool
-	for addr := range e.sessions {
-		needed[0] = needed[0] || addr.Is4()
-		needed[1] = needed[1] || !addr.Is4()
-	}
 	for i := range e.doors {
 		d := &e.doors[i]
 		switch {
-		case !needed[i] && d.socket != nil:
-			d.socket.close()
+		case !d.needed && d.open:
+			_ = unix.Close(d.fd)
 			*d = door{}
-		case needed[i] && d.socket == nil && !now.Before(d.retry):
-			d.open(i == 0, now, e.log)
+		case d.needed && !d.open && !now.Before(d.retry):
+			d.listen(i == 0, now, e.log)
 		}
 	}
 }
 
-func (d *door) open(v4 bool, now time.Time, log *slog.Logger) {
+func (d *door) listen(v4 bool, now time.Time, log *slog.Logger) {
 	var err error
-	if d.socket, err = openSocket(v4); err == nil {
-		d.err = ""
+	if d.fd, err = listen(v4); err == nil {
+		d.open, d.err = true, ""
 		return
 	}
 	d.retry = now.Add(reopen)
@@ -198,26 +221,34 @@ func (e *Engine) tick() (pause time.Duration, lost map[netip.Addr]Loss, changed 
 	if e.running = len(e.sessions) > 0; !e.running {
 		return 0, nil, false
 	}
-	up := e.up()
 	e.grant(time.Since(e.planned))
 	e.read()
 	now := time.Now()
-	pause = mostTick
-	for addr, s := range e.sessions {
+	for _, s := range e.turns.due(nil, now) {
 		s.expire(now)
-		if s.loss != nil {
-			if lost == nil {
-				lost = map[netip.Addr]Loss{}
-			}
-			lost[addr], s.loss = *s.loss, nil
-		}
 		if s.due(now) {
-			e.send(addr, s, now)
+			e.send(s, now)
 		}
-		pause = min(pause, s.config.Interval/ticksInInterval)
+		e.settle(s)
 	}
-	e.planned = now.Add(pause)
-	return pause, lost, len(lost) > 0 || e.up() != up
+	e.planned = now.Add(e.pause)
+	if len(e.lost) > 0 {
+		lost, e.lost = e.lost, map[netip.Addr]Loss{}
+	}
+	changed, e.changed = e.changed, false
+	return e.pause, lost, changed
+}
+
+// settle keeps what is to be told of a session, and gives it its next turn.
+func (e *Engine) settle(s *session) {
+	if s.loss != nil {
+		e.lost[s.neighbour], s.loss = *s.loss, nil
+		e.changed = true
+	}
+	if up := s.state == Up; up != s.seenUp {
+		s.seenUp, e.changed = up, true
+	}
+	e.turns.place(s, s.wake())
 }
 
 // grant gives all neighbours the time that this process was stopped for, or had no CPU: more may have come meanwhile than the kernel keeps.
@@ -232,32 +263,34 @@ func (e *Engine) grant(late time.Duration) {
 	}
 }
 
-// up counts the sessions that are.
-func (e *Engine) up() (n int) {
-	for _, s := range e.sessions {
-		if s.state == Up {
-			n++
-		}
-	}
-	return n
-}
-
 // read takes the packets that have come.
 func (e *Engine) read() {
 	now := time.Now()
 	for _, d := range e.doors {
-		if d.socket == nil {
+		if !d.open {
 			continue
 		}
-		for range mostPackets {
-			b, from, ok := d.read(e.buf)
-			if !ok {
+		for range mostBatches {
+			n := e.in.read(d.fd)
+			for i := range n {
+				e.receive(d.fd, i, now)
+			}
+			if n < batchLen {
 				break
 			}
-			if s := e.sessions[from]; s != nil {
-				s.take(b, now)
-			}
 		}
+	}
+}
+
+// receive takes a packet of the batch. A link-local sender is known by the name of the link, too.
+func (e *Engine) receive(fd, i int, now time.Time) {
+	b, from, link := e.in.packet(i)
+	if link != 0 {
+		from = from.WithZone(linkName(fd, link))
+	}
+	if s := e.sessions[from]; s != nil {
+		s.take(b, now)
+		e.settle(s)
 	}
 }
 
@@ -273,14 +306,13 @@ func (s *session) take(b []byte, now time.Time) {
 }
 
 // send sends the packet that is due.
-func (e *Engine) send(addr netip.Addr, s *session, now time.Time) {
-	b := s.send(e.buf[:0], now)
-	d := e.door(addr)
-	if d.socket == nil {
+func (e *Engine) send(s *session, now time.Time) {
+	b := s.send(e.out[:0], now)
+	if !e.door(s.neighbour).open {
 		return
 	}
 	s.unsent = ""
-	if err := d.write(b, s.config.From, addr); err != nil {
+	if err := s.sender.send(b, s.state == Up); err != nil {
 		s.unsent = "no packets can be sent: " + err.Error()
 	}
 }

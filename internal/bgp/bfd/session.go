@@ -25,17 +25,20 @@ type intervals struct{ tx, rx time.Duration }
 
 // session is a session with one neighbour (RFC 5880 section 6.8). It belongs to the engine.
 type session struct {
-	config Config
-	disc   uint32
-	state  State
-	diag   Diag
-	since  time.Time
-	seq    sequence
+	neighbour netip.Addr // the engine's key
+	sender    sender     // the engine's
+	config    Config
+	disc      uint32
+	state     State
+	diag      Diag
+	since     time.Time
+	seq       sequence
 
 	// remote is the neighbour's last packet; before the first one, and after silence, its discriminator is 0.
 	remote packet
 	heard  time.Time // when it came
-	alive  time.Time // when one in state Up last came
+	alive  time.Time // when one last came that has the session be Up
+	begun  time.Time // when the session came Up; zero: in a former process
 
 	said    intervals
 	settled intervals // before the Poll Sequence that is going on, else said
@@ -46,12 +49,17 @@ type session struct {
 	fault  string // why the last packet was dropped; empty: it was not
 	unsent string // why none can be sent
 	loss   *Loss  // of Up, still to be told
+
+	turn   int64 // the wheel's; 0: none
+	seenUp bool  // the engine's: whether it was Up when the engine last looked
 }
 
 // Loss is the end of a session that was Up.
 type Loss struct {
 	Diag Diag
-	// Alive is when the neighbour last said that the session is Up.
+	// Begun is when the session came Up; zero: in a former process of this node.
+	Begun time.Time
+	// Alive is when the neighbour last said that the session is Up, or comes up.
 	Alive time.Time
 	// Independent: BFD would have survived a restart of the neighbour's control plane (its C bit).
 	Independent bool
@@ -129,17 +137,18 @@ func (s *session) receive(b []byte, p *packet, now time.Time) error {
 		return err
 	}
 	s.remote, s.heard, s.fault = *p, now, ""
-	if p.state == Up {
-		s.alive = now
-	}
 	if p.final && s.polling {
 		s.polling, s.settled = false, s.said
 	}
 	if inherited {
 		s.disc = p.your
 		s.set(Up, NoDiagnostic, now)
+		s.begun = time.Time{}
 	}
 	s.step(p, now)
+	if s.state == Up {
+		s.alive = now
+	}
 	if p.poll {
 		s.final, s.next = true, now
 	}
@@ -170,7 +179,10 @@ func (s *session) step(p *packet, now time.Time) {
 // set goes into a state, and has the neighbour know soon.
 func (s *session) set(state State, why Diag, now time.Time) {
 	if s.state == Up {
-		s.loss = &Loss{Diag: why, Alive: s.alive, Independent: s.remote.independent, Admin: s.remote.state == AdminDown}
+		s.loss = &Loss{Diag: why, Begun: s.begun, Alive: s.alive, Independent: s.remote.independent, Admin: s.remote.state == AdminDown}
+	}
+	if state == Up {
+		s.begun = now
 	}
 	s.state, s.diag, s.since, s.next = state, why, now, now
 	s.say(now)
@@ -192,8 +204,18 @@ func (s *session) due(now time.Time) bool {
 	return !now.Before(s.next) && (s.final || s.interval() > 0)
 }
 
+// wake is when due or expire must be asked next.
+func (s *session) wake() time.Time {
+	silent := s.heard.Add(s.detection())
+	sends := s.final || s.interval() > 0
+	if sends && (s.remote.my == 0 || s.next.Before(silent)) {
+		return s.next
+	}
+	return silent // without a neighbour that has been heard, packets are sent
+}
+
 // send appends the packet that is due, and decides when the next one is: after three quarters of the interval at least, and the whole at
-// most, or a tenth less if none may be lost (RFC 5880 section 6.8.7).
+// most, or a tenth less if none may be lost (RFC 5880 section 6.8.7). The engine's tick may come that much later.
 func (s *session) send(b []byte, now time.Time) []byte {
 	s.seq.sent++
 	p := packet{
@@ -201,9 +223,9 @@ func (s *session) send(b []byte, now time.Time) []byte {
 		my: s.disc, your: s.remote.my, minTx: s.said.tx, minRx: s.said.rx,
 		auth: section{kind: s.config.Auth.Type, keyID: s.config.Auth.KeyID, seq: s.seq.sent},
 	}
-	most := 1.0
+	most := 1.0 - 1.0/ticksInInterval
 	if s.config.Multiplier == 1 {
-		most = 0.9
+		most -= 0.1
 	}
 	s.final = false
 	s.next = now.Add(time.Duration(float64(s.interval()) * (0.75 + rand.Float64()*(most-0.75))))

@@ -3,56 +3,33 @@ package bfd
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
 
-// Port is where Control packets over one hop go; they come from a port of the range from firstSource to lastSource (RFC 5881 section 4).
-// The RFC would like another source port for each session, which is a socket for each; one for all is what neighbours see as one
-// system, and is allowed.
 const (
-	Port        = 3784
-	firstSource = 49152
-	lastSource  = 65535
+	// Port is where Control packets over one hop go (RFC 5881 section 4).
+	Port = 3784
 	// ttl is that of each packet: one that has passed a router has less, and is not taken (RFC 5881 section 5).
 	ttl = 255
-	// internetControl is the class of packets that must not be late behind those of pods (CS6, RFC 4594).
-	internetControl = 0xc0
-	// bindTries is how many source ports are tried.
-	bindTries = 16
 )
 
-// socket is the door to the neighbours of one family.
-type socket struct{ in, out int }
-
-// openSocket opens the sockets of a family in the network namespace of the caller's thread.
-func openSocket(v4 bool) (*socket, error) {
-	s := &socket{in: -1, out: -1}
-	var err error
-	if s.in, err = newUDP(v4); err == nil {
-		err = errors.Join(onlyNear(s.in, v4), bind(s.in, v4, Port))
+// listen opens the socket that the packets of all neighbours of a family come to, in the network namespace of the caller's thread.
+func listen(v4 bool) (int, error) {
+	fd, err := newUDP(v4)
+	if err == nil {
+		if err = errors.Join(onlyNear(fd, v4), unix.Bind(fd, sockaddr(unspecified(v4), 0, Port))); err != nil {
+			_ = unix.Close(fd)
+		}
 	}
 	if errors.Is(err, unix.EADDRINUSE) {
 		err = fmt.Errorf("%w: another program has it (BIRD, FRR's bfdd): stop its BFD, or ask for none here", err)
 	}
-	if err == nil {
-		s.out, err = newSender(v4)
-	}
 	if err != nil {
-		s.close()
-		return nil, fmt.Errorf("open UDP port %d for BFD: %w", Port, err)
+		return -1, fmt.Errorf("open UDP port %d for BFD: %w", Port, err)
 	}
-	return s, nil
-}
-
-func (s *socket) close() {
-	for _, fd := range []int{s.in, s.out} {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
-	}
+	return fd, nil
 }
 
 func newUDP(v4 bool) (int, error) {
@@ -61,37 +38,28 @@ func newUDP(v4 bool) (int, error) {
 		family = unix.AF_INET
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err == nil && !v4 {
-		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+	if err != nil || v4 {
+		return fd, err
+	}
+	if err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+		_ = unix.Close(fd)
 	}
 	return fd, err
 }
 
-func bind(fd int, v4 bool, port int) error {
+func unspecified(v4 bool) netip.Addr {
 	if v4 {
-		return unix.Bind(fd, &unix.SockaddrInet4{Port: port})
+		return netip.IPv4Unspecified()
 	}
-	return unix.Bind(fd, &unix.SockaddrInet6{Port: port})
+	return netip.IPv6Unspecified()
 }
 
-// newSender opens the socket that packets are sent from.
-func newSender(v4 bool) (fd int, err error) {
-	if fd, err = newUDP(v4); err != nil {
-		return fd, err
+// sockaddr returns an address of the kernel's kind, whose zone is the index of a link.
+func sockaddr(addr netip.Addr, zone uint32, port int) unix.Sockaddr {
+	if addr.Is4() {
+		return &unix.SockaddrInet4{Port: port, Addr: addr.As4()}
 	}
-	level, hops, class := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_TCLASS
-	if v4 {
-		level, hops, class = unix.IPPROTO_IP, unix.IP_TTL, unix.IP_TOS
-	}
-	if err = errors.Join(unix.SetsockoptInt(fd, level, hops, ttl), unix.SetsockoptInt(fd, level, class, internetControl)); err != nil {
-		return fd, err
-	}
-	for range bindTries {
-		if err = bind(fd, v4, firstSource+rand.IntN(lastSource-firstSource+1)); err == nil {
-			break
-		}
-	}
-	return fd, err
+	return &unix.SockaddrInet6{Port: port, Addr: addr.As16(), ZoneId: zone}
 }
 
 // onlyNear has the kernel drop what has passed a router, before it takes room in the socket.
@@ -110,32 +78,27 @@ func onlyNear(fd int, v4 bool) error {
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 }
 
-// read reads a packet that has come; ok is false if there is none.
-func (s *socket) read(buf []byte) (b []byte, from netip.Addr, ok bool) {
-	n, name, err := unix.Recvfrom(s.in, buf, 0)
-	if err != nil {
-		return nil, from, false // EAGAIN; what else there may be passes, or there is none to read again
+// linkName returns the name that a link has now, empty if it is gone.
+func linkName(fd int, index uint32) string {
+	request, _ := unix.NewIfreq("") // no name is too long
+	request.SetUint32(index)
+	if unix.IoctlIfreq(fd, unix.SIOCGIFNAME, request) != nil {
+		return ""
 	}
-	switch name := name.(type) {
-	case *unix.SockaddrInet4:
-		from = netip.AddrFrom4(name.Addr)
-	case *unix.SockaddrInet6:
-		from = netip.AddrFrom16(name.Addr)
-	}
-	return buf[:n], from, true
+	return request.Name()
 }
 
-// write sends a packet from an address, of which the kernel chooses one if it is invalid.
-func (s *socket) write(b []byte, from, to netip.Addr) error {
-	var source []byte
-	if to.Is4() {
-		if from.IsValid() {
-			source = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: from.As4()})
-		}
-		return unix.Sendmsg(s.out, b, source, &unix.SockaddrInet4{Port: Port, Addr: to.As4()}, 0)
+// linkIndex returns the index that a link of the socket's namespace has now, 0 for no name.
+func linkIndex(fd int, name string) (uint32, error) {
+	if name == "" {
+		return 0, nil
 	}
-	if from.IsValid() {
-		source = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: from.As16()})
+	request, err := unix.NewIfreq(name)
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, request)
 	}
-	return unix.Sendmsg(s.out, b, source, &unix.SockaddrInet6{Port: Port, Addr: to.As16()}, 0)
+	if err != nil {
+		return 0, fmt.Errorf("look up link %q: %w", name, err)
+	}
+	return request.Uint32(), nil
 }

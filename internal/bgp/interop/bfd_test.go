@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // bfdOf has peers watched by BFD.
@@ -28,13 +28,14 @@ func withBFD(interval time.Duration) func(*bgptest.Session) {
 	return func(s *bgptest.Session) { s.BFD = interval }
 }
 
-// waitBFD waits until the BFD sessions with a host, in both families, are in a state.
+// waitBFD waits until the BFD sessions with a host, in both families, are in a state. A router that stops before it has said that it now
+// sends more often than once a second is found that much later (RFC 5880 section 6.8.3): Up is waited for until it has.
 func waitBFD(t *testing.T, node *bgptest.Speaker, host *bgptest.Host, want bfd.State) {
 	t.Helper()
 	bgptest.Eventually(t, func() error {
 		for _, addr := range host.Addrs() {
 			p := node.Peer(addr)
-			if p.State != bgp.Established || p.BFD == nil || p.BFD.State != want {
+			if p.State != bgp.Established || p.BFD == nil || p.BFD.State != want || want == bfd.Up && p.BFD.Detection > 2*time.Second {
 				return fmt.Errorf("session with %s: %s, %q, BFD %+v, want %s", addr, p.State, p.LastError, p.BFD, want)
 			}
 		}
@@ -42,43 +43,37 @@ func waitBFD(t *testing.T, node *bgptest.Speaker, host *bgptest.Host, want bfd.S
 	})
 }
 
+// newerKinds are all but BIRD 1.6: on a busy machine it loses BFD sessions that are not lost, it takes none's end for a restart, and it has no IPv4
+// prefixes by IPv6 next hops.
+func newerKinds() []bgptest.Kind {
+	return slices.DeleteFunc(bgptest.Kinds(), func(k bgptest.Kind) bool { return k == bgptest.BIRD1 })
+}
+
 // A router that is stopped silently is found in the detection time, by whatever it runs: its paths, which graceful restart keeps, yield to
 // those of the other router, and count again when it is back.
 func TestSilentRouter(t *testing.T) {
 	t.Parallel()
 	for interval, most := range map[time.Duration]time.Duration{300 * time.Millisecond: time.Second, 50 * time.Millisecond: 200 * time.Millisecond} {
-		for _, kind := range bgptest.Kinds() {
-			if kind == bgptest.BIRD1 {
-				continue // on a busy machine it loses sessions that are not lost, and has none when it is stopped
-			}
+		for _, kind := range newerKinds() {
 			t.Run(fmt.Sprintf("%s %s", kind, interval), func(t *testing.T) {
 				t.Parallel()
 				lan, node := node(t)
 				one, other := lan.Host(10), lan.Host(11)
 				shared := append(blocksOf(10), blocksOf(11)...)
 				stopped := one.Daemon(kind, announcing(partner(10, node.Host, withBFD(interval)), shared))
-				other.Daemon(bgptest.BIRD2, announcing(partner(11, node.Host), shared))
+				other.Daemon(bgptest.BIRD(), announcing(partner(11, node.Host), shared))
 				node.SetPeers(append(peers(node.Host, one, bfdOf(interval, bfd.Auth{})), peers(node.Host, other)...)...)
 				waitBFD(t, node, one, bfd.Up)
 				waitHops(t, node, one, other)
 
-				stopped.Signal(syscall.SIGSTOP)
-				since, late := time.Now(), oversleep(t)
-				for slices.Contains(hops(node), one.V4) || slices.Contains(hops(node), one.V6) {
-					if time.Since(since) > 10*time.Second {
-						t.Fatalf("the paths of the stopped router are still used: %+v", node.Peers())
+				// A busy machine delays what this measures, and hastens nothing: the speaker and the router have processes of their own.
+				for try := 1; !silenced(t, node, one, stopped, most); try++ {
+					if try == 3 {
+						t.Fatal("a stopped router's paths were used for too long three times")
 					}
+					waitBFD(t, node, one, bfd.Up)
+					waitHops(t, node, one, other)
 				}
-				d, spare := time.Since(since), late()
-				if t.Logf("found after %s on a machine that is %s late", d, spare); d > most+spare {
-					t.Errorf("the paths of the stopped router were used for %s, want at most %s", d, most+spare)
-				}
-				for _, addr := range one.Addrs() {
-					if p := node.Peer(addr); p.State == bgp.Established || !strings.HasPrefix(p.LastError, "BFD is down: Control Detection Time Expired") {
-						t.Errorf("session with %s: %s, %q", addr, p.State, p.LastError)
-					}
-				}
-				stopped.Signal(syscall.SIGCONT)
 				waitBFD(t, node, one, bfd.Up)
 				waitHops(t, node, one, other)
 			})
@@ -86,30 +81,25 @@ func TestSilentRouter(t *testing.T) {
 	}
 }
 
-// oversleep returns what tells for how long, until it is called, this process had no CPU although it wanted it: the speaker, whose process is
-// another one, had none either.
-func oversleep(t *testing.T) (late func() time.Duration) {
-	const nap = 5 * time.Millisecond
-	done, sum := make(chan struct{}), make(chan time.Duration, 1)
-	stop := sync.OnceFunc(func() { close(done) })
-	t.Cleanup(stop)
-	go func() {
-		var late time.Duration
-		for {
-			select {
-			case <-done:
-				sum <- late
-				return
-			default:
-			}
-			began := time.Now()
-			time.Sleep(nap)
-			if over := time.Since(began) - nap; over > nap {
-				late += over
-			}
+// silenced stops a router for as long as its paths are used, and reports whether that was not for longer than most.
+func silenced(t *testing.T, node *bgptest.Speaker, router *bgptest.Host, daemon bgptest.Daemon, most time.Duration) bool {
+	t.Helper()
+	daemon.Signal(syscall.SIGSTOP)
+	since, late := time.Now(), waittest.Late(t)
+	for slices.Contains(hops(node), router.V4) || slices.Contains(hops(node), router.V6) {
+		if time.Since(since) > 10*time.Second {
+			t.Fatalf("the paths of the stopped router are still used: %+v", node.Peers())
 		}
-	}()
-	return func() time.Duration { stop(); return <-sum }
+	}
+	d, spare := time.Since(since), late()
+	t.Logf("found after %s, want at most %s, on a machine that is %s late", d, most, spare)
+	for _, addr := range router.Addrs() {
+		if p := node.Peer(addr); p.State == bgp.Established || !strings.HasPrefix(p.LastError, "BFD is down: Control Detection Time Expired") {
+			t.Errorf("session with %s: %s, %q", addr, p.State, p.LastError)
+		}
+	}
+	daemon.Signal(syscall.SIGCONT)
+	return d <= most+spare
 }
 
 func announcing(c bgptest.Config, prefixes []netip.Prefix) bgptest.Config {
@@ -227,13 +217,14 @@ func TestBFDNotification(t *testing.T) {
 	node.SetPeers(peers(node.Host, host, watched)[:1]...)
 	engine := bfd.NewEngine(slog.New(slog.DiscardHandler), quiet{})
 	set := func(on bool) {
-		want := map[netip.Addr]bfd.Config{}
+		config := bfd.Config{From: host.V4, Interval: interval, Multiplier: 10}
+		want := map[netip.Addr]bfd.Config{netip.MustParseAddr("10.0.0.99"): config} // keeps the socket, which a process that another test starts might keep, too
 		if on {
-			want[node.V4] = bfd.Config{From: host.V4, Interval: interval, Multiplier: 10}
+			want[node.V4] = config
 		}
 		host.Within(t, func() error { engine.Set(want); return nil })
 	}
-	t.Cleanup(func() { set(false) })
+	t.Cleanup(func() { engine.Set(nil) })
 	host.V6 = netip.Addr{}
 
 	conn := host.Dial(node.V4)
@@ -260,18 +251,18 @@ func TestBFDNotification(t *testing.T) {
 // A node whose agent is killed loses no route at routers that are told to take BFD's end for a restart (its C bit is not set).
 func TestNodeRestartsUnderBFD(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []bgptest.Kind{bgptest.BIRD2, bgptest.FRR} {
+	for _, kind := range newerKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			lan, node := node(t)
 			host := lan.Host(10)
-			host.Daemon(kind, partner(10, node.Host, withBFD(300*time.Millisecond), func(s *bgptest.Session) { s.BFDGraceful = true }))
+			daemon := host.Daemon(kind, partner(10, node.Host, withBFD(300*time.Millisecond), func(s *bgptest.Session) { s.BFDGraceful = true }))
 			watched := peers(node.Host, host, bfdOf(300*time.Millisecond, bfd.Auth{}))
 			node.SetPeers(watched...)
 			waitBFD(t, node, host, bfd.Up)
 			waitKernels(t, host, node.Host, ownBlocks...)
 			record := host.Monitor()
-			for _, pause := range []time.Duration{0, 3 * time.Second} { // before BFD's detection time is over, and after it
+			for round, pause := range []time.Duration{0, 3 * time.Second} { // before BFD's detection time is over, and after it
 				node.End(syscall.SIGKILL)
 				time.Sleep(pause)
 				node = node.Host.Speaker()
@@ -279,9 +270,10 @@ func TestNodeRestartsUnderBFD(t *testing.T) {
 				node.Originate(ownBlocks...)
 				node.SetPeers(watched...)
 				waitBFD(t, node, host, bfd.Up)
+				waitConfirmed(t, node, daemon, round) // what is stale when a session ends is dropped (RFC 4724 section 4.2)
 			}
 			for _, prefix := range ownBlocks {
-				if lost := record.Lost(strings.TrimSuffix(prefix, "/32")); len(lost) > 0 {
+				if lost := record.Lost(prefix); len(lost) > 0 {
 					t.Errorf("%s on the kernel of %s: %q", prefix, kind, lost)
 				}
 			}
@@ -299,7 +291,7 @@ func TestBFDAuthentication(t *testing.T) {
 			t.Parallel()
 			lan, node := node(t)
 			host := lan.Host(10)
-			host.Daemon(bgptest.BIRD2, partner(10, node.Host, withBFD(300*time.Millisecond), func(s *bgptest.Session) { s.BFDAuth, s.BFDKey = words, "of-both-ends" }))
+			host.Daemon(bgptest.BIRD(), partner(10, node.Host, withBFD(300*time.Millisecond), func(s *bgptest.Session) { s.BFDAuth, s.BFDKey = words, "of-both-ends" }))
 			sessions := func(key string) []bgp.Peer {
 				return peers(node.Host, host, bfdOf(300*time.Millisecond, bfd.Auth{Type: kind, KeyID: 7, Key: key}))
 			}

@@ -1,7 +1,7 @@
 //go:debug multipathtcp=0
 
-// Package interop_test has this project's BGP speaker in a mesh with Debian's BIRD 1.6, BIRD 2 and FRR, over real TCP between
-// real kernels, and with peers that do not keep to the protocol. It drives the speaker by its interface, bgp.Speaker, alone. What
+// Package interop_test has this project's BGP speaker in a mesh with Debian's BIRD 1.6, BIRD 2, FRR and, in a virtual machine, BIRD 3, over
+// real TCP between real kernels, and with peers that do not keep to the protocol. It drives the speaker by its interface, bgp.Speaker, alone. What
 // the speakers of others are configured to do is in bgptest; docs/lab.md tells how to run one by hand.
 package interop_test
 
@@ -17,21 +17,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if child, err := bgptest.Child(); child {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+	os.Exit(bgptest.Main(func() int {
+		flag.Parse()
+		// These tests wait for timers most of the time.
+		if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+			if err := f.Value.Set("16"); err != nil {
+				panic(err)
+			}
 		}
-		os.Exit(0)
-	}
-	flag.Parse()
-	// These tests wait for timers most of the time.
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		if err := f.Value.Set("16"); err != nil {
-			panic(err)
-		}
-	}
-	os.Exit(m.Run())
+		return m.Run()
+	}))
 }
 
 // ourASN is the node's; every node in Calico has it unless told otherwise.

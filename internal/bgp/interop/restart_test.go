@@ -37,7 +37,7 @@ func TestNodeRestarts(t *testing.T) {
 		waitConfirmed(t, node, daemon, 2)
 
 		for _, prefix := range ownBlocks {
-			if lost := record.Lost(strings.TrimSuffix(prefix, "/32")); len(lost) > 0 {
+			if lost := record.Lost(prefix); len(lost) > 0 {
 				t.Errorf("%s on the kernel of %s: %q", prefix, kind, lost)
 			}
 		}
@@ -96,7 +96,7 @@ func TestConnectionIsLost(t *testing.T) {
 			waitConfirmed(t, node, daemon, round)
 		}
 		for _, prefix := range ownBlocks {
-			if lost := record.Lost(strings.TrimSuffix(prefix, "/32")); len(lost) > 0 {
+			if lost := record.Lost(prefix); len(lost) > 0 {
 				t.Errorf("%s on the kernel of %s: %q", prefix, kind, lost)
 			}
 		}

@@ -25,7 +25,7 @@ func Decide(in Input, last State) (Decision, State) {
 	d := decider{in: &in, taken: map[netip.Addr]found{}}
 	out := Decision{
 		Sources: map[netip.Addr]Source{}, ClusterID: in.Self.ClusterID,
-		Import: map[netip.Addr]*policy.Rules{}, Export: map[netip.Addr]*policy.Rules{},
+		Import: map[netip.Addr]*policy.Rules{}, Export: map[netip.Addr]*policy.Rules{}, Aggregations: map[netip.Addr]Aggregation{},
 	}
 	out.tag(&in, last)
 	out.resolve(&d, last)
@@ -149,6 +149,7 @@ func (out *Decision) add(d *decider, sessions []found) {
 		out.Peers = append(out.Peers, s.peer)
 		out.Sources[s.peer.Addr] = s.source
 		out.filter(s)
+		out.aggregate(d, s)
 		if s.form != nil && !s.source.Reverse && s.form.via.IsValid() && s.form.via.Is4() == s.peer.Addr.Is4() && s.form.via != s.peer.Addr {
 			out.Static = append(out.Static, Static{Peer: s.peer.Addr, Via: s.form.via})
 		}
@@ -169,11 +170,23 @@ func (out *Decision) filter(s found) {
 	}
 }
 
+// aggregate notes what a session's peer is announced in place of blocks. Nodes need the blocks: a packet for one leads from node to node.
+func (out *Decision) aggregate(d *decider, s found) {
+	switch {
+	case s.form == nil || s.form.aggregation == "" || s.source.Reverse:
+	case s.source.Node != "":
+		d.says.about(s.form.name, fmt.Sprintf("annotation %s has no effect on nodes, which need the blocks", api.AnnotationAggregate), s.peer.Addr)
+	default:
+		out.Aggregations[s.peer.Addr] = s.form.aggregation
+	}
+}
+
 // same reports that two sessions with one peer differ in nothing.
 func (s found) same(other found) bool {
 	imports, exports := s.form.rules.in(s.peer.Addr)
 	otherImports, otherExports := other.form.rules.in(other.peer.Addr)
-	return s.peer == other.peer && s.form.via == other.form.via && imports.Equal(otherImports) && exports.Equal(otherExports)
+	return s.peer == other.peer && s.form.via == other.form.via && s.form.aggregation == other.form.aggregation &&
+		imports.Equal(otherImports) && exports.Equal(otherExports)
 }
 
 // excluded says that a session is not to be had because of another with the same peer, unless it is the same.

@@ -59,6 +59,7 @@ func text(d Decision, p bgp.Peer) string {
 		{p.Client, "client"},
 		{!p.From.IsValid(), "unbound"},
 		{p.Password != "", "password=" + p.Password},
+		{p.AO != "", "ao=" + strings.ReplaceAll(strings.TrimSpace(string(p.AO)), "\n", ",")},
 		{p.NextHop != bgp.NextHopAuto, p.NextHop.String()},
 		{p.AllowOwnASN != 0, fmt.Sprintf("own%d", p.AllowOwnASN)},
 		{p.TTLSecurity != 0, fmt.Sprintf("ttl%d", p.TTLSecurity)},
@@ -214,6 +215,85 @@ func TestBFD(t *testing.T) {
 	}
 }
 
+// Keys of TCP-AO are in a Secret that an annotation names; what is wrong with them, or with it, leaves what was before.
+func TestTCPAO(t *testing.T) {
+	tor := api.BGPPeerSpec{PeerIP: "172.16.0.1", ASNumber: 65000}
+	both := tor
+	both.Password = &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: "tor", Key: "rr"}}
+	nodes := api.BGPPeerSpec{PeerSelector: "has(rr)"}
+	place := func(key string) api.Place { return api.Place{Name: "tor", Key: key, TCPAO: true} }
+	in := three()
+	in.Mesh.On, in.Self.Addr6 = false, netip.Addr{}
+	in.Secrets = map[api.Place]Secret{
+		{Name: "tor", Key: "rr"}: {Text: "secret"}, place("one"): {Text: "1 hmac-sha1-96 a"}, place("two"): {Text: "1/2 hmac-sha1-96 a"},
+		place("bad"): {Text: "hidden"}, place("gone"): {Err: errors.New("not there")}, place("soon"): {Pending: true},
+	}
+	const first, other = "172.16.0.1 as65000 ao=1/2 hmac-sha1-96 a by:tor", "172.16.0.1 as65000 ao=1/1 hmac-sha1-96 a by:tor"
+	state := State{}
+	for _, c := range []struct {
+		key, text string
+		spec      api.BGPPeerSpec
+		want, say string
+	}{
+		{api.AnnotationTCPAO, "tor/gone", tor, "", `annotation tortie.io/tcp-ao "tor/gone": not there`},
+		{api.AnnotationTCPAO, "tor/two", tor, first, ""},
+		{api.AnnotationTCPAO, "tor/bad", tor, first, "line 1: it does not begin with an ID"},
+		{api.AnnotationTCPAO, "tor/gone", tor, first, "not there"},
+		{api.AnnotationTCPAO, "tor/soon", tor, first, ""},
+		{api.AnnotationTCPAO, "tor", tor, first, "use SECRET/KEY"},
+		{api.AnnotationTCPAO, "tor/one", both, first, "there is spec.password, too"},
+		{names.AnnotationMetadata, `{"annotations":{"tortie.io/tcp-ao":"tor/one"}}`, tor, other, ""},
+		{api.AnnotationTCPAO, "tor/two", nodes, other, "give each the same send and receive ID"},
+		{api.AnnotationTCPAO, "tor/one", nodes, "10.0.0.3 as64512 passive ao=1/1 hmac-sha1-96 a by:tor", ""},
+	} {
+		peer := bgpPeer("tor", c.spec)
+		peer.Annotations = map[string]string{c.key: c.text}
+		in.Peers = []api.BGPPeer{peer}
+		var d Decision
+		d, state = Decide(in, Recall(state.Past()))
+		if got := strings.Join(texts(d), "; "); got != c.want || !errtest.Has(said(d), c.say) || (c.say == "") != (said(d) == "") || strings.Contains(said(d), "hidden") {
+			t.Errorf("%s: %s, want %s; said %q", c.text, got, c.want, said(d))
+		}
+	}
+}
+
+// Aggregates are asked for by an annotation, and never for nodes; what is wrong with it leaves what was before.
+func TestAggregations(t *testing.T) {
+	router, node := netip.MustParseAddr("172.16.0.1"), netip.MustParseAddr("10.0.0.3")
+	state := State{}
+	for _, c := range []struct {
+		text   string
+		router Aggregation
+		say    string
+	}{
+		{"pools", ByPool, ""},
+		{"Pools", ByPool, `tortie.io/aggregate "Pools": use pools or prefixAdvertisements: what it was before stays in force`},
+		{"prefixAdvertisements", ByAdvertisement, ""},
+		{"", "", ""},
+	} {
+		in := three()
+		for name, spec := range map[string]api.BGPPeerSpec{
+			"tor": {PeerIP: router.String(), ASNumber: 65000}, "rr": {PeerSelector: "has(rr)"}, "two": {PeerIP: "10.0.0.2", ASNumber: 64512},
+		} {
+			peer := bgpPeer(name, spec)
+			peer.Annotations = map[string]string{api.AnnotationAggregate: c.text}
+			in.Peers = append(in.Peers, peer)
+		}
+		var d Decision
+		d, state = Decide(in, Recall(state.Past()))
+		want := map[netip.Addr]Aggregation{router: c.router}
+		if c.router == "" {
+			want = map[netip.Addr]Aggregation{}
+		}
+		if diff := cmp.Diff(want, d.Aggregations); diff != "" || d.Sources[node].Node == "" {
+			t.Errorf("%s: (-want +got):\n%s%v", c.text, diff, d.Sources)
+		}
+		if !errtest.Has(said(d), c.say) || strings.Count(said(d), "has no effect on nodes") != 2*len(d.Aggregations) {
+			t.Errorf("%s: %s", c.text, said(d))
+		}
+	}
+}
+
 // Sessions between nodes, as node1 sees them in IPv4, beside the mesh.
 func TestPeersThatAreNodes(t *testing.T) {
 	reflectors := api.BGPPeerSpec{PeerSelector: "has(rr)"}
@@ -328,7 +408,18 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"no AS":             {api.BGPPeerSpec{PeerIP: "172.16.0.1"}, "spec.asNumber 172.16.0.1", false},
 		"no address":        {api.BGPPeerSpec{PeerIP: "tor.example", ASNumber: 1}, `spec.peerIP "tor.example"`, false},
 		"port 0":            {api.BGPPeerSpec{PeerIP: "172.16.0.1:0", ASNumber: 1}, `spec.peerIP "172.16.0.1:0" 1 65535`, false},
-		"link-local":        {api.BGPPeerSpec{PeerIP: "fe80::1", ASNumber: 1}, `spec.peerIP "fe80::1"`, false},
+		"link-local":        {api.BGPPeerSpec{PeerIP: "fe80::1", ASNumber: 1}, `spec.peerIP "fe80::1" fe80::1%eth0`, false},
+		"any router":        {api.BGPPeerSpec{PeerIP: "[fe80::]:179", ASNumber: 1}, `spec.peerIP "[fe80::]:179" fe80::%eth0`, false},
+		"long zone":         {api.BGPPeerSpec{PeerIP: "fe80::1%eth0123456789abc", ASNumber: 1}, `spec.peerIP "fe80::1%eth0123456789abc" interface 15`, false},
+		"zone with a slash": {api.BGPPeerSpec{PeerIP: "fe80::1%../eth0", ASNumber: 1}, `spec.peerIP "fe80::1%../eth0" interface '/'`, false},
+		"zone with a space": {api.BGPPeerSpec{PeerIP: "[fe80::1%eth 0]:179", ASNumber: 1}, `spec.peerIP "[fe80::1%eth 0]:179" interface ' '`, false},
+		"no zone":           {api.BGPPeerSpec{PeerIP: "fe80::1%", ASNumber: 1}, `spec.peerIP "fe80::1%" address`, false},
+		"useless zone":      {api.BGPPeerSpec{PeerIP: "fd01::1%eth0", ASNumber: 1}, `spec.peerIP "fd01::1%eth0" remove %eth0`, false},
+		"group's zone":      {api.BGPPeerSpec{PeerIP: "ff02::1%eth0", ASNumber: 1}, `spec.peerIP "ff02::1%eth0" remove %eth0`, false},
+		"IPv4 link-local":   {api.BGPPeerSpec{PeerIP: "169.254.0.1", ASNumber: 1}, `spec.peerIP "169.254.0.1" link-local`, false},
+		"way to the link":   {api.BGPPeerSpec{PeerIP: "fe80::1%eth0", ASNumber: 1, ReachableBy: "10.0.0.254"}, `spec.reachableBy "10.0.0.254" fe80::1%eth0 remove`, true},
+		"source on a link":  {api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 1, SourceAddress: "UseNodeIP"}, "spec.sourceAddress UseNodeIP eth0 remove", true},
+		"hops on a link":    {api.BGPPeerSpec{PeerIP: "fe80::%eth0", ASNumber: 1, TTLSecurity: ptr(2)}, "spec.ttlSecurity 2 fe80::%eth0 1", true},
 		"workloads":         {api.BGPPeerSpec{LocalWorkloadSelector: "all()", ASNumber: 1}, "spec.localWorkloadSelector", false},
 		"peer selector":     {api.BGPPeerSpec{PeerSelector: "has("}, `spec.peerSelector "has("`, false},
 		"node selector":     {api.BGPPeerSpec{NodeSelector: "(", PeerIP: "172.16.0.1", ASNumber: 1}, "spec.nodeSelector", false},

@@ -11,6 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/selector"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
 
 // form is a BGPPeer that can be used: all that it refers to is in it.
@@ -35,6 +36,7 @@ type form struct {
 type options struct {
 	local       uint32 // AS number instead of the node's; 0: that one. This end's alone.
 	password    string
+	ao          tcpao.Keys
 	nextHop     bgp.NextHopMode
 	keepOutside bool // the next hop, towards another AS
 	unbound     bool // the kernel chooses the session's own address
@@ -43,6 +45,7 @@ type options struct {
 	ownASN      int
 	hops        int
 	bfd         bfd.Config
+	aggregation Aggregation // not for peers that are nodes
 	rules       rules
 }
 
@@ -86,10 +89,35 @@ func resolve(p *api.BGPPeer, in *Input, known map[string]filter) *resolver {
 	r.numbers()
 	r.timers()
 	r.modes()
+	r.onLink()
 	r.password()
 	r.filters()
-	r.bfd(names.Annotation(&p.Meta, api.AnnotationBFD))
+	r.tcpAO(r.annotation(p, api.AnnotationTCPAO))
+	r.bfd(r.annotation(p, api.AnnotationBFD))
+	r.aggregate(r.annotation(p, api.AnnotationAggregate))
 	return r
+}
+
+// annotation returns an annotation, empty if there is none, and keeps it with what the form is made of.
+func (r *resolver) annotation(p *api.BGPPeer, key string) string {
+	text := names.Annotation(&p.Meta, key)
+	if kept := &r.form.past.Peer; text != "" {
+		if kept.Annotations == nil {
+			kept.Annotations = map[string]string{}
+		}
+		kept.Annotations[key] = text
+	}
+	return text
+}
+
+// aggregate reads what stands for blocks.
+func (r *resolver) aggregate(text string) {
+	switch a := Aggregation(text); a {
+	case "", ByPool, ByAdvertisement:
+		r.form.aggregation = a
+	default:
+		r.fail("annotation %s %q: use %s or %s", api.AnnotationAggregate, text, ByPool, ByAdvertisement)
+	}
 }
 
 // nodes reads which nodes have the session.
@@ -149,7 +177,7 @@ func parsePeer(text string) (netip.Addr, uint16, error) {
 			return netip.Addr{}, 0, errors.New("use a port from 1 to 65535, or none")
 		}
 	}
-	return addr, port, checkUnicast(addr)
+	return addr, port, checkPeer(addr)
 }
 
 // checkUnicast refuses what can't be an end of a session.
@@ -168,6 +196,8 @@ func (r *resolver) reach() {
 	}
 	via, err := netip.ParseAddr(text)
 	switch {
+	case r.form.addr.Zone() != "":
+		r.note("spec.reachableBy %q has no effect: %s is on the link itself: remove it", text, r.spec.PeerIP)
 	case err != nil || checkUnicast(via) != nil && !via.IsLinkLocalUnicast() || via.Is4In6() || via.Zone() != "":
 		r.fail("spec.reachableBy %q: use the address of a gateway", text)
 	case r.form.addr.IsValid() && via.Is4() != r.form.addr.Is4():
@@ -253,7 +283,6 @@ func (r *resolver) bfd(text string) {
 	if text == "" {
 		return
 	}
-	r.form.past.Peer.Annotations = map[string]string{api.AnnotationBFD: text}
 	c, err := bfd.Parse(text)
 	if err == nil && !r.pending && len(r.fatal) == 0 {
 		c, err = c.WithKey(r.form.password)
@@ -265,16 +294,47 @@ func (r *resolver) bfd(text string) {
 }
 
 func (r *resolver) password() {
-	place, ok := r.spec.Password.Place()
-	if !ok {
-		return
+	if place, ok := r.spec.Password.Place(); ok {
+		r.form.password = r.secret("spec.password", place)
 	}
+}
+
+// secret returns what is at a place; empty if it is not known.
+func (r *resolver) secret(field string, place api.Place) string {
 	secret, ok := r.secrets[place]
 	switch {
 	case !ok || secret.Pending:
 		r.pending = true
 	case secret.Err != nil:
-		r.fail("spec.password: %w", secret.Err)
+		r.fail("%s: %w", field, secret.Err)
 	}
-	r.form.password = secret.Text
+	return secret.Text
+}
+
+// tcpAO reads the keys of TCP-AO, which TCP takes in the place of a password.
+func (r *resolver) tcpAO(text string) {
+	if text == "" {
+		return
+	}
+	field := fmt.Sprintf("annotation %s %q", api.AnnotationTCPAO, text)
+	place, ok := api.TCPAOPlace(text)
+	if !ok {
+		r.fail("%s: use SECRET/KEY, names of a Secret and of a key of it", field)
+		return
+	}
+	if _, both := r.spec.Password.Place(); both {
+		r.fail("%s: there is spec.password, too, and TCP takes one of both: remove one", field)
+	}
+	secret := r.secret(field, place)
+	if secret == "" {
+		return
+	}
+	keys, err := tcpao.Parse(secret)
+	switch {
+	case err != nil:
+		r.fail("%s: %w", field, err)
+	case r.spec.PeerSelector != "" && !keys.Symmetric():
+		r.fail("%s: nodes on both ends have these keys: give each the same send and receive ID", field)
+	}
+	r.form.ao = keys
 }

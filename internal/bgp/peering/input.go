@@ -109,7 +109,7 @@ type Secret struct {
 
 // Decision is the result of an Input.
 type Decision struct {
-	// Peers are ordered by address.
+	// Peers are ordered by address. On puts the address of a router in the place of one that has to be learned.
 	Peers []bgp.Peer
 	// Sources says of each of them why it is there.
 	Sources map[netip.Addr]Source
@@ -117,18 +117,33 @@ type Decision struct {
 	Static []Static
 	// Import and Export are the rules of the BGPFilters for each peer that has some, by its address.
 	Import, Export map[netip.Addr]*policy.Rules
+	// Aggregations has each peer, by its address, that is to be announced larger prefixes in place of blocks. No node of the cluster is among them.
+	Aggregations map[netip.Addr]Aggregation
 	// Tags are added to what is announced.
 	Tags []policy.Tag
 	// ClusterID is this node's own as a route reflector; invalid if it is none.
 	ClusterID netip.Addr
+	// Unresolved are sessions that cannot be had for now; see On.
+	Unresolved []Unresolved
 	// Problems are faults of objects, each a *Problem.
 	Problems []error
 }
+
+// Aggregation says which prefixes a peer is announced in place of the blocks in them; empty: none.
+type Aggregation string
+
+// Aggregations.
+const (
+	ByPool          Aggregation = "pools"                // those of IPPools
+	ByAdvertisement Aggregation = "prefixAdvertisements" // those of BGPConfiguration's prefixAdvertisements
+)
 
 // Source says where a session comes from.
 type Source struct {
 	// Peer is the name of the BGPPeer; empty: it is the mesh's.
 	Peer string
+	// Global: the BGPPeer is for all nodes.
+	Global bool
 	// Node is the name of the node at the other end; empty: it is none.
 	Node string
 	// Reverse: the BGPPeer is about the other node, and this session is its other end.

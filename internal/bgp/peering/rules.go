@@ -18,7 +18,10 @@ type rules struct {
 
 // in returns those for a session with that peer.
 func (r rules) in(peer netip.Addr) (imports, exports *policy.Rules) {
-	if peer.Is4() {
+	switch {
+	case peer.Zone() != "": // its session has both families
+		return policy.Join(r.import4, r.import6), policy.Join(r.export4, r.export6)
+	case peer.Is4():
 		return r.import4, r.export4
 	}
 	return r.import6, r.export6

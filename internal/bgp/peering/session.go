@@ -99,7 +99,7 @@ func (d *decider) meets(self, other end) []found {
 	var sessions []found
 	for _, f := range ours {
 		p, s := peer, source
-		s.Peer = f.name
+		s.Peer, s.Global = f.name, f.global
 		if f.addr.IsValid() {
 			p.ASN, p.Port = d.asnOf(f, other.node, p.ASN), cmp.Or(f.port, p.Port)
 		}
@@ -111,7 +111,7 @@ func (d *decider) meets(self, other end) []found {
 		return sessions
 	}
 	if f := d.back(self.node, theirs); f != nil {
-		source.Peer, source.Reverse = f.name, true
+		source.Peer, source.Global, source.Reverse = f.name, f.global, true
 		return []found{{d.with(peer, f, other.node), source, f}}
 	}
 	if !d.inMesh(other.node) {
@@ -143,7 +143,7 @@ func (d *decider) asnOf(f *form, other *Node, shown uint32) uint32 {
 // with returns a session with a form's options. other is nil if the peer is no node.
 func (d *decider) with(p bgp.Peer, f *form, other *Node) bgp.Peer {
 	inside := p.ASN == cmp.Or(p.LocalASN, d.asn(&d.in.Self))
-	p.Password, p.RestartTime, p.Keepalive, p.BFD = f.password, f.restart, f.keepalive, f.bfd
+	p.Password, p.AO, p.RestartTime, p.Keepalive, p.BFD = f.password, f.ao, f.restart, f.keepalive, f.bfd
 	if 3*f.keepalive > bgp.DefaultHoldTime {
 		p.HoldTime = 3 * f.keepalive
 	}
@@ -201,14 +201,14 @@ func (d *decider) externalPeers(isNode func(netip.Addr) bool) []found {
 			continue
 		}
 		from := d.in.Self.in(f.addr)
-		if !from.IsValid() {
+		if !from.IsValid() && f.addr.Zone() == "" {
 			if !f.global { // of all nodes some may have one family and some the other
 				d.says.about(f.name, "this node has no address of its family: leave the node out, or give it one", f.addr)
 			}
 			continue
 		}
 		p := bgp.Peer{Addr: f.addr, ASN: f.asn, LocalASN: f.local, Port: cmp.Or(f.port, bgp.DefaultPort), From: from, MaxPrefixes: d.in.MaxPrefixes}
-		sessions = append(sessions, found{d.with(p, f, nil), Source{Peer: f.name}, f})
+		sessions = append(sessions, found{d.with(p, f, nil), Source{Peer: f.name, Global: f.global}, f})
 	}
 	return sessions
 }

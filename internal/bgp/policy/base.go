@@ -53,12 +53,14 @@ const (
 	reasonMartian    = "martian"
 	reasonOwnAddress = "own address"
 	reasonOwn        = "own block"
-	reasonOwnHop     = "next hop is this node"
-	reasonForeign    = "AS path does not begin with the peer's AS"
-	reasonLoop       = "own AS in its path"
-	reasonCommunity  = "community forbids to pass it on"
-	reasonHidden     = "in a pool with disableBGPExport"
-	reasonTransit    = "not in transit pools"
+	// ReasonOwnHop and ReasonNoHop are for the relay, too.
+	ReasonOwnHop    = "next hop is this node"
+	ReasonNoHop     = "next hop is an address for documents"
+	reasonForeign   = "AS path does not begin with the peer's AS"
+	reasonLoop      = "own AS in its path"
+	reasonCommunity = "community forbids to pass it on"
+	reasonHidden    = "in a pool with disableBGPExport"
+	reasonTransit   = "not in transit pools"
 )
 
 // Martian reports whether a prefix is inside of one that no host outside of this one has an address in: a route to it can only do harm.
@@ -122,7 +124,7 @@ func (b *Base) refuse(s Session, prefix netip.Prefix, a *wire.Attributes) string
 	case slices.Contains(b.Own, prefix):
 		return reasonOwn
 	case slices.ContainsFunc(b.Refuse, func(p netip.Prefix) bool { return p.Contains(a.NextHop) }):
-		return reasonOwnHop
+		return ReasonOwnHop
 	case s.External() && !a.Path.StartsWith([]uint32{s.PeerASN}):
 		return reasonForeign
 	case a.Path.Count(s.LocalASN) > s.AllowOwnASN:
@@ -197,7 +199,7 @@ func (b *Base) route(s Session, prefix netip.Prefix, a *wire.Attributes) Route {
 
 // link returns the interface through which a next hop is reached; empty if none is known.
 func (b *Base) link(hop netip.Addr) string {
-	best := Link{}
+	best := Link{Interface: hop.Zone()}
 	for _, l := range b.Links {
 		if l.Prefix.Contains(hop) && (!best.Prefix.IsValid() || l.Prefix.Bits() > best.Prefix.Bits()) {
 			best = l

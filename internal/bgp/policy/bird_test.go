@@ -2,7 +2,6 @@ package policy
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -21,6 +20,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -275,7 +275,7 @@ func runBIRD(t *testing.T, family wire.Family, config string, tables int) []stri
 	programs, dir := filepath.Join(cache, "tortie/bird-1.6/usr/sbin"), t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	errtest.Must(t, os.WriteFile(file("conf"), []byte(config), 0o600))
-	var log bytes.Buffer
+	var log logtest.Buffer
 	daemon := exec.Command(filepath.Join(programs, "bird"+suffix), "-d", "-c", file("conf"), "-s", file("ctl"), "-P", file("pid"))
 	daemon.Stderr = &log
 	daemon.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}

@@ -50,7 +50,7 @@ func listOf(spec *api.BGPFilterSpec, d Direction, family wire.Family) (string, [
 
 // compileRule checks a rule. Its error begins with the field.
 func compileRule(from *api.BGPFilterRule, family wire.Family) (Rule, error) {
-	var r Rule
+	r := Rule{family: family}
 	for _, step := range []func(*api.BGPFilterRule) error{
 		func(from *api.BGPFilterRule) error { return r.setPrefix(from, family) },
 		r.setSource, r.setPeerType, r.setInterface, r.setCommunity, r.setPath, r.setPriority, r.setAction,

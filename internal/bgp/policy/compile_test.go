@@ -57,7 +57,7 @@ func TestRule(t *testing.T) {
 		matches []Route
 		not     []Route
 	}{
-		{rule: `{}`, matches: []Route{route("0.0.0.0/0"), route("fd00::/8")}},
+		{rule: `{}`, matches: []Route{route("0.0.0.0/0")}, not: []Route{route("fd00::/8")}},
 		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"Equal"`, matches: []Route{route("10.0.0.0/8")}, not: []Route{route("10.0.0.0/9"), route("0.0.0.0/0"), route("11.0.0.0/8")}},
 		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"NotEqual"`, not: []Route{route("10.0.0.0/8")}, matches: []Route{route("10.0.0.0/9"), route("0.0.0.0/0")}},
 		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In"`, matches: []Route{route("10.0.0.0/8"), route("10.2.3.4/32")}, not: []Route{route("0.0.0.0/0"), route("11.0.0.0/16")}},
@@ -72,15 +72,15 @@ func TestRule(t *testing.T) {
 		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"In","prefixLength":{}`, matches: []Route{route("10.0.0.0/8"), route("10.1.1.1/32")}, not: []Route{route("0.0.0.0/0")}},
 		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"Equal","prefixLength":{"max":16}`, matches: []Route{route("10.0.0.0/8")}, not: []Route{route("10.0.0.0/16")}},
 		{rule: `{"cidr":"10.0.0.0/8","matchOperator":"Equal","prefixLength":{"min":16}`, not: []Route{route("10.0.0.0/8"), route("10.0.0.0/16")}},
-		{rule: `{"source":"RemotePeers"`, matches: []Route{{Attributes: plain}}, not: []Route{{Attributes: plain, Own: true}}},
-		{rule: `{"peerType":"eBGP"`, matches: []Route{{Attributes: plain, External: true}}, not: []Route{{Attributes: plain}}},
-		{rule: `{"peerType":"iBGP"`, not: []Route{{Attributes: plain, External: true}}, matches: []Route{{Attributes: plain}}},
-		{rule: `{"interface":"eth0"`, matches: []Route{{Attributes: plain, Interface: "eth0"}}, not: []Route{{Attributes: plain}, {Attributes: plain, Interface: "eth01"}}},
-		{rule: `{"communities":{"values":["64512:100"]}`, matches: []Route{{Attributes: community("64512:100")}}, not: []Route{{Attributes: plain}, {Attributes: community("64512:101")}, {Attributes: community("0:64512:100")}}},
-		{rule: `{"communities":{"values":["1:2:3"]}`, matches: []Route{{Attributes: community("1:2:3")}}, not: []Route{{Attributes: community("1:2")}}},
-		{rule: `{"asPathPrefix":[7,8]`, matches: []Route{{Attributes: &wire.Attributes{Path: wire.NewASPath(7, 8, 9)}}}, not: []Route{{Attributes: plain}, {Attributes: &wire.Attributes{Path: wire.NewASPath(8, 7)}}}},
-		{rule: `{"priority":512`, matches: []Route{{Attributes: plain, Priority: 512}}, not: []Route{{Attributes: plain}, {Attributes: plain, Priority: 1024}}},
-		{rule: `{"priority":512,"peerType":"eBGP"`, matches: []Route{{Attributes: plain, Priority: 512, External: true}}, not: []Route{{Attributes: plain, Priority: 512}, {Attributes: plain, External: true}}},
+		{rule: `{"source":"RemotePeers"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Own: true}}},
+		{rule: `{"peerType":"eBGP"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, External: true}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}}},
+		{rule: `{"peerType":"iBGP"`, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, External: true}}, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}}},
+		{rule: `{"interface":"eth0"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Interface: "eth0"}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: plain, Interface: "eth01"}}},
+		{rule: `{"communities":{"values":["64512:100"]}`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: community("64512:100")}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: community("64512:101")}, {Prefix: p("10.1.0.0/16"), Attributes: community("0:64512:100")}}},
+		{rule: `{"communities":{"values":["1:2:3"]}`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: community("1:2:3")}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: community("1:2")}}},
+		{rule: `{"asPathPrefix":[7,8]`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: &wire.Attributes{Path: wire.NewASPath(7, 8, 9)}}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: &wire.Attributes{Path: wire.NewASPath(8, 7)}}}},
+		{rule: `{"priority":512`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 512}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain}, {Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 1024}}},
+		{rule: `{"priority":512,"peerType":"eBGP"`, matches: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 512, External: true}}, not: []Route{{Prefix: p("10.1.0.0/16"), Attributes: plain, Priority: 512}, {Prefix: p("10.1.0.0/16"), Attributes: plain, External: true}}},
 	} {
 		text := strings.TrimSuffix(c.rule, "}") + `,"action":"Accept"}`
 		if c.rule == `{}` {
@@ -150,7 +150,7 @@ func TestOperations(t *testing.T) {
 		SetLocalPref: true, LocalPref: 2147483647 - 512, Prepend: []uint32{3, 1, 2},
 		Add: []Community{{A: 64512, B: 100}, {Large: true, A: 1, B: 2, C: 3}},
 	}
-	if got := rules.Apply(Route{Attributes: &wire.Attributes{}}); got.Verdict != Accept || !got.Change.Equal(want) {
+	if got := rules.Apply(Route{Prefix: p("10.1.0.0/16"), Attributes: &wire.Attributes{}}); got.Verdict != Accept || !got.Change.Equal(want) {
 		t.Errorf("%+v", got)
 	}
 }

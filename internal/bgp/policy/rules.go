@@ -132,6 +132,7 @@ func (r *Rules) Len() int {
 
 // Rule is one rule of a BGPFilter, checked. Absent conditions have the zero value.
 type Rule struct {
+	family      wire.Family // 0: both
 	prefix      netip.Prefix
 	least, most int // lengths of prefixes inside of it
 	not         bool
@@ -149,7 +150,8 @@ type Rule struct {
 // matches reports whether a route is all that the rule asks for.
 func (r *Rule) matches(route *Route) bool {
 	switch {
-	case r.prefix.IsValid() && r.inside(route.Prefix) == r.not,
+	case r.family != 0 && r.family != wire.FamilyOf(route.Prefix.Addr()),
+		r.prefix.IsValid() && r.inside(route.Prefix) == r.not,
 		r.learned && route.Own,
 		r.internal && route.External,
 		r.external && !route.External,
@@ -202,7 +204,7 @@ func matchName(pattern, name string) bool {
 }
 
 func (r Rule) equal(o Rule) bool {
-	return r.prefix == o.prefix && r.least == o.least && r.most == o.most && r.not == o.not && r.learned == o.learned &&
+	return r.family == o.family && r.prefix == o.prefix && r.least == o.least && r.most == o.most && r.not == o.not && r.learned == o.learned &&
 		r.iface == o.iface && r.internal == o.internal && r.external == o.external && r.has == o.has && r.community == o.community &&
 		slices.Equal(r.path, o.path) && r.priority == o.priority && r.outcome.equal(o.outcome)
 }
@@ -221,6 +223,9 @@ func (r *Rules) Accepts(family wire.Family) []netip.Prefix {
 	var all []netip.Prefix
 	for i := range r.Len() {
 		rule := &r.rules[i]
+		if rule.family != 0 && rule.family != family {
+			continue
+		}
 		prefix := rule.prefix
 		if !prefix.IsValid() || rule.not {
 			prefix = netip.PrefixFrom(unspecified(family), 0)

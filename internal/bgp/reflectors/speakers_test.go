@@ -21,14 +21,7 @@ import (
 var speakersFile = flag.String("speakers", "", "file to write what real speakers cost to, in JSON; makes them many")
 
 func TestMain(m *testing.M) {
-	if child, err := bgptest.Child(); child {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
+	os.Exit(bgptest.Main(m.Run))
 }
 
 const (

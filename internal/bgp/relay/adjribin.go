@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/bgp/wire"
@@ -16,8 +17,9 @@ import (
 // adjRIBIn is a session's Adj-RIB-In (RFC 4271 section 3.2), from which paths go to the speaker behind. When the import rules change it
 // is evaluated again from memory: the peer needs no ROUTE-REFRESH, which not every one supports.
 type adjRIBIn struct {
-	order sync.Mutex // held by who passes something on, so that nothing is overtaken
-	back  net.Conn   // order's
+	order sync.Mutex  // held by who passes something on, so that nothing is overtaken
+	back  net.Conn    // order's
+	told  atomic.Bool // the speaker behind is told of paths; order's to change
 
 	mu      sync.Mutex                   // guards the rest, and the session's wire
 	judged  *Rules                       // by which all that was announced was judged, or newer ones
@@ -27,14 +29,15 @@ type adjRIBIn struct {
 	ended   time.Time                    // when its End-of-RIB was passed on; zero: not yet
 }
 
-// Path is one that was passed on to the speaker behind, and that it still has.
+// Path is one that the speaker behind has, or would have if it were told; see Rules.Told.
 type Path struct {
 	Prefix netip.Prefix
 	Said   wire.Said
 	Change wire.Change // what was changed of it
 	Router netip.Addr  // the peer's router ID
 	// Stale: the session has ended in which the peer has announced it, and it is kept (RFC 4724).
-	Stale bool
+	Stale  bool
+	untold bool // only kept: the speaker behind has not got it
 	// LastResort: BFD has lost the peer since. It may be that only its control plane restarts, so that the path is kept, but any other is better.
 	LastResort bool
 }
@@ -57,7 +60,7 @@ var lent = sync.Pool{New: func() any { return new(tools) }}
 // borrow returns tools for messages of the session, to be put back. Messages that they have made are not to be used then.
 func (s *session) borrow(ownAS int) *tools {
 	t := lent.Get().(*tools)
-	t.Family, t.OwnAS, t.Via = s.family, ownAS, netip.Addr{}
+	t.OwnAS, t.Via = ownAS, netip.Addr{}
 	return t
 }
 
@@ -71,6 +74,8 @@ func (s *session) check(message []byte, t *tools) wire.Verdict {
 	}
 	if v.End {
 		s.in.kept = nil
+	} else if v.Ended != 0 {
+		maps.DeleteFunc(s.in.kept, func(p netip.Prefix, _ Path) bool { return v.Ended.Has(wire.FamilyOf(p.Addr())) })
 	}
 	for _, p := range v.Gone {
 		s.in.note(p, wire.Change{}, "")
@@ -85,8 +90,9 @@ func (s *session) check(message []byte, t *tools) wire.Verdict {
 // edit applies the rules to UPDATEs that were checked. The lock is held.
 func (s *session) edit(text []byte, rules *Rules, t *tools) (passed []byte) {
 	for message := range wire.Messages(text) {
+		t.Family = wire.FamilyIn(message)
 		parts, err := t.Edit(message, func(p netip.Prefix, a *wire.Attributes) wire.Change {
-			change, reason := rules.imports(p, a)
+			change, reason := rules.imports(p, a, s.out.self)
 			s.in.note(p, change, reason)
 			return change
 		})
@@ -127,10 +133,14 @@ func (in *adjRIBIn) note(p netip.Prefix, change wire.Change, reason string) {
 	}
 }
 
-// pass passes text on to the speaker behind, when it can take it.
+// pass passes text on to the speaker behind, when it can take it. What that need not know is a sign of life of the peer.
 func (s *session) pass(ctx context.Context, text []byte) bool {
 	for message := range wire.Messages(text) {
-		if wire.TypeOf(message) == wire.Update {
+		switch {
+		case wire.TypeOf(message) != wire.Update:
+		case !s.in.told.Load() && !wire.EndsTable(message):
+			message = wire.NewKeepalive()
+		default:
 			wire.ReplaceAS(message, s.link.relay.config.ASN, wire.MaskedASN)
 			s.link.behind.Throttle(ctx)
 		}
@@ -142,17 +152,27 @@ func (s *session) pass(ctx context.Context, text []byte) bool {
 }
 
 // judgeAgain passes on what becomes of the peer's paths by the rules that are in force now, and once more, with an epoch that is
-// new, those that are touched: what is announced of them to others has to be judged again.
-func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) {
+// new, those that are touched: what is announced of them to others has to be judged again. It reports whether the speaker behind has been told.
+func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) (told bool) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
-	if s.in.back != nil {
-		s.pass(ctx, s.changed(s.link.rules.Load(), epoch, touched))
-		s.link.behind.Changed()
+	if s.in.back == nil {
+		return false
 	}
+	rules := s.link.rules.Load()
+	if rules.Told && !s.in.told.Swap(true) {
+		touched = all
+	}
+	if text := s.changed(rules, epoch, touched); s.in.told.Load() {
+		told = s.pass(ctx, text)
+	}
+	s.link.behind.Changed()
+	return told
 }
 
 func untouched(netip.Prefix) bool { return false }
+
+func all(netip.Prefix) bool { return true }
 
 // changed returns messages about those prefixes of which something else becomes, and those that are touched.
 func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bool) (text []byte) {
@@ -164,14 +184,15 @@ func (s *session) changed(now *Rules, epoch uint8, touched func(netip.Prefix) bo
 	s.in.judged = now
 	if before.Client != now.Client {
 		s.wire.SetSource(now.source())
-		touched = func(netip.Prefix) bool { return true }
+		touched = all
 	}
 	others := make(map[netip.Prefix]bool)
 	if !before.sameImports(now) {
-		for message := range s.wire.Table(0, func(netip.Prefix) bool { return true }) {
+		for message := range s.wire.Table(0, all) {
+			t.Family = wire.FamilyIn(message)
 			_, _ = t.Edit(message, func(p netip.Prefix, a *wire.Attributes) wire.Change {
-				old, why := before.imports(p, a)
-				if change, reason := now.imports(p, a); why != reason || !old.Equal(change) {
+				old, why := before.imports(p, a, s.out.self)
+				if change, reason := now.imports(p, a, s.out.self); why != reason || !old.Equal(change) {
 					others[p] = true
 				}
 				return wire.Change{}
@@ -199,11 +220,14 @@ func (s *session) paths(f func(Path)) {
 	}
 }
 
-// stale returns what the speaker behind keeps of the peer when the session is over.
+// stale returns what is kept of the peer when the session is over.
 func (s *session) stale() map[netip.Prefix]Path {
 	kept := make(map[netip.Prefix]Path)
+	told := s.in.told.Load()
 	s.paths(func(p Path) {
-		p.Stale = true
+		if !p.Stale { // it is this session's
+			p.Stale, p.untold = true, !told
+		}
 		kept[p.Prefix] = p
 	})
 	return kept

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
@@ -10,18 +11,24 @@ import (
 // reads from that speaker.
 type adjRIBOut struct {
 	advertised advertised
-	self       netip.Addr // our end of the connection
-	ended      bool       // the end of our table was sent
+	self       netip.Addr    // our end of the connection
+	ended      wire.Families // of which the end of our table was sent
+	over       atomic.Bool   // of all that the session has
 }
 
 // announce tells the peer what becomes of a message by the rules.
 func (s *session) announce(message []byte) error {
+	family := wire.FamilyIn(message)
+	if !s.wire.Offer().Families().Has(family) {
+		return nil // of a family that the peer does not have
+	}
 	if wire.EndsTable(message) {
 		// Whenever the speaker behind sends its table again it says so; a peer wants to hear it once.
-		if s.out.ended {
+		if s.out.ended.Has(family) {
 			return nil
 		}
-		s.out.ended = true
+		s.out.ended = s.out.ended.With(family)
+		s.out.over.Store(s.out.ended == s.wire.Offer().Families())
 		return s.tell(message)
 	}
 	ownAS := 0
@@ -30,8 +37,9 @@ func (s *session) announce(message []byte) error {
 	}
 	t := s.borrow(ownAS)
 	defer lent.Put(t)
+	t.Family = family
 	for _, part := range s.rewrite(message, t) {
-		for _, part := range wire.Prune(part, s.family, s.out.advertised.remove, s.out.advertised.add) {
+		for _, part := range wire.Prune(part, family, s.out.advertised.remove, s.out.advertised.add) {
 			if err := s.tellAll(part); err != nil {
 				return err
 			}
@@ -68,13 +76,24 @@ func (s *session) rewrite(message []byte, t *tools) [][]byte {
 
 // tellAll tells the peer an UPDATE in the form that it understands.
 func (s *session) tellAll(message []byte) error {
-	if !s.narrow.Load() {
-		return s.tell(message)
+	parts := [][]byte{message}
+	if s.narrow.Load() {
+		parts = wire.Narrow(message, wire.FamilyIn(message))
 	}
-	for _, part := range wire.Narrow(message, s.family) {
-		if err := s.tell(part); err != nil {
-			return err
+	for _, part := range parts {
+		for _, part := range s.extended(part) {
+			if err := s.tell(part); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// extended returns what becomes of an UPDATE where next hops are link-local.
+func (s *session) extended(message []byte) [][]byte {
+	if !s.link.peer.linkLocal() {
+		return [][]byte{message}
+	}
+	return wire.Extend(message, s.out.self)
 }

@@ -10,6 +10,9 @@
 // behind, which then keeps the peer's paths as graceful restart has it; what the speaker says before it closes reaches the
 // peer; a peer that sent what it must not gets the NOTIFICATION from here, and the speaker is told to drop its paths.
 //
+// Where no other peer may be told of a peer's paths the speaker behind is not told either, until that changes: then of all that the peer
+// announces, and of what is kept of a peer that restarts, in a session that is the relay's own.
+//
 // What passes is judged by the peer's Rules, in both directions, and rewritten where they say so. What a peer announces is kept
 // with its attributes, of which there is one copy for all peers, so that other rules need nothing of the peer; what a peer was told
 // is a bit for each prefix, so that nothing is withdrawn from it that it was never told.

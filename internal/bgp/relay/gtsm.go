@@ -60,19 +60,20 @@ func ordered(family netip.Addr, least map[netip.Addr]uint8) []netip.Addr {
 
 // setTTLFilter makes the listener drop what comes from too far away.
 func (l *listener) setTTLFilter(least map[netip.Addr]uint8) error {
+	least = peersOf(l.self, least)
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return err
 	}
 	return control(raw, "set filter of distant packets", func(fd int) error {
-		if len(ordered(l.family(), least)) == 0 {
+		if len(ordered(l.self, least)) == 0 {
 			err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
 			if errors.Is(err, unix.ENOENT) {
 				return nil // there was none
 			}
 			return err
 		}
-		program := ttlFilter(l.family(), least)
+		program := ttlFilter(l.self, least)
 		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 	})
 }

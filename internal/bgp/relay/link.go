@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
@@ -60,6 +61,9 @@ type Link struct {
 	rules  atomic.Pointer[Rules]
 	offer  atomic.Pointer[wire.Offer] // of the present session or the last one; nil: there was none
 	counts *counts
+	ao     atomic.Pointer[tcpao.Keys] // that connections of the peer have; not nil
+	// attaching is held by who attaches a session to the speaker behind, until it is known to be up.
+	attaching sync.Mutex
 
 	mu      sync.Mutex // guards the rest
 	retired bool
@@ -72,10 +76,11 @@ type Link struct {
 	damping      damping
 	next         time.Time     // when the next connection is tried; past: it is, or none has to be
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: not awaited
-	// kept is what the speaker behind keeps of sessions that are over, until keptUntil, as the peer has asked for; nil: nothing.
+	// kept is what is kept, by the speaker behind, too, of sessions that are over, until keptUntil, as the peer has asked for; nil: nothing.
 	kept      map[netip.Prefix]Path
 	keptUntil time.Time
-	deaf      bool // BFD has lost the peer since it had a session that was up
+	deaf      bool      // BFD has lost the peer since it had a session that was up
+	over      time.Time // when the last session ended that was up; zero: there was none
 }
 
 // hold is a peer's punishment.
@@ -143,6 +148,9 @@ func (l *Link) SetRules(now *Rules) {
 	if s := l.session(); s != nil {
 		go s.judgeAgain(l.ctx, 0, untouched)
 	}
+	if now.Told {
+		go l.tellKept()
+	}
 }
 
 // Touch has the speaker behind announce those paths of the peer once more that are touched, to all that it announces them to.
@@ -163,13 +171,16 @@ func (l *Link) session() *session {
 // Status is the relay's state of a session.
 type Status struct {
 	Up             bool
-	OpenSent       bool // the session is in its handshake
-	OpenConfirm    bool // and the peer's OPEN has come
-	Received, Sent int  // prefixes that the peer announces, refused ones among them, and those that it was told
+	Self           netip.Addr // this end's address of the session that is up
+	OpenSent       bool       // the session is in its handshake
+	OpenConfirm    bool       // and the peer's OPEN has come
+	Received, Sent int        // prefixes that the peer announces, refused ones among them, and those that it was told
 	Refused        []Refusal
 	TableEnded     time.Time // when it had sent the whole of its table; zero: not yet
 	SaysEnd        bool      // its last OPEN offers to say so, RFC 4724
 	Offer          string    // what that offers, in words
+	OldKeys        string    // keys of TCP-AO that were removed and that the peer goes on using
+	WrongKeys      string    // those whose ID segments have that another key has signed, while no session is up
 	Restarting     bool      // the session is over, and what the peer has announced in it is kept: Received prefixes
 }
 
@@ -184,15 +195,20 @@ func (l *Link) Status() Status {
 		status.Offer, status.SaysEnd = offer.String(), offer.EndsTable()
 	}
 	if s == nil {
+		status.WrongKeys = l.relay.mismatched(l.peer.Addr)
 		return status
 	}
 	if s.upSince.Load() == 0 {
 		status.OpenSent, status.OpenConfirm = true, s.opened.Load()
 		return status
 	}
+	s.rolling.mu.Lock()
+	status.OldKeys = s.rolling.used
+	s.rolling.mu.Unlock()
 	s.in.mu.Lock()
 	defer s.in.mu.Unlock()
 	status.Up, status.TableEnded, status.Refused = true, s.in.ended, s.refusals()
+	status.Self = addrOf(s.conn.LocalAddr()).WithZone(l.peer.Addr.Zone())
 	status.Received, status.Sent = s.wire.Prefixes(), int(s.out.advertised.count.Load())
 	return status
 }
@@ -219,6 +235,7 @@ func (l *Link) begin(s *session) {
 	if s.wire.Offer().Graceful() {
 		s.in.mu.Lock()
 		s.in.kept = maps.Clone(l.kept) // the one is read by Paths
+		maps.DeleteFunc(s.in.kept, func(p netip.Prefix, _ Path) bool { return !s.wire.Offer().Families().Has(wire.FamilyOf(p.Addr())) })
 		s.in.mu.Unlock()
 	}
 	l.kept, l.deaf = nil, false
@@ -230,9 +247,11 @@ func (l *Link) begin(s *session) {
 
 // end notes that a session that was up is over. The lock is held.
 func (l *Link) end(s *session) {
+	l.over = l.relay.now()
 	if s.restarts {
 		l.kept, l.keptUntil = s.stale(), l.relay.now().Add(s.wire.Offer().RestartTime())
 		l.dropKept()
+		go l.tellKept()
 	}
 	if !l.retired {
 		l.behind.Session(false)
@@ -260,6 +279,7 @@ func (l *Link) surrender(next *Link) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.current
+	next.over = l.relay.now()
 	switch {
 	case s == nil || s.upSince.Load() == 0:
 		next.kept, next.keptUntil, next.deaf = l.kept, l.keptUntil, l.deaf
@@ -363,10 +383,10 @@ func (l *Link) sleep(wait time.Duration, over <-chan struct{}) {
 
 // dial keeps connecting while no session is up.
 func (l *Link) dial() {
-	baseline := l.relay.md5.read()
+	baseline := l.relay.signing.read()
 	for tries := 0; l.free(); tries++ {
 		ctx, cancel := context.WithTimeout(l.ctx, dialTimeout)
-		conn, err := connect(ctx, l.peer)
+		conn, err := connect(ctx, l.peer, *l.ao.Load())
 		cancel()
 		wait := retryWait(tries, l.peer.ConnectRetry)
 		switch {
@@ -376,9 +396,9 @@ func (l *Link) dial() {
 			}
 			return
 		case err != nil:
-			l.failed(dialFailure(l.peer, err, l.relay.md5.read() > baseline))
+			l.failed(dialFailure(l.peer, err, l.relay.signing.read().of(l.peer) > baseline.of(l.peer)))
 		case l.serve(newSession(l, conn, true)):
-			tries, wait, baseline = 0, afterLoss, l.relay.md5.read()
+			tries, wait, baseline = 0, afterLoss, l.relay.signing.read()
 		}
 		l.pause(wait/2 + rand.N(wait))
 	}

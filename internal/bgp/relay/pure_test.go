@@ -35,6 +35,9 @@ func TestKeysOf(t *testing.T) {
 		"one for all, six": {"fd00::1", map[netip.Addr]string{a: "x", six: "y"}, map[netip.Prefix]string{prefix("::/0"): "y"}},
 		"two":              {"10.0.0.1", map[netip.Addr]string{a: "x", b: "y"}, map[netip.Prefix]string{prefix("10.0.0.2/32"): "x", prefix("10.0.0.3/32"): "y"}},
 		"one without":      {"10.0.0.1", map[netip.Addr]string{a: "x", b: ""}, map[netip.Prefix]string{prefix("10.0.0.2/32"): "x"}},
+		"of two links":     {"fe80::9%eth0", map[netip.Addr]string{addr("fe80::1%eth0"): "", addr("fe80::2%eth0"): "x", addr("fe80::1%eth1"): "y", six: "z"}, map[netip.Prefix]string{prefix("fe80::2/128"): "x"}},
+		"of no link":       {"fd00::9", map[netip.Addr]string{addr("fe80::1%eth0"): "x", six: ""}, map[netip.Prefix]string{}},
+		"of all links":     {"::", map[netip.Addr]string{addr("fe80::1%eth0"): "x", six: ""}, map[netip.Prefix]string{prefix("fe80::1/128"): "x"}},
 	} {
 		difftest.Want(t, name, c.want, keysOf(addr(c.listener), c.passwords))
 	}
@@ -46,10 +49,10 @@ func TestSetKeys(t *testing.T) {
 		l, err := listen(t.Context(), netip.MustParseAddrPort(local))
 		errtest.Must(t, err)
 		defer l.Close()
-		any := netip.PrefixFrom(anyOf(l.family()), 0)
-		host := netip.PrefixFrom(l.family(), l.family().BitLen())
+		any := netip.PrefixFrom(anyOf(l.self), 0)
+		host := netip.PrefixFrom(l.self, l.self.BitLen())
 		for _, want := range []map[netip.Prefix]string{{any: "one"}, {host: "two"}, {host: "three", any: "one"}, {}} {
-			if err := l.setKeys(want); err != nil {
+			if err := l.setMD5(want); err != nil {
 				t.Fatalf("%s, %v: %v", local, want, err)
 			}
 			difftest.Want(t, local, want, l.keys)
@@ -201,6 +204,30 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// A loss of BFD that was Up at the time of a session ends it, and one of BFD that ended with the session before does not.
+func TestLossConcerns(t *testing.T) {
+	var none time.Time
+	over := time.Unix(1000, 0)
+	up := over.Add(time.Second)
+	for _, c := range []struct {
+		name               string
+		begun, alive, over time.Time
+		want               bool
+	}{
+		{"first session, heard since", up.Add(-3), up.Add(1), none, true},
+		{"first session, silent at once", up.Add(-3), up.Add(-1), none, true},
+		{"heard since", over.Add(-3), up.Add(1), over, true},
+		{"silent at once", over.Add(1), up.Add(-1), over, true},
+		{"ended with the session before", over.Add(-3), over.Add(1), over, false},
+		{"of a former process, heard since", none, up.Add(1), none, true},
+		{"of a former process, ended with its session", none, up.Add(-1), none, false},
+	} {
+		if got := (Loss{Begun: c.begun, Alive: c.alive}).concerns(up, c.over); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
 func TestStrangers(t *testing.T) {
 	var s unknownSources
 	now := time.Unix(1000, 0)
@@ -212,6 +239,39 @@ func TestStrangers(t *testing.T) {
 	}
 	told = append(told, s.seen(now.Add(time.Hour)))
 	difftest.Want(t, "", []int{1, 1000}, told)
+}
+
+// A path that leads back to this node is refused, and one by an address that stands for something else inside.
+func TestNextHops(t *testing.T) {
+	r := &Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64512}}
+	self := addr("fe80::9")
+	for hop, want := range map[netip.Addr]string{addr("fe80::1"): "", self: policy.ReasonOwnHop, wire.Placeholder4: policy.ReasonNoHop, wire.Placeholder6: policy.ReasonNoHop} {
+		change, reason := r.imports(prefix("10.1.0.0/26"), &wire.Attributes{NextHop: wire.Placeholder4, Via: hop}, self)
+		if reason != want || change.Withdraw != (want != "") {
+			t.Errorf("next hop %s: %+v, %q, want %q", hop, change, reason, want)
+		}
+	}
+}
+
+// What is kept of a family that the peer does not offer any more is gone when its session is up.
+func TestKeptOfOneFamily(t *testing.T) {
+	r := New(slog.New(slog.DiscardHandler), time.Now, Config{ASN: 64512, RouterID: addr("10.0.0.1")})
+	l := &Link{relay: r, peer: Peer{Addr: addr("fe80::2%eth0"), ASN: 64513, MaxPrefixes: 10}, retired: true}
+	l.rules.Store(&Rules{Base: &policy.Base{}, Session: policy.Session{LocalASN: 64512, PeerASN: 64513}})
+	four, six := prefix("10.1.2.0/26"), prefix("fd00:1::/64")
+	l.kept = map[netip.Prefix]Path{four: {Prefix: four, Stale: true}, six: {Prefix: six, Stale: true}}
+	s := newSession(l, nil, false)
+	open := wire.LocalOpen{ASN: 64513, ID: addr("10.0.0.2"), HoldTime: 90, RestartTime: 120}.Bytes(wire.BothFamilies, false)
+	if v := s.wire.Check(open); v.Reset != nil || s.wire.Offer().Families() != wire.OnlyIPv6 {
+		t.Fatalf("%+v, families %b", v, s.wire.Offer().Families())
+	}
+	l.current = s
+	l.begin(s)
+	var got []netip.Prefix
+	l.Paths(func(p Path) { got = append(got, p.Prefix) })
+	if !slices.Equal(got, []netip.Prefix{six}) {
+		t.Errorf("kept: %s, want %s", got, six)
+	}
 }
 
 // Who is told inside of an AS of what comes from inside.
@@ -233,6 +293,38 @@ func TestPassesInside(t *testing.T) {
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("reflects %v, client %v: %v, want %v", c.rules.Reflects, c.rules.Client, got, c.want)
+		}
+	}
+}
+
+// A peer is told its own aggregates and no other's, and none of the blocks that they stand for; its rules see what it is told.
+func TestAggregates(t *testing.T) {
+	base := &policy.Base{Transit: []netip.Prefix{prefix("10.0.0.0/8")}, Tags: []policy.Tag{{Prefix: prefix("10.1.0.0/16"), Communities: []policy.Community{{A: 1, B: 2}}}}}
+	rules := &Rules{Base: base, Session: policy.Session{LocalASN: 64512, PeerASN: 65000}, Aggregates: policy.Aggregates{{Prefix: prefix("10.1.0.0/16"), Live: true}}}
+	filtered, none := *rules, *rules
+	filtered.Export, none.Aggregates = policy.Within([]netip.Prefix{prefix("10.1.2.0/24")}, "not in there"), nil
+	if rules.SameExports(&none) {
+		t.Error("other aggregates are the same")
+	}
+	for _, c := range []struct {
+		rules  *Rules
+		prefix string
+		source wire.Source
+		told   bool
+	}{
+		{rules, "10.1.0.0/16", wire.Aggregate, true},
+		{&none, "10.1.0.0/16", wire.Aggregate, false},
+		{&filtered, "10.1.0.0/16", wire.Aggregate, false},
+		{rules, "10.2.0.0/16", wire.Aggregate, false},
+		{rules, "10.1.2.0/26", wire.Own, false},
+		{rules, "10.1.2.0/26", wire.Internal, false},
+		{&filtered, "10.1.2.0/26", wire.Internal, false},
+		{&none, "10.1.2.0/26", wire.Internal, true},
+		{rules, "10.1.2.3/32", wire.Own, true},
+	} {
+		change := c.rules.exports(prefix(c.prefix), &wire.Attributes{NextHop: wire.Placeholder4}, wire.Stamp{Source: c.source}, addr("10.0.0.1"))
+		if change.Withdraw == c.told || c.told && (change.NextHop != addr("10.0.0.1") || c.rules == rules && len(change.Add) != 1) {
+			t.Errorf("%s by source %d: %+v", c.prefix, c.source, change)
 		}
 	}
 }

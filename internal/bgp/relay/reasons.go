@@ -13,10 +13,12 @@ import (
 )
 
 // dialFailure names the cause of a failed connect and where to look. refused says that the kernel has refused segments for
-// their MD5 signature since the session was up or configured. The text contains no numbers: the same failure
+// their signature since the session was up or configured. The text contains no numbers: the same failure
 // must have the same text, or the time of its first occurrence is lost.
 func dialFailure(p Peer, err error, refused bool) string {
 	switch {
+	case errors.Is(err, errNoInterface):
+		return fmt.Sprintf("this node has no interface %s: correct the zone of peerIP, or select other nodes", p.Addr.Zone())
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("TCP refused on port %d: no BGP speaker listens there, or a firewall rejects", p.Port)
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, context.DeadlineExceeded):
@@ -36,40 +38,68 @@ func dialFailure(p Peer, err error, refused bool) string {
 // noAnswer lists the causes of a connection attempt without an answer. Both ends see a wrong password as silence.
 func noAnswer(p Peer, refused bool) string {
 	switch {
-	case p.Password == "":
+	case !p.signs():
 		return fmt.Sprintf("no TCP answer on port %d: the node is down, a firewall drops, or it expects an MD5 password", p.Port)
 	case refused:
-		return fmt.Sprintf("no TCP answer on port %d, and this kernel refuses segments for their MD5 signature: MD5 password wrong or missing on one side", p.Port)
+		return fmt.Sprintf("no TCP answer on port %d, and this kernel refuses segments for their %s signature: %s", p.Port, p.option(), p.mismatch())
 	}
-	return fmt.Sprintf("no TCP answer on port %d: MD5 password wrong or missing on one side, the node is down, or a firewall drops", p.Port)
+	return fmt.Sprintf("no TCP answer on port %d: %s, the node is down, or a firewall drops", p.Port, p.mismatch())
 }
 
 // unsigned says what a passive session sees of a wrong password.
 func unsigned(p Peer) string {
-	const fact = "no connection from it, and this kernel refuses TCP segments for their MD5 signature: "
-	if p.Password == "" {
+	fact := "no connection from it, and this kernel refuses TCP segments for their " + p.option() + " signature: "
+	if !p.signs() {
 		return fact + "a peer uses an MD5 password where none is configured here, or the other way round"
 	}
-	return fact + "MD5 password wrong or missing on one side"
+	return fact + p.mismatch()
 }
 
-// md5Counter reads how many segments the kernel has refused for their MD5 signatures, from whomever. Many sessions ask, one
+// signs reports whether the peer's connections are signed, option by what.
+func (p Peer) signs() bool { return p.Password != "" || p.AO != "" }
+
+func (p Peer) option() string {
+	if p.AO != "" {
+		return "TCP-AO"
+	}
+	return "MD5"
+}
+
+// mismatch is why segments of a peer are not taken for their signature.
+func (p Peer) mismatch() string {
+	if p.AO != "" {
+		return "TCP-AO key wrong or missing on one side"
+	}
+	return "MD5 password wrong or missing on one side"
+}
+
+// signatures reads how many segments the kernel has refused for their signatures, from whomever. Many sessions ask, one
 // reads.
-type md5Counter struct {
+type signatures struct {
 	now func() time.Time
 
 	mu    sync.Mutex // guards the rest
 	at    time.Time
-	count uint64
+	count refusals
 }
 
-const md5CounterAge = time.Second
+// refusals are counts of segments by the option that signs them.
+type refusals struct{ md5, ao uint64 }
 
-func (c *md5Counter) read() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := c.now(); now.Sub(c.at) >= md5CounterAge || now.Before(c.at) {
-		c.at, c.count = now, netlinkx.WrongPasswords()
+func (r refusals) of(p Peer) uint64 {
+	if p.AO != "" {
+		return r.ao
 	}
-	return c.count
+	return r.md5
+}
+
+const signaturesAge = time.Second
+
+func (s *signatures) read() refusals {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := s.now(); now.Sub(s.at) >= signaturesAge || now.Before(s.at) {
+		s.at, s.count = now, refusals{netlinkx.WrongPasswords(), netlinkx.ReadAO().Refused()}
+	}
+	return s.count
 }

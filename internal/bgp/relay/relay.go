@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
 
 // Behind is the speaker behind the relay, for one peer.
@@ -53,6 +55,7 @@ type Peer struct {
 	RestartTime  time.Duration // for how long the peer shall keep what it was told when the connection is lost
 	Keepalive    time.Duration // how often the peer hears of us at least; 0: as often as the speaker behind likes
 	Password     string
+	AO           tcpao.Keys // when it was added; Link.SetKeys changes them
 	MaxPrefixes  int
 	// Hops is how far away the peer may be (RFC 5082), 0: anywhere.
 	Hops int
@@ -63,17 +66,20 @@ type Peer struct {
 	KeptUntil time.Time
 }
 
+// linkLocal reports whether both ends of the peer's sessions are link-local addresses.
+func (p Peer) linkLocal() bool { return p.Addr.Zone() != "" }
+
 // Relay carries the sessions of one speaker. Its methods may be called from any goroutine.
 type Relay struct {
-	log    *slog.Logger
-	now    func() time.Time
-	config Config
-	md5    *md5Counter
-	index  *index
+	log     *slog.Logger
+	now     func() time.Time
+	config  Config
+	signing *signatures
+	index   *index
 
 	mu        sync.Mutex // guards the rest
 	listeners []*listener
-	passwords map[netip.Addr]string
+	secrets   Secrets
 	links     map[netip.Addr]*Link
 	unknown   unknownSources
 
@@ -86,11 +92,12 @@ type Relay struct {
 
 // New makes a relay that listens nowhere yet.
 func New(log *slog.Logger, now func() time.Time, config Config) *Relay {
-	return &Relay{log: log, now: now, config: config, md5: &md5Counter{now: now}, index: newIndex(), links: make(map[netip.Addr]*Link), closed: make(chan struct{})}
+	return &Relay{log: log, now: now, config: config, signing: &signatures{now: now}, index: newIndex(), links: make(map[netip.Addr]*Link), closed: make(chan struct{})}
 }
 
 // Listen makes addrs the whole set of addresses that connections of peers are accepted on. Sessions that are stay. After an
-// error, which is a *net.OpError with the address, it is as before.
+// error, which is a *net.OpError with the address, it is as before. Link-local addresses, whose zones are indices, are left out if they cannot be
+// used, as when another host has them, too; see Listens.
 func (r *Relay) Listen(ctx context.Context, addrs []netip.AddrPort) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,6 +128,13 @@ func (r *Relay) Listen(ctx context.Context, addrs []netip.AddrPort) error {
 	return err
 }
 
+// Listens reports whether connections to an address are accepted.
+func (r *Relay) Listens(addr netip.AddrPort) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.listeners, func(l *listener) bool { return l.at == addr })
+}
+
 // sorted parts listeners in those that are wanted and those that are not.
 func (r *Relay) sorted(addrs []netip.AddrPort) (stay, gone []*listener) {
 	for _, l := range r.listeners {
@@ -137,9 +151,13 @@ func (r *Relay) sorted(addrs []netip.AddrPort) (stay, gone []*listener) {
 func (r *Relay) open(ctx context.Context, addrs []netip.AddrPort) (opened []*listener, err error) {
 	for _, addr := range addrs {
 		l, err := listen(ctx, addr)
+		if err != nil && addr.Addr().Zone() != "" {
+			continue
+		}
 		if err == nil {
 			opened = append(opened, l)
-			err = errors.Join(l.setKeys(keysOf(l.family(), r.passwords)), l.setTTLFilter(r.minTTL()))
+			_, err = l.setKeys(r.secrets)
+			err = errors.Join(err, l.setTTLFilter(r.minTTL()))
 		}
 		if err != nil {
 			for _, l := range opened {
@@ -156,19 +174,21 @@ func (r *Relay) open(ctx context.Context, addrs []netip.AddrPort) (opened []*lis
 func (r *Relay) watch() {
 	ticker := time.NewTicker(passiveCheck)
 	defer ticker.Stop()
-	for seen := r.md5.read(); ; {
+	for seen := r.signing.read(); ; {
 		select {
 		case <-r.closed:
 			return
 		case <-ticker.C:
 		}
-		refused := r.md5.read()
-		if refused > seen {
-			for _, l := range r.silent() {
+		refused := r.signing.read()
+		for _, l := range r.silent() {
+			if refused.of(l.peer) > seen.of(l.peer) {
 				l.failed(unsigned(l.peer))
 			}
 		}
 		seen = refused
+		r.rollOn()
+		r.readMismatches()
 	}
 }
 
@@ -199,17 +219,25 @@ func (r *Relay) Ping() {
 	}
 }
 
-// SetPasswords makes passwords, by peer, the keys that are expected on the addresses listened on. Connections that exist
-// keep theirs. Peers with a password must be in here before Add.
-func (r *Relay) SetPasswords(passwords map[netip.Addr]string) error {
+// Secrets are what signs connections, by peer, which has one of both at most.
+type Secrets struct {
+	Passwords map[netip.Addr]string // all peers, those without have an empty one; nil: no peer has one
+	AO        map[netip.Addr]tcpao.Keys
+}
+
+// SetSecrets says by what connections to the addresses listened on must be signed. Connections that exist keep theirs. Peers with a
+// secret must be in here before Add. unsigned are the peers whose keys of TCP-AO the kernel refuses: their connections are refused.
+func (r *Relay) SetSecrets(secrets Secrets) (unsigned map[netip.Addr]error, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.passwords = passwords
-	var errs []error
+	r.secrets = secrets
+	unsigned = map[netip.Addr]error{}
 	for _, l := range r.listeners {
-		errs = append(errs, l.setKeys(keysOf(l.family(), passwords)))
+		refused, keyErr := l.setKeys(secrets)
+		maps.Copy(unsigned, refused)
+		err = errors.Join(err, keyErr)
 	}
-	return errors.Join(errs...)
+	return unsigned, err
 }
 
 // Add begins to keep up the session of a peer. An earlier one of the same address must be retired.
@@ -236,8 +264,10 @@ func (r *Relay) add(p Peer, rules *Rules, behind Behind, l *Link, spoken bool) *
 	l.relay, l.peer, l.behind, l.counts = r, p, behind, cmp.Or(l.counts, new(counts))
 	l.spoken.Store(spoken)
 	l.rules.Store(rules)
+	l.ao.Store(&p.AO)
 	if l.kept != nil {
 		l.dropKept()
+		go l.tellKept()
 	}
 	r.mu.Lock()
 	r.links[p.Addr] = l
@@ -311,6 +341,11 @@ func (r *Relay) welcome(conn *net.TCPConn) {
 	}
 	if err != nil {
 		l.behind.Failed("TTL security cannot be had: " + err.Error())
+		reset(conn)
+		return
+	}
+	if err := l.roll(conn, new(tcpao.Rollover)); err != nil { // it may have come before the peer's keys were there
+		l.behind.Failed("its connection is refused: " + err.Error())
 		reset(conn)
 		return
 	}

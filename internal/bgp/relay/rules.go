@@ -3,6 +3,7 @@ package relay
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/bgp/policy"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
@@ -17,7 +18,12 @@ type Rules struct {
 	Client bool
 	// Reflects: this node is a reflector.
 	Reflects bool
-	NextHop  NextHop
+	// Told: other peers may be told of the peer's paths, so that the speaker behind has to have them. A session for which that was true
+	// once passes them on until its end.
+	Told    bool
+	NextHop NextHop
+	// Aggregates are the peer's.
+	Aggregates policy.Aggregates
 }
 
 // NextHop is the treatment of the next hop of a learned path.
@@ -38,12 +44,6 @@ func (n NextHop) String() string {
 	return []string{"Auto", "Self", "Keep"}[n]
 }
 
-// Placeholders stand for our end of the session where the speaker behind does not know it.
-var (
-	Placeholder4 = netip.MustParseAddr("192.0.2.179") // of a network that is for documents
-	Placeholder6 = netip.MustParseAddr("2001:db8::179")
-)
-
 // source is where the paths of the peer come from, for what becomes of them later.
 func (r *Rules) source() wire.Source {
 	switch {
@@ -55,8 +55,14 @@ func (r *Rules) source() wire.Source {
 	return wire.Internal
 }
 
-// imports decides about a path that the peer announces; a reason: it is refused.
-func (r *Rules) imports(prefix netip.Prefix, a *wire.Attributes) (wire.Change, string) {
+// imports decides about a path that the peer announces; a reason: it is refused. self is our end of the session.
+func (r *Rules) imports(prefix netip.Prefix, a *wire.Attributes, self netip.Addr) (wire.Change, string) {
+	switch a.Via.WithZone("") {
+	case wire.Placeholder4, wire.Placeholder6:
+		return wire.Change{Withdraw: true}, policy.ReasonNoHop
+	case self:
+		return wire.Change{Withdraw: true}, policy.ReasonOwnHop
+	}
 	out := r.Base.Import(r.Session, r.Import, prefix, a)
 	if out.Verdict == policy.Reject {
 		return wire.Change{Withdraw: true}, out.Reason
@@ -64,15 +70,25 @@ func (r *Rules) imports(prefix netip.Prefix, a *wire.Attributes) (wire.Change, s
 	return out.Change, ""
 }
 
-// exports decides about a path that the speaker behind announces to the peer. self is our end of the session.
+// exports decides about a path that the speaker behind announces to the peer. self is our end of the session, of any family.
 func (r *Rules) exports(prefix netip.Prefix, a *wire.Attributes, stamp wire.Stamp, self netip.Addr) wire.Change {
 	if !r.Session.External() && !r.passesInside(stamp.Source) {
 		return wire.Change{Withdraw: true}
+	}
+	aggregate := stamp.Source == wire.Aggregate
+	if r.Aggregates.Hide(prefix, aggregate) {
+		return wire.Change{Withdraw: true}
+	}
+	if aggregate {
+		stamp.Source = wire.Own
 	}
 	own := stamp.Source == wire.Own
 	out := r.Base.Export(r.Session, r.Export, own, prefix, a)
 	if out.Verdict == policy.Reject {
 		return wire.Change{Withdraw: true}
+	}
+	if wire.FamilyOf(self) != wire.FamilyOf(prefix.Addr()) {
+		self = wire.Placeholder4 // see wire.Extend
 	}
 	out.Change.NextHop = r.nextHop(a.NextHop, stamp, self)
 	return out.Change
@@ -92,13 +108,13 @@ func (r *Rules) passesInside(source wire.Source) bool {
 
 // nextHop is the next hop announced to the peer; invalid: the inner speaker's.
 func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) netip.Addr {
-	if said == Placeholder4 || said == Placeholder6 {
+	if said == wire.Placeholder4 || said == wire.Placeholder6 {
 		said = self
 	}
 	switch {
 	case stamp.Source == wire.Own, r.NextHop == Auto:
 		return said
-	case r.NextHop == Self:
+	case r.NextHop == Self, wire.LinkLocal(stamp.NextHop):
 		return self
 	}
 	return stamp.NextHop
@@ -106,13 +122,17 @@ func (r *Rules) nextHop(said netip.Addr, stamp wire.Stamp, self netip.Addr) neti
 
 // sameImports reports whether both take the same of what a peer announces, and for the same.
 func (r *Rules) sameImports(o *Rules) bool {
-	return r.Session == o.Session && r.Client == o.Client && r.Import.Equal(o.Import) && (r.Base == o.Base || r.Base.EqualImport(o.Base))
+	return r.Session == o.Session && r.Client == o.Client && r.Told == o.Told && r.Import.Equal(o.Import) &&
+		(r.Base == o.Base || r.Base.EqualImport(o.Base))
 }
 
 // SameExports reports whether the peer is announced the same, but for what the base has changed: that is announced again to all.
 func (r *Rules) SameExports(o *Rules) bool {
-	return r.Session == o.Session && r.Client == o.Client && r.Reflects == o.Reflects && r.NextHop == o.NextHop && r.Export.Equal(o.Export)
+	return r.Session == o.Session && r.Client == o.Client && r.Reflects == o.Reflects && r.NextHop == o.NextHop && r.Export.Equal(o.Export) &&
+		slices.Equal(r.Aggregates, o.Aggregates)
 }
 
 // Same reports whether both decide alike with the same base.
-func (r *Rules) Same(o *Rules) bool { return r.SameExports(o) && r.Import.Equal(o.Import) }
+func (r *Rules) Same(o *Rules) bool {
+	return r.SameExports(o) && r.Told == o.Told && r.Import.Equal(o.Import)
+}

@@ -29,7 +29,7 @@ const (
 type session struct {
 	link     *Link
 	conn     *net.TCPConn
-	family   wire.Family
+	families wire.Families
 	outgoing bool
 	began    time.Time
 	wire     *wire.Session // in's
@@ -49,6 +49,7 @@ type session struct {
 	narrow   atomic.Bool   // its AS numbers have two octets
 	before   wire.Restart  // what our OPEN says of the session before
 	held     held
+	rolling  rolling
 	flaws    flaws
 
 	mu      sync.Mutex // guards the rest
@@ -60,11 +61,11 @@ type session struct {
 
 func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 	rules := l.rules.Load()
-	family := wire.FamilyOf(l.peer.Addr)
+	families := wire.FamiliesOf(l.peer.Addr)
 	s := &session{
-		link: l, conn: conn, family: family, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}), buf: make([]byte, wire.Room),
+		link: l, conn: conn, families: families, outgoing: outgoing, began: l.relay.now(), done: make(chan struct{}), buf: make([]byte, wire.Room),
 		wire: wire.NewSession(wire.Rules{
-			ASN: l.peer.ASN, LocalASN: rules.Session.LocalASN, LocalID: l.relay.config.RouterID, Family: family,
+			ASN: l.peer.ASN, LocalASN: rules.Session.LocalASN, LocalID: l.relay.config.RouterID, Families: families, Link: l.peer.Addr.Zone(),
 			MaxPrefixes: l.peer.MaxPrefixes, Source: rules.source(), ClusterID: l.peer.ClusterID,
 		}),
 	}
@@ -228,20 +229,15 @@ func (s *session) run(ctx context.Context) parting {
 	if err := s.within(ctx, s.link.behind.Ready); err != nil {
 		return s.untaken(ctx, err)
 	}
-	s.out.self = addrOf(s.conn.LocalAddr())
+	s.out.self = addrOf(s.conn.LocalAddr()).WithZone("")
 	if how := s.handshake(); how != nil {
 		s.report(*how)
 		return s.parting(*how)
 	}
-	var back net.Conn
-	err := s.within(ctx, func(ctx context.Context) (err error) {
-		back, err = s.link.behind.Attach(ctx, s.first)
-		return err
-	})
+	back, err := s.attach(ctx)
 	if err != nil {
 		return s.untaken(ctx, err)
 	}
-	s.noteUp()
 	outDone := make(chan struct{})
 	go func() {
 		defer close(outDone)
@@ -249,6 +245,20 @@ func (s *session) run(ctx context.Context) parting {
 		s.out.advertised.forget()
 	}()
 	return s.finish(s.toSpeaker(ctx, back), back, outDone)
+}
+
+// attach has the speaker behind take the session, which is up then.
+func (s *session) attach(ctx context.Context) (back net.Conn, err error) {
+	s.link.attaching.Lock()
+	defer s.link.attaching.Unlock()
+	err = s.within(ctx, func(ctx context.Context) (err error) {
+		back, err = s.link.behind.Attach(ctx, s.first)
+		return err
+	})
+	if err == nil {
+		s.noteUp()
+	}
+	return back, err
 }
 
 // within gives the speaker behind a moment.
@@ -275,7 +285,7 @@ func (s *session) handshake() *ending {
 		ASN: s.link.rules.Load().Session.LocalASN, ID: s.link.relay.config.RouterID, HoldTime: uint16(config.HoldTime / time.Second),
 		RestartTime: uint16(config.RestartTime / time.Second), Restart: s.before,
 	}
-	if err := s.send(own.Bytes(s.family)); err != nil {
+	if err := s.send(own.Bytes(s.families, s.link.peer.linkLocal())); err != nil {
 		return &ending{by: byLoss, err: err}
 	}
 	if s.first == nil {
@@ -289,6 +299,9 @@ func (s *session) handshake() *ending {
 		return &ending{by: byLoss, err: err}
 	}
 	_, how := s.next()
+	if how == nil {
+		s.agree()
+	}
 	return how
 }
 
@@ -374,6 +387,9 @@ func (s *session) setBack(back net.Conn) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
 	s.in.back = back
+	if back != nil {
+		s.in.told.Store(s.link.rules.Load().Told)
+	}
 }
 
 // passOn passes one message of the peer on; not nil: it is the last one.
@@ -496,6 +512,9 @@ func (s *session) toPeer(back net.Conn) error {
 			return nil
 		}
 		s.voice.Store(s.link.relay.now().UnixNano())
+		if s.link.peer.linkLocal() {
+			message = wire.Plain(message)
+		}
 		if err := s.forward(message); err != nil {
 			return err
 		}
@@ -521,6 +540,7 @@ type held struct {
 	mu      sync.Mutex // guards the rest, and the order of what is told
 	holding bool
 	over    bool // it was told, or nothing is to be held
+	agreed  bool // the peer's KEEPALIVE has come: only the speaker behind is awaited
 	text    []byte
 }
 
@@ -529,6 +549,9 @@ const (
 	// milliseconds, once the peer has sent its KEEPALIVE. A peer that has restarted as well, and holds that back, too, must not be waited for.
 	heldTime = 250 * time.Millisecond
 	heldRoom = 1 << 16
+	// heldLonger is how much longer it is held for a peer whose KEEPALIVE has come: on a busy node the speaker takes its time. The least hold time is
+	// 3 s; and answers, whose KEEPALIVE is held, too, waits for probeWait.
+	heldLonger = probeWait / 2
 )
 
 // tell sends a message to the peer, now or, while it is held, with what comes after.
@@ -547,17 +570,30 @@ func (s *session) tell(message []byte) error {
 		return s.send(message)
 	}
 	g.text = append(g.text, message...)
-	if wire.EndsTable(message) || wire.TypeOf(message) == wire.Notify || len(g.text) > heldRoom {
+	if s.out.over.Load() || wire.TypeOf(message) == wire.Notify || len(g.text) > heldRoom {
 		return s.flush()
 	}
 	return nil
 }
 
-// flushHeld tells what is held although it is not complete.
+// flushHeld tells what is held although it is not complete, at once or, if the peer has agreed, later.
 func (s *session) flushHeld() {
+	g := &s.held
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.holding && g.agreed {
+		g.agreed = false
+		time.AfterFunc(heldLonger, s.flushHeld)
+		return
+	}
+	_ = s.flush() // who writes or reads next finds out
+}
+
+// agree notes the peer's KEEPALIVE.
+func (s *session) agree() {
 	s.held.mu.Lock()
 	defer s.held.mu.Unlock()
-	_ = s.flush() // who writes or reads next finds out
+	s.held.agreed = true
 }
 
 // flush tells what is held. The mutex of held is locked by the caller.

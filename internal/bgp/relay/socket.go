@@ -8,9 +8,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
 
 // ttl is what BGP packets are sent with: it serves peers with TTL security (RFC 5082), and those behind routers. tos is
@@ -20,16 +23,28 @@ const (
 	tos = 0xc0
 )
 
-// listener is a TCP listener with MD5 keys.
+// listener is a TCP listener with keys.
 type listener struct {
 	*net.TCPListener
-	at   netip.AddrPort // as it was asked for
-	keys map[netip.Prefix]string
+	at   netip.AddrPort            // as it was asked for
+	self netip.Addr                // the address, with the interface's name for a zone
+	keys map[netip.Prefix]string   // of TCP MD5
+	ao   map[netip.Addr]tcpao.Keys // of TCP-AO
+
+	mismatches tcpao.Mismatches
 }
 
-func (l *listener) family() netip.Addr { return addrOf(l.Addr()) }
+// peersOf leaves the peers that can connect to an address of ours: those of its family and link.
+func peersOf[V any](self netip.Addr, peers map[netip.Addr]V) map[netip.Addr]V {
+	left := maps.Clone(peers)
+	maps.DeleteFunc(left, func(peer netip.Addr, _ V) bool {
+		return peer.Is4() != self.Is4() || peer.Zone() != self.Zone() && !self.IsUnspecified()
+	})
+	return left
+}
 
-// listen opens a listener on one address. It is not Multipath TCP, as Go's are by default, which has no MD5 keys.
+// listen opens a listener on one address, whose zone is the index of an interface: names may be given to others. It is not Multipath TCP, as
+// Go's are by default, which has no MD5 keys.
 func listen(ctx context.Context, addr netip.AddrPort) (*listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error { return setHeader(raw, addr.Addr()) }}
 	config.SetMultipathTCP(false)
@@ -37,16 +52,39 @@ func listen(ctx context.Context, addr netip.AddrPort) (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &listener{TCPListener: l.(*net.TCPListener), at: addr, keys: make(map[netip.Prefix]string)}, nil
+	opened := &listener{TCPListener: l.(*net.TCPListener), at: addr, self: addr.Addr(), keys: make(map[netip.Prefix]string)}
+	if zone := addr.Addr().Zone(); zone != "" {
+		index, _ := strconv.Atoi(zone)
+		link, err := net.InterfaceByIndex(index)
+		if err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+		opened.self = addr.Addr().WithZone(link.Name)
+	}
+	return opened, nil
 }
 
+// errNoInterface: a link-local address is of an interface that is not there.
+var errNoInterface = errors.New("no such interface")
+
 // connect dials a peer from our own address.
-func connect(ctx context.Context, p Peer) (*net.TCPConn, error) {
+func connect(ctx context.Context, p Peer, ao tcpao.Keys) (*net.TCPConn, error) {
+	to := p.Addr
+	if p.linkLocal() {
+		link, err := net.InterfaceByName(p.Addr.Zone())
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errNoInterface, err)
+		}
+		to = to.WithZone(strconv.Itoa(link.Index)) // package net remembers the indices of names, also of links that were made anew
+	}
 	dialer := net.Dialer{
 		Control: func(_, _ string, raw syscall.RawConn) error {
 			err := errors.Join(setHeader(raw, p.Addr), setHops(raw, p))
 			if err == nil && p.Password != "" {
 				err = SetKey(raw, netip.PrefixFrom(p.Addr, p.Addr.BitLen()), p.Password)
+			}
+			if err == nil && ao != "" {
+				err = tcpao.Sign(raw, p.Addr, ao)
 			}
 			return err
 		},
@@ -55,7 +93,7 @@ func connect(ctx context.Context, p Peer) (*net.TCPConn, error) {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(p.From, 0))
 	}
 	dialer.SetMultipathTCP(false)
-	conn, err := dialer.DialContext(ctx, network(p.Addr), netip.AddrPortFrom(p.Addr, p.Port).String())
+	conn, err := dialer.DialContext(ctx, network(p.Addr), netip.AddrPortFrom(to, p.Port).String())
 	if err != nil {
 		return nil, err
 	}
@@ -164,15 +202,12 @@ func CheckMD5() error {
 	return SetKeyOf(fd, netip.MustParsePrefix("127.0.0.1/32"), "x")
 }
 
-// keysOf decides which keys a listener of a family has. Peers that all have one password share one key: the kernel
+// keysOf decides which keys a listener has. Peers that all have one password share one key: the kernel
 // allows some hundred on a socket only (net.core.optmem_max), and strangers then get no answer at all.
 func keysOf(listener netip.Addr, passwords map[netip.Addr]string) map[netip.Prefix]string {
 	keys := make(map[netip.Prefix]string)
 	distinct := make(map[string]bool)
-	for addr, password := range passwords {
-		if addr.Is4() != listener.Is4() {
-			continue
-		}
+	for addr, password := range peersOf(listener, passwords) {
 		distinct[password] = true
 		if password != "" {
 			keys[netip.PrefixFrom(addr, addr.BitLen())] = password
@@ -194,8 +229,43 @@ func anyOf(addr netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// setKeys makes want the listener's keys. New ones are there before old ones go, so that no peer connects without.
-func (l *listener) setKeys(want map[netip.Prefix]string) error {
+// setKeys makes secrets the listener's keys. unsigned are the peers whose keys of TCP-AO the kernel refuses: their connections are refused.
+func (l *listener) setKeys(secrets Secrets) (unsigned map[netip.Addr]error, err error) {
+	want, stay := make(map[netip.Addr]tcpao.Keys), make(map[netip.Addr]tcpao.Keys)
+	for addr, keys := range peersOf(l.self, secrets.AO) {
+		want[addr] = keys
+		if _, ok := l.ao[addr]; ok {
+			stay[addr] = keys
+		}
+	}
+	// The kernel refuses a key of a peer that has one of the other kind.
+	_, err = l.setAO(stay)
+	err = errors.Join(err, l.setMD5(keysOf(l.self, secrets.Passwords)))
+	unsigned, aoErr := l.setAO(want)
+	return unsigned, errors.Join(err, aoErr)
+}
+
+// setAO makes want the listener's keys of TCP-AO, but for those of peers whose keys the kernel refuses.
+func (l *listener) setAO(want map[netip.Addr]tcpao.Keys) (failed map[netip.Addr]error, err error) {
+	if maps.Equal(want, l.ao) {
+		return nil, nil
+	}
+	raw, err := l.SyscallConn()
+	if err == nil {
+		failed, err = tcpao.Expect(raw, want)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("set keys of TCP-AO on %s: %w", l.Addr(), err)
+	}
+	l.ao = maps.Clone(want)
+	for peer := range failed {
+		delete(l.ao, peer)
+	}
+	return failed, nil
+}
+
+// setMD5 makes want the listener's keys of TCP MD5. New ones are there before old ones go, so that no peer connects without.
+func (l *listener) setMD5(want map[netip.Prefix]string) error {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return err

@@ -47,8 +47,8 @@ const (
 	flagExtended   = 0x10
 )
 
-// flags are the required Optional and Transitive bits of an attribute.
-var flags = map[attribute]byte{
+// flags are the required Optional and Transitive bits of an attribute, 0 if it is not known.
+var flags = [256]byte{
 	attrOrigin: flagTransitive, attrASPath: flagTransitive, attrNextHop: flagTransitive, attrMED: flagOptional,
 	attrLocalPref: flagTransitive, attrAtomicAggregate: flagTransitive, attrAggregator: flagOptional | flagTransitive,
 	attrCommunities: flagOptional | flagTransitive, attrOriginatorID: flagOptional, attrClusterList: flagOptional,
@@ -75,7 +75,7 @@ func (s *Session) readAttributes(n *parsedUpdate, b []byte) *Notification {
 		if !ok {
 			// RFC 7606 section 4: what is announced outside of attributes is known, and withdrawn. On a session of IPv6 it is
 			// in an attribute, which may be the one that can't be found.
-			if s.rules.Family != IPv4 && !n.seen[attrMPReach] {
+			if s.offer.families != OnlyIPv4 && !n.seen[attrMPReach] {
 				return updateFault(1, nil, "path attributes do not fit their length")
 			}
 			n.flawed(true, "path attributes do not fit their length")
@@ -130,11 +130,11 @@ func find(attributes []byte, want attribute) []byte {
 
 // readAttribute judges one attribute: by RFC 7606 most faults make the message a withdrawal.
 func (s *Session) readAttribute(n *parsedUpdate, flag byte, kind attribute, value []byte) *Notification {
-	want, known := flags[kind]
+	want := flags[kind]
 	switch {
-	case !known && flag&flagOptional == 0:
+	case want == 0 && flag&flagOptional == 0:
 		return updateFault(2, appendAttribute(nil, kind, value), "well-known %s is not known", kind)
-	case !known, kind == attrAS4Path, kind == attrAS4Aggregator:
+	case want == 0, kind == attrAS4Path, kind == attrAS4Aggregator:
 		return nil // nothing here reads it, or readWidened has
 	case kind == attrMPReach:
 		return n.readReachable(value)
@@ -202,20 +202,21 @@ func fits(kind attribute, value []byte) bool {
 
 // readNextHop reads NEXT_HOP. It is of no meaning where nothing is announced outside of attributes.
 func (n *parsedUpdate) readNextHop(value []byte) {
-	if n.family != IPv4 || (n.nextHop != nil && n.seen[attrMPReach]) {
+	p := n.part(IPv4)
+	if p == nil || len(p.announced) == 0 || (p.nextHop != nil && n.seen[attrMPReach]) {
 		return
 	}
 	if len(value) != 4 || !usable(value) {
 		n.flawed(true, "%s % x is not the address of a host", attrNextHop, value)
 		return
 	}
-	n.nextHop = value
+	p.nextHop = value
 }
 
 // usable reports whether raw can be the address of a host other than this.
 func usable(raw []byte) bool {
 	addr, ok := netip.AddrFromSlice(raw)
-	if !ok || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() {
+	if !ok || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr.Is4In6() || addr == AnyRouter {
 		return false
 	}
 	return !addr.Is4() || (raw[0] != 0 && raw[0] < 224)
@@ -273,9 +274,12 @@ func (n *parsedUpdate) readAggregator(value []byte, fourOctets bool) {
 	}
 }
 
-// multi reads the head of MP_REACH_NLRI and MP_UNREACH_NLRI and reports whether it is about the session's family.
-func (n *parsedUpdate) multi(value []byte) bool {
-	return Family(binary.BigEndian.Uint16(value)) == n.family && value[2] == unicast
+// multi reads the head of MP_REACH_NLRI and MP_UNREACH_NLRI; nil: it is not about a family of the session.
+func (n *parsedUpdate) multi(value []byte) *part {
+	if value[2] != unicast {
+		return nil
+	}
+	return n.part(Family(binary.BigEndian.Uint16(value)))
 }
 
 // readReachable reads MP_REACH_NLRI. Other families were not agreed on and are ignored.
@@ -283,44 +287,53 @@ func (n *parsedUpdate) readReachable(value []byte) *Notification {
 	if len(value) < 5 || len(value) < 5+int(value[3]) {
 		return updateFault(9, nil, "%s is cut short", attrMPReach)
 	}
-	if !n.multi(value) {
+	p := n.multi(value)
+	if p == nil {
 		return nil
 	}
 	hop, list := value[4:4+int(value[3])], value[5+int(value[3]):]
-	prefixes, err := readPrefixes(list, n.family)
+	prefixes, err := readPrefixes(list, p.family)
 	if err != nil {
 		return updateFault(9, nil, "%s: %v", attrMPReach, errNetwork)
 	}
-	n.announced = append(n.announced, prefixes...)
-	if len(hop) == 2*n.family.bytes() && n.family == IPv6 {
-		hop = hop[:16] // RFC 2545: the second one is link-local
+	p.announced = append(p.announced, prefixes...)
+	if len(hop) == 32 { // RFC 2545: the second one is link-local
+		first, second := hop[:16], hop[16:]
+		if hop = first; n.linkLocal && linkLocal(second) {
+			hop = second
+		}
 	}
 	switch {
-	case n.family == IPv4 && (len(hop) == 16 || len(hop) == 32):
-		n.flawed(true, "an IPv6 next hop of IPv4 routes is of no use here")
-	case len(hop) != n.family.bytes():
+	case len(hop) != 16 && len(hop) != p.family.bytes():
 		return updateFault(9, nil, "%s has a next hop of %d bytes", attrMPReach, len(hop))
 	case !usable(hop):
 		n.flawed(true, "next hop % x is not the address of a host", hop)
+	case len(hop) == 16 && linkLocal(hop) && !n.linkLocal:
+		n.flawed(true, "a link-local next hop is of no use on a session by other addresses")
+	case p.family == IPv4 && len(hop) == 16 && !linkLocal(hop):
+		n.flawed(true, "an IPv6 next hop of IPv4 routes is of no use here, but a link-local one on a session by link-local addresses")
 	default:
-		n.nextHop = hop
+		p.nextHop = hop
 	}
 	return nil
 }
+
+func linkLocal(raw []byte) bool { return LinkLocal(netip.AddrFrom16([16]byte(raw))) }
 
 // readUnreachable reads MP_UNREACH_NLRI. Without prefixes it is the end of the table.
 func (n *parsedUpdate) readUnreachable(value []byte) *Notification {
 	if len(value) < 3 {
 		return updateFault(9, nil, "%s is cut short", attrMPUnreach)
 	}
-	if !n.multi(value) {
+	p := n.multi(value)
+	if p == nil {
 		return nil
 	}
-	prefixes, err := readPrefixes(value[3:], n.family)
+	prefixes, err := readPrefixes(value[3:], p.family)
 	if err != nil {
 		return updateFault(9, nil, "%s: %v", attrMPUnreach, errNetwork)
 	}
-	n.withdrawn = append(n.withdrawn, prefixes...)
-	n.end = n.end || len(prefixes) == 0 // settled when all is read
+	p.withdrawn = append(p.withdrawn, prefixes...)
+	p.end = p.end || len(prefixes) == 0 // settled when all is read
 	return nil
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +12,7 @@ import (
 // Attributes are the path attributes of the prefixes that an UPDATE announces. They are slices of the message and not to be kept.
 type Attributes struct {
 	NextHop netip.Addr
-	// Via is the next hop that the path came with: NextHop, unless the Editor was told another one.
+	// Via is the next hop that the path came with, as its Stamp has it: NextHop, unless that or the Editor was told another one.
 	Via         netip.Addr
 	Path        ASPath
 	Communities Communities
@@ -76,9 +77,7 @@ func (e *Editor) Edit(message []byte, decide func(netip.Prefix, *Attributes) Cha
 	if err := e.attributes.read(&u, e.Family, e.OwnAS); err != nil {
 		return nil, err
 	}
-	if e.attributes.Via = e.Via; !e.Via.IsValid() {
-		e.attributes.Via = e.attributes.NextHop
-	}
+	e.attributes.Via = cmp.Or(e.Via, e.attributes.Via, e.attributes.NextHop)
 	if len(u.announced) == 0 {
 		return e.writer.as(message), nil
 	}
@@ -277,6 +276,9 @@ func (a *Attributes) set(u *update, family Family, kind attribute, value []byte)
 		return len(value) == 4
 	case attrOrigin, attrMED, attrLocalPref, attrCommunities, attrLargeCommunity:
 		return fits(kind, value) && a.setPlain(kind, value)
+	case attrStamp:
+		stamp, _ := ReadStamp(value)
+		a.Via = stamp.NextHop
 	}
 	return true
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 const (
 	capMultiProtocol   = 1
 	capRouteRefresh    = 2
+	capExtendedNextHop = 5 // RFC 8950
 	capGracefulRestart = 64
 	capFourOctetAS     = 65
 
@@ -39,14 +41,18 @@ type Offer struct {
 	Restarted bool
 
 	refresh       bool
-	multiProtocol bool // families are offered at all
-	ours          bool // the session's family is
-	graceful      bool // graceful restart is
-	keeps         bool // for the session's family, too: it restarts that way itself
-	preserved     bool // and has kept its forwarding in the last one
+	multiProtocol bool     // families are offered at all
+	extended      bool     // IPv6 next hops of IPv4 prefixes are
+	families      Families // those of the session that are offered
+	graceful      bool     // graceful restart is
+	keeps         Families // those for which it restarts that way itself
+	preserved     Families // and has kept its forwarding in the last one
 	restartFlags  byte
 	restartTime   uint16
 }
+
+// Families are those of the session that the peer has, too.
+func (o *Offer) Families() Families { return o.families }
 
 // EndsTable reports whether the peer says when it has sent the whole of its table: who offers graceful restart at all does
 // (RFC 4724 section 2), also if it keeps nothing itself.
@@ -67,10 +73,26 @@ func ParseOpen(message []byte, rules Rules) (Offer, *Notification) {
 	if b[0] != 4 {
 		return o, openFault(1, []byte{0, 4}, "it speaks BGP version %d", b[0])
 	}
-	if fault := o.readParameters(b[9:], rules.Family); fault != nil {
+	if fault := o.readParameters(b[9:]); fault != nil {
 		return o, fault
 	}
+	o.agree(rules)
 	return o, o.check(rules)
+}
+
+// agree leaves those families that are of the session. A peer that offers none at all speaks IPv4, by RFC 4760.
+func (o *Offer) agree(rules Rules) {
+	if !o.multiProtocol {
+		o.families = OnlyIPv4
+	}
+	if rules.Link != "" && !o.extended {
+		o.families &^= OnlyIPv4 // there is no IPv4 next hop
+	}
+	o.families &= rules.Families
+	if o.keeps &= o.families; o.keeps != o.families {
+		o.keeps = 0 // what is lost with the others is lost
+	}
+	o.preserved &= o.keeps
 }
 
 // check is the part of RFC 4271 section 6.2 that depends on who we are. A hold time of 0 is refused, as section 4.2
@@ -85,14 +107,16 @@ func (o *Offer) check(rules Rules) *Notification {
 		return openFault(3, nil, "its router ID %s is our own: is it this node, or a twin with the same address or the same hash of its name?", o.ID)
 	case o.HoldTime < 3:
 		return openFault(6, nil, "its hold time is %d s: it must be 3 s or more", o.HoldTime)
-	case !o.ours && (o.multiProtocol || rules.Family != IPv4):
-		return openFault(7, multiProtocol(rules.Family), "it does not offer %s unicast routes on this session", rules.Family)
+	case o.families == 0 && rules.Link != "":
+		return openFault(7, capabilities(rules.Families), "it offers neither IPv6 unicast routes on this session nor IPv4 ones with IPv6 next hops (RFC 8950)")
+	case o.families == 0:
+		return openFault(7, capabilities(rules.Families), "it does not offer %s unicast routes on this session", rules.Families.All()[0])
 	}
 	return nil
 }
 
 // readParameters reads the optional parameters, which are capabilities or nothing that we know.
-func (o *Offer) readParameters(b []byte, family Family) *Notification {
+func (o *Offer) readParameters(b []byte) *Notification {
 	malformed := openFault(0, nil, "its OPEN is malformed: optional parameters do not fit their length")
 	length, rest, wide := int(b[0]), b[1:], 1
 	if length == optExtended && len(rest) >= 3 && rest[0] == optExtended {
@@ -116,7 +140,7 @@ func (o *Offer) readParameters(b []byte, family Family) *Notification {
 		if kind != optCapabilities {
 			return openFault(4, nil, "its OPEN has the optional parameter %d", kind)
 		}
-		if !o.readCapabilities(rest[:n], family) {
+		if !o.readCapabilities(rest[:n]) {
 			return malformed
 		}
 		rest = rest[n:]
@@ -124,59 +148,84 @@ func (o *Offer) readParameters(b []byte, family Family) *Notification {
 	return nil
 }
 
-func (o *Offer) readCapabilities(b []byte, family Family) bool {
+func (o *Offer) readCapabilities(b []byte) bool {
 	for len(b) > 0 {
 		if len(b) < 2 || len(b)-2 < int(b[1]) {
 			return false
 		}
-		o.readCapability(b[0], b[2:2+int(b[1])], family)
+		o.readCapability(b[0], b[2:2+int(b[1])])
 		b = b[2+int(b[1]):]
 	}
 	return true
 }
 
 // readCapability takes what is of use here. A capability of a wrong length is not offered, RFC 5492 section 5.
-func (o *Offer) readCapability(code byte, value []byte, family Family) {
+func (o *Offer) readCapability(code byte, value []byte) {
 	switch {
 	case code == capMultiProtocol && len(value) == 4:
 		o.multiProtocol = true
-		o.ours = o.ours || (binary.BigEndian.Uint16(value) == uint16(family) && value[3] == unicast)
+		if value[3] == unicast {
+			o.families |= familySet(value)
+		}
+	case code == capExtendedNextHop && len(value)%6 == 0:
+		for tuple := value; len(tuple) > 0; tuple = tuple[6:] {
+			o.extended = o.extended || bytes.Equal(tuple[:6], ipv4OverIPv6)
+		}
 	case code == capRouteRefresh && len(value) == 0:
 		o.refresh = true
 	case code == capFourOctetAS && len(value) == 4:
 		o.FourOctets, o.ASN = true, binary.BigEndian.Uint32(value)
 	case code == capGracefulRestart && len(value) >= 2 && len(value)%4 == 2:
-		o.readRestart(value, family)
+		o.readRestart(value)
 	}
 }
 
 // readRestart takes the last capability of several, as RFC 4724 section 3 says.
-func (o *Offer) readRestart(value []byte, family Family) {
-	o.graceful, o.keeps, o.preserved = true, false, false
+func (o *Offer) readRestart(value []byte) {
+	o.graceful, o.keeps, o.preserved = true, 0, 0
 	o.restartFlags = value[0] & (flagRestarted | flagNotification)
 	o.Restarted = o.restartFlags&flagRestarted != 0
 	o.restartTime = binary.BigEndian.Uint16(value) & 0x0fff
 	for tuple := value[2:]; len(tuple) > 0; tuple = tuple[4:] {
-		if binary.BigEndian.Uint16(tuple) == uint16(family) && tuple[2] == unicast {
-			o.keeps, o.preserved = true, tuple[3]&flagForwarding != 0
+		if tuple[2] != unicast {
+			continue
+		}
+		o.keeps |= familySet(tuple)
+		if tuple[3]&flagForwarding != 0 {
+			o.preserved |= familySet(tuple)
 		}
 	}
 }
 
-func multiProtocol(family Family) []byte {
-	return []byte{capMultiProtocol, 4, 0, byte(family), 0, unicast}
+// familySet is the family that a value begins with, none if it is of no session.
+func familySet(value []byte) Families {
+	return BothFamilies & Families(1<<min(binary.BigEndian.Uint16(value), 7))
 }
 
-// bytes is an OPEN, as the speaker behind gets it. A peer that offers no capability at all speaks IPv4 only, by RFC 4760. AS
-// numbers have four octets in there whatever the peer has: Check and Narrow translate.
-func (o *Offer) bytes(family Family) []byte {
-	caps := multiProtocol(family)
+// ipv4OverIPv6 is what is offered by capExtendedNextHop: unicast prefixes of IPv4 with next hops of IPv6.
+var ipv4OverIPv6 = []byte{0, byte(IPv4), 0, unicast, 0, byte(IPv6)}
+
+// capabilities are those of families.
+func capabilities(families Families) (caps []byte) {
+	for _, family := range families.All() {
+		caps = append(caps, capMultiProtocol, 4, 0, byte(family), 0, unicast)
+	}
+	return caps
+}
+
+// bytes is an OPEN, as the speaker behind gets it, with all families that the session might have: it would wait for one that it does not hear of.
+// AS numbers have four octets in there whatever the peer has: Check and Narrow translate.
+func (o *Offer) bytes(families Families) []byte {
+	caps := capabilities(families)
+	if o.extended {
+		caps = append(append(caps, capExtendedNextHop, byte(len(ipv4OverIPv6))), ipv4OverIPv6...)
+	}
 	if o.refresh {
 		caps = append(caps, capRouteRefresh, 0)
 	}
 	caps = binary.BigEndian.AppendUint32(append(caps, capFourOctetAS, 4), o.ASN)
 	if o.graceful {
-		caps = append(caps, o.restart(family)...)
+		caps = append(caps, o.restart(families)...)
 	}
 	as := uint16(asTrans)
 	if o.ASN <= 0xffff {
@@ -188,11 +237,14 @@ func (o *Offer) bytes(family Family) []byte {
 	return end(append(message, caps...))
 }
 
-func (o *Offer) restart(family Family) []byte {
+func (o *Offer) restart(families Families) []byte {
 	value := []byte{o.restartFlags | byte(o.restartTime>>8), byte(o.restartTime)}
-	if o.keeps {
+	for _, family := range families.All() {
+		if o.keeps == 0 {
+			break
+		}
 		forwarding := byte(0)
-		if o.preserved {
+		if o.preserved.Has(family) {
 			forwarding = flagForwarding
 		}
 		value = append(value, 0, byte(family), unicast, forwarding)
@@ -219,7 +271,7 @@ func (o *Offer) String() string {
 }
 
 // Graceful reports whether the peer restarts gracefully: its paths are kept when its connection is lost.
-func (o *Offer) Graceful() bool { return o.graceful && o.keeps }
+func (o *Offer) Graceful() bool { return o.graceful && o.keeps != 0 }
 
 // RestartTime is for how long its paths are kept then.
 func (o *Offer) RestartTime() time.Duration { return time.Duration(o.restartTime) * time.Second }
@@ -248,15 +300,18 @@ type LocalOpen struct {
 	Restart
 }
 
-// Bytes returns our OPEN on a session of one family. It offers route refresh, AS numbers of four octets and graceful restart, also after a
+// Bytes returns our OPEN on a session with such rules. It offers route refresh, AS numbers of four octets and graceful restart, also after a
 // hold timer has run out (RFC 8538).
-func (o LocalOpen) Bytes(family Family) []byte {
+func (o LocalOpen) Bytes(families Families, linkLocal bool) []byte {
 	offer := Offer{
 		ASN: o.ASN, ID: o.ID, HoldTime: o.HoldTime, refresh: true,
-		graceful: true, keeps: true, preserved: o.Preserved, restartFlags: flagNotification, restartTime: o.RestartTime,
+		graceful: true, keeps: families, restartFlags: flagNotification, restartTime: o.RestartTime, extended: linkLocal,
+	}
+	if o.Preserved {
+		offer.preserved = families
 	}
 	if o.Restarted {
 		offer.restartFlags |= flagRestarted
 	}
-	return offer.bytes(family)
+	return offer.bytes(families)
 }

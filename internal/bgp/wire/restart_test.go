@@ -14,8 +14,8 @@ func TestLocalOpen(t *testing.T) {
 	for _, family := range []wire.Family{wire.IPv4, wire.IPv6} {
 		for _, asn := range []uint32{64512, 4200000000} {
 			for _, before := range []wire.Restart{{}, {Restarted: true}, {Preserved: true}, {Restarted: true, Preserved: true}} {
-				open := wire.LocalOpen{ASN: asn, ID: id, HoldTime: 90, RestartTime: 4095, Restart: before}.Bytes(family)
-				offer, fault := wire.ParseOpen(open, wire.Rules{ASN: asn, LocalASN: 1, Family: family})
+				open := wire.LocalOpen{ASN: asn, ID: id, HoldTime: 90, RestartTime: 4095, Restart: before}.Bytes(1<<family, false)
+				offer, fault := wire.ParseOpen(open, wire.Rules{ASN: asn, LocalASN: 1, Families: wire.Families(1 << family)})
 				if fault != nil {
 					t.Fatalf("%x: %v", open, fault)
 				}

@@ -122,19 +122,18 @@ func (w *writer) reach(hop netip.Addr, prefixes []byte) {
 
 // appendReachable writes MP_REACH_NLRI.
 func appendReachable(b []byte, family Family, hop netip.Addr, prefixes []byte) []byte {
-	size := family.bytes()
-	raw := hop.As16()
-	b = appendHead(b, flags[attrMPReach], attrMPReach, familyLen+1+size+1+len(prefixes))
-	b = append(b, 0, byte(family), unicast, byte(size))
-	b = append(append(b, raw[16-size:]...), 0)
+	raw := hop.AsSlice()
+	b = appendHead(b, flags[attrMPReach], attrMPReach, familyLen+1+len(raw)+1+len(prefixes))
+	b = append(b, 0, byte(family), unicast, byte(len(raw)))
+	b = append(append(b, raw...), 0)
 	return append(b, prefixes...)
 }
 
 // message writes one.
 func (w *writer) message(withdrawn, attributes, announced []byte) {
 	begin := len(w.text)
-	w.text = append(w.text, marker[:]...)
 	length := frameLen + len(withdrawn) + len(attributes) + len(announced)
+	w.text = append(slices.Grow(w.text, length), marker[:]...)
 	w.text = append(binary.BigEndian.AppendUint16(w.text, uint16(length)), byte(Update))
 	w.text = append(binary.BigEndian.AppendUint16(w.text, uint16(len(withdrawn))), withdrawn...)
 	w.text = append(binary.BigEndian.AppendUint16(w.text, uint16(len(attributes))), attributes...)

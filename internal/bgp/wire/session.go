@@ -8,7 +8,7 @@ import (
 	"unique"
 )
 
-// Family is the one address family of a session, of unicast routes.
+// Family is an address family of unicast routes.
 type Family uint16
 
 // Families, by the numbers of RFC 4760.
@@ -44,10 +44,14 @@ func (f Family) bytes() int {
 
 // Rules are the checks of a peer's messages.
 type Rules struct {
-	ASN         uint32     // that the peer must be in
-	LocalASN    uint32     // our own
-	LocalID     netip.Addr // our router ID
-	Family      Family
+	ASN      uint32     // that the peer must be in
+	LocalASN uint32     // our own
+	LocalID  netip.Addr // our router ID
+	Families Families
+	// Link is the name of the link if the session is between link-local addresses, which next hops then are, too, those of IPv4 prefixes as well
+	// (RFC 8950).
+	Link string
+	// MaxPrefixes bounds what the peer announces, of all families.
 	MaxPrefixes int
 	// Source is what the paths of this peer are stamped with; 0: they are not.
 	Source Source
@@ -63,8 +67,9 @@ type Verdict struct {
 	// Gone are the prefixes that an UPDATE withdraws, Refused those that it announces in vain, for the reason Refusal.
 	Gone, Refused []netip.Prefix
 	Refusal       string
-	// End: it is the end of the peer's table.
-	End bool
+	// Ended are the families of which it is the end of the peer's table, End that no family is left.
+	Ended Families
+	End   bool
 	// Reset ends the session: it is for the peer, and its Error says why in words.
 	Reset *Notification
 	// Flaw says what was wrong with a message that did not end the session; empty if nothing was.
@@ -78,6 +83,7 @@ type Session struct {
 	offer Offer
 	// announced are the prefixes that the peer has announced and not withdrawn, with what it says of each.
 	announced map[netip.Prefix]Said
+	ended     Families
 }
 
 // Said is what an UPDATE says of its prefixes: its attributes as they were passed on, and the next hop before them. There are
@@ -85,12 +91,12 @@ type Session struct {
 type Said struct{ unique.Handle[string] }
 
 // Attributes returns the attributes as the peer has sent them, and what the speaker behind sees for a MED; see rank.
-func (what Said) Attributes(family Family) (a Attributes, rank uint32) {
-	n := what.update(family)
-	_ = a.read(&update{attributes: n.attributes}, family, 0) // written here
-	a.NextHop, _ = netip.AddrFromSlice(n.nextHop)
+func (what Said) Attributes() (a Attributes, rank uint32) {
+	hop, attributes := what.parts()
+	_ = a.read(&update{attributes: attributes}, IPv4, 0) // written here
+	a.NextHop, _ = netip.AddrFromSlice(hop)
 	rank = a.MED
-	if stamp, ok := ReadStamp(find(n.attributes, attrStamp)); ok {
+	if stamp, ok := ReadStamp(find(attributes, attrStamp)); ok {
 		a.MED, a.HasMED = stamp.MED, stamp.HasMED
 	}
 	return a, rank
@@ -104,6 +110,9 @@ func (s *Session) Paths(f func(netip.Prefix, Said)) {
 		}
 	}
 }
+
+// Restore has the peer announce a path as it did in a session before.
+func (s *Session) Restore(p netip.Prefix, what Said) { s.announced[p] = what }
 
 type state int
 
@@ -172,26 +181,30 @@ func (s *Session) open(message []byte) Verdict {
 		return Verdict{Reset: fault}
 	}
 	s.state, s.offer = opened, offer
-	return Verdict{Pass: offer.bytes(s.rules.Family)}
+	offer.extended = false // next hops of IPv6 are for the peer
+	return Verdict{Pass: offer.bytes(s.rules.Families)}
 }
 
-// refresh passes a plain request for the session's family. Others are ignored, as RFC 2918 section 4 says: we offer
+// refresh passes a plain request for a family of the session. Others are ignored, as RFC 2918 section 4 says: we offer
 // neither outbound filters (RFC 5291) nor the markers of RFC 7313.
 func (s *Session) refresh(b []byte) Verdict {
 	if len(b) != 4 {
 		return Verdict{Flaw: fmt.Sprintf("ROUTE-REFRESH of %d bytes is ignored", headerLen+len(b))}
 	}
-	if Family(binary.BigEndian.Uint16(b)) != s.rules.Family || b[2] != 0 || b[3] != unicast {
+	family := Family(binary.BigEndian.Uint16(b))
+	if !s.offer.families.Has(family) || b[2] != 0 || b[3] != unicast {
 		return Verdict{}
 	}
-	return Verdict{Pass: end(append(begin(RouteRefresh), 0, byte(s.rules.Family), 0, unicast))}
+	return Verdict{Pass: end(append(begin(RouteRefresh), 0, byte(family), 0, unicast))}
 }
 
 // announce notes what is said of prefixes and reports whether they are not too many.
 func (s *Session) announce(prefixes []netip.Prefix, what Said) bool {
 	for _, p := range prefixes {
-		if _, known := s.announced[p]; !known && len(s.announced) >= s.rules.MaxPrefixes {
-			return false
+		if len(s.announced) >= s.rules.MaxPrefixes {
+			if _, known := s.announced[p]; !known {
+				return false
+			}
 		}
 		s.announced[p] = what
 	}
@@ -204,20 +217,27 @@ func (s *Session) SetSource(source Source) { s.rules.Source = source }
 // Table returns messages that announce once more what the peer announces, of the prefixes that are wanted, with the epoch in
 // their stamps. They are the caller's.
 func (s *Session) Table(epoch uint8, wanted func(netip.Prefix) bool) iter.Seq[[]byte] {
-	alike := make(map[Said][]netip.Prefix)
+	type same struct {
+		Said
+		family Family
+	}
+	alike := make(map[same][]netip.Prefix)
 	for p, what := range s.announced {
 		if what != (Said{}) && wanted(p) {
-			alike[what] = append(alike[what], p)
+			key := same{what, FamilyOf(p.Addr())}
+			alike[key] = append(alike[key], p)
 		}
 	}
 	return func(yield func([]byte) bool) {
 		for what, prefixes := range alike {
-			n := what.update(s.rules.Family)
-			n.announced = prefixes
+			hop, attributes := what.parts()
 			if s.rules.Source != 0 {
-				stampAgain(n.attributes, len(n.nextHop), s.rules.Source, epoch)
+				stampAgain(attributes, s.rules.Source, epoch)
 			}
-			for message := range Messages(n.bytes()) {
+			part := part{family: what.family, announced: prefixes, nextHop: hop}
+			var w writer
+			part.write(&w, attributes)
+			for message := range Messages(w.text) {
 				if !yield(message) {
 					return
 				}
@@ -233,8 +253,8 @@ func (s *Session) withdraw(prefixes []netip.Prefix) {
 }
 
 // tooMany is RFC 4486's Cease with the bound.
-func (s *Session) tooMany() *Notification {
-	data := binary.BigEndian.AppendUint32([]byte{0, byte(s.rules.Family), unicast}, uint32(s.rules.MaxPrefixes))
+func (s *Session) tooMany(family Family) *Notification {
+	data := binary.BigEndian.AppendUint32([]byte{0, byte(family), unicast}, uint32(s.rules.MaxPrefixes))
 	return &Notification{
 		Code: Cease, Subcode: MaxPrefixesReached, Data: data,
 		Reason: fmt.Sprintf("maximum number of prefixes reached: it announces more than %d", s.rules.MaxPrefixes),

@@ -18,9 +18,10 @@ import (
 )
 
 var (
-	inside  = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Family: IPv4, MaxPrefixes: 4}
-	outside = Rules{ASN: 64513, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Family: IPv4, MaxPrefixes: 4}
-	inside6 = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Family: IPv6, MaxPrefixes: 4}
+	inside  = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Families: OnlyIPv4, MaxPrefixes: 4}
+	outside = Rules{ASN: 64513, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Families: OnlyIPv4, MaxPrefixes: 4}
+	inside6 = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Families: OnlyIPv6, MaxPrefixes: 4}
+	near    = Rules{ASN: 64512, LocalASN: 64512, LocalID: netip.MustParseAddr("10.0.0.1"), Families: BothFamilies, Link: "eth0", MaxPrefixes: 4}
 )
 
 // raw builds a message of any type around a body.
@@ -28,8 +29,19 @@ func raw(kind Type, body ...byte) []byte { return end(append(begin(kind), body..
 
 // capabilities of a usual peer.
 func usual(family Family, asn uint32) []byte {
-	caps := append(multiProtocol(family), capRouteRefresh, 0, capFourOctetAS, 4)
+	caps := append(capabilities(1<<family), capRouteRefresh, 0, capFourOctetAS, 4)
 	return binary.BigEndian.AppendUint32(caps, asn)
+}
+
+// usualOf are those of a peer on a session with such rules.
+func usualOf(rules Rules) (caps []byte) {
+	if rules.Link != "" {
+		caps = join([]byte{capExtendedNextHop, 6}, ipv4OverIPv6)
+	}
+	for _, family := range rules.Families.All() {
+		caps = append(caps, usual(family, rules.ASN)...)
+	}
+	return caps
 }
 
 // openOf builds an OPEN with one parameter that holds caps.
@@ -53,7 +65,7 @@ func updateOf(withdrawn, attributes, reachable []byte) []byte {
 func up(t testing.TB, rules Rules) *Session {
 	t.Helper()
 	s := NewSession(rules)
-	for _, m := range [][]byte{openOf(4, asTrans, 90, "10.0.0.2", usual(rules.Family, rules.ASN)), raw(Keepalive)} {
+	for _, m := range [][]byte{openOf(4, asTrans, 90, "10.0.0.2", usualOf(rules)), raw(Keepalive)} {
 		if v := s.Check(m); v.Reset != nil || v.Pass == nil {
 			t.Fatalf("handshake: %+v", v)
 		}
@@ -136,8 +148,8 @@ func TestOpen(t *testing.T) {
 	restart := func(flags byte, tuple ...byte) []byte {
 		return join(usual(IPv4, 64512), []byte{capGracefulRestart, byte(2 + len(tuple)), flags, 120}, tuple)
 	}
-	both := join(multiProtocol(IPv6), usual(IPv4, 64512))
-	wide := join(multiProtocol(IPv4), []byte{capFourOctetAS, 4, 0, 0, 0xfc, 0})
+	both := join(capabilities(OnlyIPv6), usual(IPv4, 64512))
+	wide := join(capabilities(OnlyIPv4), []byte{capFourOctetAS, 4, 0, 0, 0xfc, 0})
 	for name, c := range map[string]struct {
 		message []byte
 		rules   Rules
@@ -153,13 +165,13 @@ func TestOpen(t *testing.T) {
 			pass: openOf(4, 64512, 90, "10.0.0.2", restart(0xc0, 0, 1, 1, 0x80))},
 		"helper only": {message: openOf(4, 64512, 90, "10.0.0.2", restart(0)), rules: inside,
 			pass: openOf(4, 64512, 90, "10.0.0.2", restart(0))},
-		"two octets": {message: openOf(4, 64512, 90, "10.0.0.2", multiProtocol(IPv4)), rules: inside,
+		"two octets": {message: openOf(4, 64512, 90, "10.0.0.2", capabilities(OnlyIPv4)), rules: inside,
 			pass: openOf(4, 64512, 90, "10.0.0.2", wide)},
 		"no capabilities": {message: openOf(4, 64512, 90, "10.0.0.2", nil), rules: inside,
 			pass: openOf(4, 64512, 90, "10.0.0.2", wide)},
 		"IPv6": {message: openOf(4, 64512, 90, "10.0.0.2", both), rules: inside6,
 			pass: openOf(4, 64512, 90, "10.0.0.2", usual(IPv6, 64512))},
-		"extended parameters": {message: raw(Open, join([]byte{4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 255, 255, 0, 9, 2, 0, 6}, multiProtocol(IPv4))...), rules: inside,
+		"extended parameters": {message: raw(Open, join([]byte{4, 0xfc, 0, 0, 90, 10, 0, 0, 2, 255, 255, 0, 9, 2, 0, 6}, capabilities(OnlyIPv4))...), rules: inside,
 			pass: openOf(4, 64512, 90, "10.0.0.2", wide)},
 		"version":              {message: openOf(3, 64512, 90, "10.0.0.2", nil), rules: inside, subcode: 1, reason: "3"},
 		"AS":                   {message: openOf(4, 64512, 90, "10.0.0.2", usual(IPv4, 64513)), rules: inside, subcode: 2, reason: "64513 64512"},
@@ -326,7 +338,7 @@ var (
 // A peer without the capability has AS numbers of two octets.
 func TestTwoOctets(t *testing.T) {
 	s := NewSession(outside)
-	s.Check(openOf(4, 64513, 90, "10.0.0.2", multiProtocol(IPv4)))
+	s.Check(openOf(4, 64513, 90, "10.0.0.2", capabilities(OnlyIPv4)))
 	s.Check(raw(Keepalive))
 	short := []byte{0x40, 2, 8, 2, 1, 0xfc, 1, 1, 1, 0, 7}
 	long := []byte{0x40, 2, 12, 2, 1, 0, 0, 0xfc, 1, 1, 1, 0, 0, 0, 7}
@@ -426,19 +438,19 @@ func TestWords(t *testing.T) {
 // FuzzSession feeds a session with a stream of bytes. Whatever passes is a message, and passes a second time unchanged; what is announced
 // and not refused is what was passed on.
 func FuzzSession(f *testing.F) {
-	for _, rules := range []Rules{inside, inside6} {
-		hello := join(openOf(4, asTrans, 90, "10.0.0.2", usual(rules.Family, rules.ASN)), raw(Keepalive))
-		f.Add(rules.Family == IPv6, hello)
-		f.Add(rules.Family == IPv6, join(hello, updateOf(nil, join(minimal, pref, path), block), updateOf(block, nil, nil), updateOf(nil, nil, nil)))
-		f.Add(rules.Family == IPv6, join(hello, updateOf(nil, join(origin, noPath, reach(2, hop6, block6), unreach(2, block6)), nil), raw(RouteRefresh, 0, 2, 0, 1)))
-		f.Add(rules.Family == IPv6, join(hello, raw(Notify, Cease, HardReset, 6, 9)))
+	for kind, rules := range []Rules{inside, inside6, near} {
+		kind, hello := uint8(kind), join(openOf(4, asTrans, 90, "10.0.0.2", usualOf(rules)), raw(Keepalive))
+		f.Add(kind, hello)
+		f.Add(kind, join(hello, updateOf(nil, join(minimal, pref, path), block), updateOf(block, nil, nil), updateOf(nil, nil, nil)))
+		f.Add(kind, join(hello, updateOf(nil, join(origin, noPath, reach(2, hop6, block6), unreach(2, block6)), nil), raw(RouteRefresh, 0, 2, 0, 1)))
+		f.Add(kind, join(hello, updateOf(block, join(origin, noPath, reach(1, join(hop6, hopLL), block), unreach(2, block6)), nil), updateOf(nil, unreach(1, nil), nil)))
+		f.Add(kind, join(hello, raw(Notify, Cease, HardReset, 6, 9)))
 	}
-	f.Fuzz(func(t *testing.T, six bool, stream []byte) {
-		rules := inside
-		if six {
-			rules = inside6
-		}
-		first, second := NewSession(rules), NewSession(rules)
+	f.Fuzz(func(t *testing.T, kind uint8, stream []byte) {
+		rules := []Rules{inside, inside6, near}[kind%3]
+		first := NewSession(rules)
+		rules.Link = "" // what passes has no next hops of one link
+		second := NewSession(rules)
 		r, buf := bytes.NewReader(stream), make([]byte, MaxLen)
 		for {
 			m, err := Read(r, buf)
@@ -494,4 +506,29 @@ func passesUnchanged(s *Session, message []byte) error {
 		return fmt.Errorf("% x came back as % x, %q, %v", message, v.Pass, v.Flaw, v.Reset)
 	}
 	return nil
+}
+
+// BenchmarkCheck is what a message of a peer costs: an UPDATE of one block, as every node sends it for each of its own.
+func BenchmarkCheck(b *testing.B) {
+	four := join(origin, noPath, pref)
+	for name, c := range map[string]struct {
+		rules   Rules
+		message []byte
+	}{
+		"IPv4 block":           {inside, updateOf(nil, join(four, hop), block)},
+		"IPv4 block withdrawn": {inside, updateOf(block, nil, nil)},
+		"IPv6 block":           {inside6, updateOf(nil, join(four, reach(2, hop6, block6)), nil)},
+		"both families, IPv4":  {near, updateOf(nil, join(four, reach(1, hopLL, block)), nil)},
+	} {
+		b.Run(name, func(b *testing.B) {
+			c.rules.Source = Internal
+			s := up(b, c.rules)
+			b.ReportAllocs()
+			for b.Loop() {
+				if v := s.Check(c.message); v.Reset != nil || v.Flaw != "" {
+					b.Fatal(v)
+				}
+			}
+		})
+	}
 }

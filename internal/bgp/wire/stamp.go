@@ -10,10 +10,11 @@ type Source uint8
 
 // Sources. The zero value is no stamp at all.
 const (
-	Own      Source = 1 + iota // this node originates it
-	External                   // a peer in another AS
-	Internal                   // a peer in our own AS
-	Client                     // a peer in our own AS whose paths we reflect
+	Own       Source = 1 + iota // this node originates it
+	External                    // a peer in another AS
+	Internal                    // a peer in our own AS
+	Client                      // a peer in our own AS whose paths we reflect
+	Aggregate                   // this node originates it, for some peers
 )
 
 // Stamp is an attribute that a path carries only in the speaker behind: it holds what that speaker changes or drops, and
@@ -24,7 +25,8 @@ type Stamp struct {
 	// HasMED and MED are as the peer has sent them. The speaker behind sees a rank in their place.
 	HasMED bool
 	MED    uint32
-	// NextHop is the peer's: towards another AS the inner speaker puts our own address in its place.
+	// NextHop is the peer's, with the name of its link as its zone if it is link-local: towards another AS the inner speaker puts our own
+	// address in its place.
 	NextHop netip.Addr
 	// Epoch tells a path from what it was before, so that the speaker behind announces it once more, to whom it announces it.
 	Epoch uint8
@@ -33,13 +35,16 @@ type Stamp struct {
 const attrStamp attribute = 241
 
 // Value is the stamp's attribute without its head, for the speaker behind to be told of a path of our own.
-func (s Stamp) Value() []byte {
+func (s Stamp) Value() []byte { return s.appendValue(nil) }
+
+func (s Stamp) appendValue(b []byte) []byte {
 	flag := byte(0)
 	if s.HasMED {
 		flag = 1
 	}
-	value := binary.BigEndian.AppendUint32([]byte{byte(s.Source), flag}, s.MED)
-	return append(append(value, s.NextHop.AsSlice()...), s.Epoch)
+	b = binary.BigEndian.AppendUint32(append(b, byte(s.Source), flag), s.MED)
+	b, _ = s.NextHop.AppendBinary(b) // it never fails
+	return append(b, s.Epoch)
 }
 
 // StampType and StampFlags are the stamp's attribute type and flags: it is optional, and passed on although it is not known.
@@ -49,8 +54,10 @@ const (
 )
 
 func (s Stamp) append(b []byte) []byte {
-	value := s.Value()
-	return append(append(b, StampFlags, StampType, byte(len(value))), value...)
+	head := len(b)
+	b = s.appendValue(append(b, StampFlags, StampType, 0))
+	b[head+2] = byte(len(b) - head - 3)
+	return b
 }
 
 // ReadStamp reads what Value has written; not ok: it is none.
@@ -60,14 +67,14 @@ func ReadStamp(value []byte) (s Stamp, ok bool) {
 	}
 	last := len(value) - 1
 	s = Stamp{Source: Source(value[0]), HasMED: value[1] != 0, MED: binary.BigEndian.Uint32(value[2:]), Epoch: value[last]}
-	s.NextHop, _ = netip.AddrFromSlice(value[6:last])
-	return s, true
+	err := s.NextHop.UnmarshalBinary(value[6:last])
+	return s, err == nil
 }
 
-// stampAgain changes source and epoch of the stamp at the end of attributes, whose next hop has hop bytes.
-func stampAgain(attributes []byte, hop int, source Source, epoch uint8) {
-	end := len(attributes) - 1
-	attributes[end], attributes[end-hop-6] = epoch, byte(source)
+// stampAgain changes source and epoch of the stamp among attributes.
+func stampAgain(attributes []byte, source Source, epoch uint8) {
+	value := find(attributes, attrStamp)
+	value[0], value[len(value)-1] = byte(source), epoch
 }
 
 const (

@@ -26,6 +26,8 @@ func TestStamp(t *testing.T) {
 	external.Source, internal.Source = External, Client
 	six := inside6
 	six.Source = Internal
+	linked, onLink := near, netip.MustParseAddr("fe80::2%eth0")
+	linked.Source = Internal
 	path := []byte{0x40, 2, 6, 2, 1, 0, 0, 0xfc, 1}
 	med := []byte{0x80, 4, 4, 0, 0, 0, 9}
 	clusters := []byte{0x80, 10, 8, 10, 0, 0, 7, 10, 0, 0, 8}
@@ -46,6 +48,10 @@ func TestStamp(t *testing.T) {
 			updateOf(nil, join(origin, noPath, clusters, hop), block), Stamp{Source: Client, NextHop: netip.MustParseAddr("10.0.0.2")}},
 		"IPv6": {six, updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil), true,
 			updateOf(nil, join(origin, noPath, reach(2, hop6, block6)), nil), Stamp{Source: Internal, NextHop: netip.MustParseAddr("fd00::2")}},
+		"IPv6 on a link": {linked, updateOf(nil, join(origin, noPath, reach(2, hopLL, block6)), nil), true,
+			updateOf(nil, join(origin, noPath, reach(2, placeholder6, block6)), nil), Stamp{Source: Internal, NextHop: onLink}},
+		"IPv4 on a link": {linked, updateOf(nil, join(origin, noPath, reach(1, hopLL, block)), nil), true,
+			updateOf(nil, join(origin, noPath, placeholder4), block), Stamp{Source: Internal, NextHop: onLink}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inside, out, stamp := through(t, c.rules, c.message, c.keepMED)
@@ -172,4 +178,20 @@ func TestNarrow(t *testing.T) {
 	} {
 		difftest.Want(t, "", [][]byte{c.want}, Narrow(c.in, IPv4))
 	}
+}
+
+// What is announced once more keeps the link that its next hop is on.
+func TestTableOnLink(t *testing.T) {
+	rules := near
+	rules.Source = Internal
+	s := up(t, rules)
+	s.Check(updateOf(nil, join(origin, noPath, reach(1, hopLL, block)), nil))
+	s.SetSource(Client)
+	want := Stamp{Source: Client, NextHop: netip.MustParseAddr("fe80::2%eth0"), Epoch: 3}
+	var got []Stamp
+	for message := range s.Table(3, func(netip.Prefix) bool { return true }) {
+		_, stamp := TakeStamp(new([]byte), message, true)
+		got = append(got, stamp)
+	}
+	difftest.Want(t, "stamps", []Stamp{want}, got)
 }

@@ -10,16 +10,23 @@ import (
 	"unique"
 )
 
-// parsedUpdate has the understood parts of an UPDATE: the prefixes of the session's family, and attributes as they will be passed on.
-type parsedUpdate struct {
-	family     Family
-	withdrawn  []netip.Prefix
-	announced  []netip.Prefix
-	nextHop    []byte // as in MP_REACH_NLRI, or the four bytes of NEXT_HOP
-	attributes []byte // all but next hop and prefixes
-	seen       [256]bool
+// part is what an UPDATE says of the prefixes of one family.
+type part struct {
+	family    Family
+	withdrawn []netip.Prefix
+	announced []netip.Prefix
+	nextHop   []byte // as in MP_REACH_NLRI, or the four bytes of NEXT_HOP
 	// end: it is the marker of the end of the table, RFC 4724 section 2.
 	end bool
+}
+
+// parsedUpdate has the understood parts of an UPDATE: the prefixes of the session's families, and attributes as they will be passed on.
+type parsedUpdate struct {
+	parts      []part
+	room       [2]part // for parts
+	linkLocal  bool    // see Rules
+	attributes []byte  // all but next hops and prefixes
+	seen       [256]bool
 	// flaw is the first reason not to take what is announced, or to leave an attribute out; withdraw tells which.
 	flaw     string
 	withdraw bool
@@ -30,6 +37,14 @@ type parsedUpdate struct {
 	clusters int // that CLUSTER_LIST names
 	widened  widened
 }
+
+// Room in bytes for what the attributes of a block, with its next hop, and a few prefixes take, so that most UPDATEs need no memory for them, and for
+// what stamped and write add to the attributes of an UPDATE.
+const (
+	usualAttributes = 128
+	usualPrefixes   = 64
+	roomToStamp     = 48
+)
 
 // maxAttributes bounds what a path costs: each prefix of a peer can have attributes of its own, and MaxPrefixes would else
 // bound nothing. It is room for some 400 AS numbers.
@@ -51,54 +66,108 @@ func (s *Session) update(b []byte) Verdict {
 	if fault != nil {
 		return Verdict{Reset: fault}
 	}
-	n.settle()
-	v := Verdict{Flaw: n.flaw, Gone: n.withdrawn, End: n.end}
-	what := Said{}
-	if n.refusal != "" {
-		v.Refused, v.Refusal = n.announced, n.refusal
-		n.withdrawn, n.announced = append(slices.Clip(n.withdrawn), n.announced...), nil
-	} else if len(n.announced) > 0 {
-		n.stamp(s.rules.Source)
-		what = n.said()
+	if n.withdraw {
+		n.refusal = malformed
 	}
-	s.withdraw(v.Gone)
-	if !s.announce(n.announced, what) || !s.announce(v.Refused, Said{}) {
-		return Verdict{Reset: s.tooMany()}
+	v := Verdict{Flaw: n.flaw}
+	var w writer
+	for i := range n.parts {
+		if fault := s.take(n, &n.parts[i], &v, &w); fault != nil {
+			return Verdict{Reset: fault}
+		}
 	}
-	v.Pass = n.bytes()
+	v.Pass = w.text
 	return v
 }
 
-// stamp has the speaker behind remember what it would forget.
-func (n *parsedUpdate) stamp(source Source) {
-	stamp := Stamp{Source: source, HasMED: n.hasMED, MED: n.med}
+// take notes what n says of the prefixes of a family, in the verdict, too, and writes what passes.
+func (s *Session) take(n *parsedUpdate, p *part, v *Verdict, w *writer) *Notification {
+	p.settle()
+	v.Gone = joined(v.Gone, p.withdrawn)
+	attributes, what := []byte(nil), Said{}
+	if n.refusal != "" {
+		v.Refused, v.Refusal = joined(v.Refused, p.announced), n.refusal
+	} else if len(p.announced) > 0 {
+		attributes = n.stamped(p.nextHop, &s.rules)
+		what = newSaid(p.nextHop, attributes)
+	}
+	s.withdraw(p.withdrawn)
+	if !s.announce(p.announced, what) {
+		return s.tooMany(p.family)
+	}
+	if n.refusal != "" {
+		p.withdrawn, p.announced = append(slices.Clip(p.withdrawn), p.announced...), nil
+	}
+	p.write(w, attributes)
+	if p.end {
+		s.end(p.family, v, w)
+	}
+	return nil
+}
+
+// joined appends more, which is not copied if it is all.
+func joined(prefixes, more []netip.Prefix) []netip.Prefix {
+	if len(prefixes) == 0 {
+		return more
+	}
+	return append(prefixes, more...)
+}
+
+// end notes the end of the table of a family. With the last one the speaker behind, which waits for all, hears of those that the peer does not have.
+func (s *Session) end(family Family, v *Verdict, w *writer) {
+	s.ended, v.Ended = s.ended.With(family), v.Ended.With(family)
+	if v.End = s.ended == s.offer.families; !v.End {
+		return
+	}
+	for _, family := range (s.rules.Families &^ s.offer.families).All() {
+		w.family = family
+		w.endTable()
+	}
+}
+
+// stamped returns the attributes with what the speaker behind would forget.
+func (n *parsedUpdate) stamped(nextHop []byte, rules *Rules) []byte {
+	attributes := n.attributes
+	if len(n.parts) > 1 {
+		attributes = slices.Clip(attributes) // the other one has them, too
+	}
+	stamp := Stamp{Source: rules.Source, HasMED: n.hasMED, MED: n.med}
 	med := n.med
-	if source != 0 {
+	if rules.Source != 0 {
 		med = rank(n.med, n.clusters)
 	}
 	if n.hasMED || med != 0 {
-		n.attributes = appendAttribute(n.attributes, attrMED, binary.BigEndian.AppendUint32(nil, med))
+		attributes = appendAttribute(attributes, attrMED, binary.BigEndian.AppendUint32(nil, med))
 	}
-	if source != 0 {
-		stamp.NextHop, _ = netip.AddrFromSlice(n.nextHop)
-		n.attributes = stamp.append(n.attributes)
+	if rules.Source != 0 {
+		if stamp.NextHop, _ = netip.AddrFromSlice(nextHop); LinkLocal(stamp.NextHop) {
+			stamp.NextHop = stamp.NextHop.WithZone(rules.Link)
+		}
+		attributes = stamp.append(attributes)
 	}
+	return attributes
 }
 
-// said returns the attributes of the prefixes that n announces.
-func (n *parsedUpdate) said() Said {
-	return Said{unique.Make(string(append(slices.Clip(n.nextHop), n.attributes...)))}
+func newSaid(nextHop, attributes []byte) Said {
+	text := make([]byte, 0, usualAttributes)
+	text = append(append(append(text, byte(len(nextHop))), nextHop...), attributes...)
+	return Said{unique.Make(string(text))}
 }
 
-// update is the UPDATE that what belongs to, without its prefixes.
-func (what Said) update(family Family) *parsedUpdate {
+// parts are the next hop and the attributes, which are the caller's.
+func (what Said) parts() (nextHop, attributes []byte) {
 	text := []byte(what.Value())
-	return &parsedUpdate{family: family, nextHop: text[:family.bytes()], attributes: text[family.bytes():]}
+	size := 1 + int(text[0])
+	return text[1:size], text[size:]
 }
 
 // readUpdate takes an UPDATE apart.
 func (s *Session) readUpdate(b []byte) (*parsedUpdate, *Notification) {
-	n := &parsedUpdate{family: s.rules.Family}
+	n := &parsedUpdate{linkLocal: s.rules.Link != ""}
+	n.parts = n.room[:0]
+	for _, family := range s.offer.families.All() {
+		n.parts = append(n.parts, part{family: family})
+	}
 	length := int(binary.BigEndian.Uint16(b))
 	if len(b) < 4+length {
 		return nil, updateFault(1, nil, "withdrawn routes are longer than the message")
@@ -109,21 +178,34 @@ func (s *Session) readUpdate(b []byte) (*parsedUpdate, *Notification) {
 		return nil, updateFault(1, nil, "path attributes are longer than the message")
 	}
 	attributes, reachable := b[2:2+length], b[2+length:]
-	n.end = n.family == IPv4 && len(withdrawn)+len(attributes)+len(reachable) == 0
 	// Outside of attributes are IPv4 prefixes. Those on a session of IPv6 were not agreed on and are ignored.
-	if n.family == IPv4 {
-		var errs [2]error
-		n.withdrawn, errs[0] = readPrefixes(withdrawn, IPv4)
-		n.announced, errs[1] = readPrefixes(reachable, IPv4)
-		if err := errors.Join(errs[:]...); err != nil {
+	if p := n.part(IPv4); p != nil {
+		p.end = len(withdrawn)+len(attributes)+len(reachable) == 0
+		var gone, come error
+		p.withdrawn, gone = readPrefixes(withdrawn, IPv4)
+		p.announced, come = readPrefixes(reachable, IPv4)
+		if gone != nil || come != nil {
 			return nil, updateFault(10, nil, "%v", errNetwork)
 		}
+	}
+	if len(attributes) > 0 {
+		n.attributes = make([]byte, 0, len(attributes)+roomToStamp)
 	}
 	if fault := s.readAttributes(n, attributes); fault != nil {
 		return nil, fault
 	}
 	n.checkMandatory()
 	return n, nil
+}
+
+// part returns the part of a family; nil: the session has not got it.
+func (n *parsedUpdate) part(family Family) *part {
+	for i := range n.parts {
+		if n.parts[i].family == family {
+			return &n.parts[i]
+		}
+	}
+	return nil
 }
 
 // flawed notes a flaw, and that the message is to withdraw what it announces.
@@ -137,25 +219,27 @@ func (n *parsedUpdate) flawed(withdraw bool, format string, args ...any) {
 // malformed is the refusal of what RFC 7606 takes for withdrawn. Which flaw it was is told apart from that: there is no end of them.
 const malformed = "its UPDATE is malformed"
 
-// settle refuses what is flawed. Of a prefix that is withdrawn and announced only the announcement counts, RFC
-// 4271 section 4.3.
-func (n *parsedUpdate) settle() {
-	if n.withdraw {
-		n.refusal = malformed
-	}
-	if len(n.withdrawn) > 0 && len(n.announced) > 0 {
-		announced := make(map[netip.Prefix]bool, len(n.announced))
-		for _, p := range n.announced {
-			announced[p] = true
+// settle has of a prefix that is withdrawn and announced only the announcement count, RFC 4271 section 4.3.
+func (p *part) settle() {
+	if len(p.withdrawn) > 0 && len(p.announced) > 0 {
+		announced := make(map[netip.Prefix]bool, len(p.announced))
+		for _, prefix := range p.announced {
+			announced[prefix] = true
 		}
-		n.withdrawn = slices.DeleteFunc(n.withdrawn, func(p netip.Prefix) bool { return announced[p] })
+		p.withdrawn = slices.DeleteFunc(p.withdrawn, func(prefix netip.Prefix) bool { return announced[prefix] })
 	}
-	n.end = n.end && len(n.withdrawn)+len(n.announced) == 0
+	p.end = p.end && len(p.withdrawn)+len(p.announced) == 0
 }
 
 // checkMandatory is RFC 7606 section 3, d: an announcement without a well-known mandatory attribute is a withdrawal.
 func (n *parsedUpdate) checkMandatory() {
-	if len(n.announced) == 0 {
+	announces, hasHops := false, true
+	for i := range n.parts {
+		if p := &n.parts[i]; len(p.announced) > 0 {
+			announces, hasHops = true, hasHops && p.nextHop != nil
+		}
+	}
+	if !announces {
 		return
 	}
 	for _, kind := range []attribute{attrOrigin, attrASPath} {
@@ -163,7 +247,7 @@ func (n *parsedUpdate) checkMandatory() {
 			n.flawed(true, "%s is missing", kind)
 		}
 	}
-	if n.nextHop == nil && !n.withdraw {
+	if !hasHops && !n.withdraw {
 		n.flawed(true, "%s is missing", attrNextHop)
 	}
 	if len(n.attributes) > maxAttributes {
@@ -171,24 +255,24 @@ func (n *parsedUpdate) checkMandatory() {
 	}
 }
 
-// bytes writes the UPDATE anew: withdrawals, then announcements, in as many messages as it takes. It is nil if nothing
-// is left that the speaker behind needs to know, which must not become an empty message: that would be the end of the table.
-func (n *parsedUpdate) bytes() []byte {
-	var w writer
-	w.start(n.family)
-	w.withdraw(appendPrefixes(nil, n.withdrawn))
-	if len(n.announced) > 0 {
-		w.attributes = append(w.attributes[:0], n.attributes...)
-		if n.family == IPv4 {
-			w.attributes = appendAttribute(w.attributes, attrNextHop, n.nextHop)
+// write writes it anew: withdrawals, then announcements, in as many messages as it takes, with attributes, which are the writer's then. If nothing
+// is left that the speaker behind needs to know there is no message: an empty one would be the end of the table.
+func (p *part) write(w *writer, attributes []byte) {
+	w.family = p.family
+	var few [usualPrefixes]byte
+	w.withdraw(appendPrefixes(few[:0], p.withdrawn))
+	if len(p.announced) > 0 {
+		hop, _ := netip.AddrFromSlice(p.nextHop)
+		hop = innerHop(p.family, hop)
+		w.attributes = attributes
+		if p.family == IPv4 {
+			w.attributes = appendAttribute(w.attributes, attrNextHop, hop.AsSlice())
 		}
-		hop, _ := netip.AddrFromSlice(n.nextHop)
-		w.reach(hop, appendPrefixes(nil, n.announced))
+		w.reach(hop, appendPrefixes(few[:0], p.announced))
 	}
-	if n.end {
+	if p.end {
 		w.endTable()
 	}
-	return w.text
 }
 
 // Messages returns the messages of a text one after the other.

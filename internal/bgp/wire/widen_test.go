@@ -77,7 +77,7 @@ func TestWiden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewSession(outside)
-			s.Check(openOf(4, 64513, 90, "10.0.0.2", multiProtocol(IPv4)))
+			s.Check(openOf(4, 64513, 90, "10.0.0.2", capabilities(OnlyIPv4)))
 			s.Check(raw(Keepalive))
 			v := s.Check(updateOf(nil, join(origin, join(c.attributes...), hop), block))
 			if v.Reset != nil || v.Flaw != c.flaw {
@@ -108,7 +108,7 @@ func FuzzWiden(f *testing.F) {
 		}
 		message := Narrow(updateOf(nil, join(origin, attributeOf(0x40, attrASPath, path), hop), block), IPv4)[0]
 		s := NewSession(outside)
-		s.Check(openOf(4, 64513, 90, "10.0.0.2", multiProtocol(IPv4)))
+		s.Check(openOf(4, 64513, 90, "10.0.0.2", capabilities(OnlyIPv4)))
 		s.Check(raw(Keepalive))
 		v := s.Check(message)
 		if v.Reset != nil || v.Flaw != "" {

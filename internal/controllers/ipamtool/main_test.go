@@ -350,6 +350,10 @@ func (w *world) churn(ctx context.Context) error {
 		if err := w.ipam.Holds(w.t.Context(), ipam.Owner{Handle: "net." + name}, []netip.Addr{got[0].Address}); err != nil {
 			return fmt.Errorf("a pod that lives: %w", err)
 		}
+		// As a kubelet does: the network is given back while the pod is being deleted, not before.
+		if err := pods.Delete(w.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
 		if _, err := w.ipam.Release(w.t.Context(), "net."+name); err != nil {
 			return err
 		}

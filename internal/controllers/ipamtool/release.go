@@ -21,9 +21,9 @@ var releaseCommand = command{
 Frees unused addresses: those that are named, those of a handle, those that were assigned on a node, or those that all
 of the given reports of ipam audit show as unused. Addresses of one handle are freed together, or not at all.
 
-It says what it would free, and frees it with -yes. An address that a pod or a node still uses is refused; right before the
-write the pod is asked for once more, and an address that was assigned anew since is left alone. With -force the address is
-freed although a pod seems to use it: that pod keeps running, and another one can be given its address. Delete the pod
+It says what it would free, and frees it with -yes. An address that a pod, Service or node still uses is refused; right before
+the write the API server is asked once more, and an address that was assigned anew since is left alone. With -force the address
+is freed although a pod seems to use it: that pod keeps running, and another one can be given its address. Delete the pod
 instead, if you can.`,
 }
 
@@ -93,7 +93,7 @@ func (w *selection) find(v *inventory.View) ([]*audit.Holder, error) {
 	}
 	var found []*audit.Holder
 	matched := map[netip.Addr]bool{}
-	for _, h := range audit.Holders(v, inventory.NewIndex(v.Nodes, v.Pods)) {
+	for _, h := range audit.Holders(v, v.Index()) {
 		if slices.ContainsFunc(h.Addresses, func(a audit.Held) bool { return matches(a.Allocation) }) {
 			found = append(found, h)
 			for _, a := range h.Addresses {
@@ -118,7 +118,7 @@ func (w *selection) matcher(v *inventory.View) (func(*inventory.Allocation) bool
 	case w.handle != "":
 		return func(a *inventory.Allocation) bool { return a.Handle == w.handle }, nil
 	case w.node != "":
-		index := inventory.NewIndex(v.Nodes, v.Pods)
+		index := v.Index()
 		return func(a *inventory.Allocation) bool {
 			verdict, _ := index.Judge(a)
 			return a.Node == w.node && verdict.Unused()

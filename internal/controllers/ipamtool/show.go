@@ -149,6 +149,7 @@ type Held struct {
 	Node      string     `json:"node,omitempty"`
 	Namespace string     `json:"namespace,omitempty"`
 	Pod       string     `json:"pod,omitempty"`
+	Service   string     `json:"service,omitempty"`
 	Since     string     `json:"since,omitempty"`
 	Borrowed  bool       `json:"borrowed,omitempty"`
 	Resting   bool       `json:"resting,omitempty"`
@@ -160,7 +161,7 @@ type Held struct {
 
 // allHeld lists the addresses that are not free, in order.
 func allHeld(v *inventory.View) []Held {
-	index := inventory.NewIndex(v.Nodes, v.Pods)
+	index := v.Index()
 	all := []Held{}
 	for i := range v.Blocks {
 		for j := range v.Blocks[i].Allocations {
@@ -175,7 +176,7 @@ func newHeld(b *inventory.Block, a *inventory.Allocation, index *inventory.Index
 	verdict, why := index.Judge(a)
 	h := Held{
 		Address: a.Address, Block: b.CIDR.String(), Owner: b.Affinity, Handle: a.Handle, Sequence: a.Sequence, Class: a.Class.String(),
-		Node: a.Node, Namespace: a.Namespace, Pod: a.Pod, Resting: a.Cooling(), Why: why,
+		Node: a.Node, Namespace: a.Namespace, Pod: a.Pod, Service: a.Service, Resting: a.Cooling(), Why: why,
 		InUse: !a.Cooling() && !verdict.Unused(),
 	}
 	h.Borrowed = b.Borrowed(a)

@@ -100,14 +100,14 @@ func ended(p *inventory.Pod) string {
 
 // describeBlock adds the address's block and holder.
 func (s *Story) describeBlock(v *inventory.View, b *inventory.Block) {
-	index := inventory.NewIndex(v.Nodes, v.Pods)
+	index := v.Index()
 	s.Block, s.Owner, s.Claim = b.CIDR.String(), b.Affinity, "none"
 	if b.Damage != nil {
 		s.Owner, s.Claim = "", "the block is damaged: "+b.Damage.Error()
 		return
 	}
 	for i := range v.Affinities {
-		if a := &v.Affinities[i]; a.Spec.CIDR == s.Block && b.Affinity == api.AffinityHost+":"+a.Spec.Node {
+		if a := &v.Affinities[i]; a.Spec.CIDR == s.Block && b.Affinity == cmp.Or(a.Spec.Type, api.AffinityHost)+":"+a.Spec.Node {
 			s.Claim = string(a.Spec.State)
 		}
 	}
@@ -173,6 +173,9 @@ func (s *Story) holderRows() [][]string {
 	who := h.Class
 	if h.Pod != "" {
 		who = fmt.Sprintf("pod %s/%s", h.Namespace, h.Pod)
+	}
+	if h.Service != "" {
+		who = fmt.Sprintf("Service %s/%s", h.Namespace, h.Service)
 	}
 	if h.Node != "" {
 		who += " on " + h.Node

@@ -113,8 +113,9 @@ func listPrefix(t api.Type, host string) (string, error) {
 		if host == "" {
 			return prefixHosts, nil
 		}
-		host, err := segment(t.Kind, "", "host", host)
-		return prefixHosts + host + "/", err
+		affinityType, name := names.SplitOwner(host)
+		name, err := segment(t.Kind, "", "host", name)
+		return hostsPrefix(affinityType) + name + "/", err
 	case (*api.IPAMHandle)(nil).ResourceType():
 		return prefixHandles, nil
 	case (*api.IPAMConfig)(nil).ResourceType():

@@ -83,7 +83,8 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 func selectHost(q url.Values, of api.Type, host string) {
 	switch of {
 	case (*api.BlockAffinity)(nil).ResourceType():
-		q.Set("labelSelector", labelSelector(names.AffinitySelector(host, api.AffinityHost)))
+		affinityType, name := names.SplitOwner(host)
+		q.Set("labelSelector", labelSelector(names.AffinitySelector(name, affinityType)))
 	case (*api.Pod)(nil).ResourceType():
 		q.Set("fieldSelector", "spec.nodeName="+host)
 	}

@@ -40,6 +40,10 @@ func (c *cluster) checkAllocations() {
 func (c *cluster) checkAllocation(h *Holder, a Held) {
 	verdict, why := c.index.Judge(a.Allocation)
 	switch {
+	case a.Class == inventory.LoadBalancer:
+		if verdict.Unused() {
+			c.add(found(a, AddressNoService, ByHand, "%s", why).advised("the controller loadbalancer releases it: look at whether kube-controllers runs it"))
+		}
 	case a.Handle == "" && h.Unused:
 		c.add(found(a, AddressNoHandle, Free, "it has no handle, and %s", why))
 	case a.Handle == "":

@@ -130,7 +130,9 @@ func (c *cluster) surplusBlocks() []Candidate {
 		switch {
 		case b.Affinity == "":
 			l.Kind, l.Why = BlockOfNobody, fmt.Sprintf("%s has no owner, and no address in it is in use", b.CIDR)
-		case !hosted: // of load balancers
+		case b.Affinity == names.LoadBalancer:
+			l.Why = fmt.Sprintf("no address of %s is in use", b.CIDR)
+		case !hosted:
 			continue
 		case !c.nodeExists(node):
 			l.Kind, l.Why = BlockOfDeadNode, fmt.Sprintf("its node %s does not exist, and no address of %s is in use", node, b.CIDR)
@@ -181,9 +183,6 @@ func (c *cluster) selected(cidr netip.Prefix, node string) bool {
 // with it.
 func (c *cluster) judgeClaim(a *api.BlockAffinity) Candidate {
 	l := func(kind Kind, fix Fix, format string, args ...any) Candidate {
-		if !hosted(a) {
-			fix = ByHand
-		}
 		return Candidate{Kind: kind, Fix: fix, Why: fmt.Sprintf(format, args...), Claim: a}
 	}
 	cidr, err := netip.ParsePrefix(a.Spec.CIDR)

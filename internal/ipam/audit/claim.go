@@ -27,9 +27,7 @@ func (c *cluster) checkClaims() {
 		a := &c.Affinities[i]
 		if l := c.judgeClaim(a); l.Kind != "" {
 			f := claimFinding(a, l.Kind, l.Fix, "%s", l.Why)
-			if !hosted(a) {
-				f.Advice = "it is of the controller that gives addresses to Services: look at whether that runs"
-			} else if l.Fix == ByHand {
+			if l.Fix == ByHand {
 				f.Advice = "it goes with the block"
 			}
 			c.add(f)

@@ -16,7 +16,7 @@ import (
 //
 // Reading a View takes a while, in which the cluster changes, so a finding may be transient; see Persisting.
 func Check(v *inventory.View) []Finding {
-	c := newCluster(v, inventory.NewIndex(v.Nodes, v.Pods))
+	c := newCluster(v, v.Index())
 	c.readUsers()
 	c.addCandidates()
 	c.checkPools()

@@ -54,6 +54,7 @@ const (
 	BlockSurplus      Kind = "block-surplus"
 	AddressNoHandle   Kind = "address-no-handle"
 	AddressNoPod      Kind = "address-no-pod"
+	AddressNoService  Kind = "address-no-service"
 	AddressOtherNode  Kind = "address-other-node"
 	AddressOtherPod   Kind = "address-not-its-pod"
 	AddressDeadNode   Kind = "address-dead-node"
@@ -98,6 +99,7 @@ var kinds = map[Kind]struct {
 	BlockSurplus:      {Note, "it is empty, and its node has another or cannot use it"},
 	AddressNoHandle:   {Leak, "allocated, and nothing releases it"},
 	AddressNoPod:      {Leak, "its pod is gone, or finished"},
+	AddressNoService:  {Leak, "its Service is gone, or no LoadBalancer"},
 	AddressOtherNode:  {Leak, "its pod runs on another node"},
 	AddressOtherPod:   {Leak, "its pod has another address"},
 	AddressDeadNode:   {Leak, "it is of a node that is gone, and of no pod"},

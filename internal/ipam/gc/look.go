@@ -15,19 +15,24 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 )
 
-// live is the current state of some nodes and their pods.
+// live is the current state of some nodes, their pods, and some Services.
 type live struct {
-	mu    sync.Mutex // guards all below
-	nodes []inventory.Node
-	pods  []inventory.Pod
+	mu       sync.Mutex // guards all below
+	nodes    []inventory.Node
+	pods     []inventory.Pod
+	services []inventory.Service
 }
 
-// look reads the nodes and pods of holders from the API server: a few pods of a node one by one, more by one list of that node's pods. A
-// pod that is on another node by now does not use the addresses, so it need not be found.
+// look reads the nodes, pods and Services of holders from the API server: a few pods of a node one by one, more by one list of that node's
+// pods. A pod that is on another node by now does not use the addresses, so it need not be found.
 func (w *sweep) look(ctx context.Context, due []audit.Candidate) (*inventory.Index, error) {
-	pods := map[string]map[inventory.PodKey]bool{}
+	pods, services := map[string]map[inventory.PodKey]bool{}, map[inventory.PodKey]bool{}
 	for i := range due {
 		for _, a := range due[i].Holder.Addresses {
+			if a.Class == inventory.LoadBalancer {
+				services[inventory.PodKey{Namespace: a.Namespace, Name: a.Service}] = true
+				continue
+			}
 			if pods[a.Node] == nil {
 				pods[a.Node] = map[inventory.PodKey]bool{}
 			}
@@ -36,9 +41,13 @@ func (w *sweep) look(ctx context.Context, due []audit.Candidate) (*inventory.Ind
 			}
 		}
 	}
-	var l live
+	l := live{services: []inventory.Service{}} // known, although there may be none
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallel)
+	for key := range services {
+		service := inventory.Service{Meta: api.Meta{Name: key.Name, Namespace: key.Namespace}}
+		g.Go(func() error { return get(ctx, &l, w.Cluster, service, &l.services) })
+	}
 	for node, of := range pods {
 		g.Go(func() error { return l.node(ctx, w.Cluster, node) })
 		if len(of) > fewPods {
@@ -53,7 +62,7 @@ func (w *sweep) look(ctx context.Context, due []audit.Candidate) (*inventory.Ind
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	return inventory.NewIndex(l.nodes, l.pods), nil
+	return (&inventory.View{Nodes: l.nodes, Pods: l.pods, Services: l.services}).Index(), nil
 }
 
 // node reads a Node; a missing one is no error.

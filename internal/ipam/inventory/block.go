@@ -74,7 +74,7 @@ const windowsReserved = "windows-reserved-ipam-handle"
 // newAllocation reads the attributes of an address's owner.
 func newAllocation(owner *api.AllocationAttribute) Allocation {
 	at := owner.Secondary
-	a := Allocation{Node: shared(at["node"]), Namespace: shared(at["namespace"]), Pod: at["pod"], Since: since(at["timestamp"])}
+	a := Allocation{Node: shared(at["node"]), Namespace: shared(at["namespace"]), Pod: at["pod"], Service: at["service"], Since: since(at["timestamp"])}
 	if owner.HandleID != nil {
 		a.Handle = *owner.HandleID
 	}
@@ -192,6 +192,8 @@ func (a *Allocation) String() string {
 	switch {
 	case a.Class == OfPod:
 		return fmt.Sprintf("%s of pod %s/%s on %s", a.Address, a.Namespace, a.Pod, a.Node)
+	case a.Class == LoadBalancer:
+		return fmt.Sprintf("%s of Service %s/%s", a.Address, a.Namespace, a.Service)
 	case a.Node != "":
 		return fmt.Sprintf("%s of a %s on %s", a.Address, a.Class, a.Node)
 	}

@@ -81,6 +81,26 @@ func bookmark(m api.Meta) map[string]string {
 	return nil
 }
 
+// Service is a Kubernetes Service.
+type Service struct {
+	api.Meta
+	Type string
+}
+
+// ResourceType implements api.Resource.
+func (*Service) ResourceType() api.Type { return (*api.Service)(nil).ResourceType() }
+
+// UnmarshalJSON reads a Service.
+func (s *Service) UnmarshalJSON(data []byte) error {
+	var obj api.Service
+	if err := json.Unmarshal(data, &obj); err != nil {
+		return err
+	}
+	*s = Service{Meta: bare(obj.Meta), Type: obj.Spec.Type}
+	s.Namespace = obj.Namespace
+	return nil
+}
+
 // ResourceType implements api.Resource.
 func (*Pod) ResourceType() api.Type { return (*api.Pod)(nil).ResourceType() }
 

@@ -1,5 +1,10 @@
 package inventory
 
+import (
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+)
+
 // Verdict is whether an address is in use.
 type Verdict uint8
 
@@ -22,6 +27,8 @@ func (v Verdict) Unused() bool { return v == Dead || v == Orphaned }
 type Index struct {
 	nodes map[string]*Node
 	pods  map[PodKey]*Pod
+	// services has the handles of Services; nil if those are not known.
+	services map[string]bool
 }
 
 // PodKey names a pod.
@@ -35,6 +42,21 @@ func NewIndex(nodes []Node, pods []Pod) *Index {
 	}
 	for i := range pods {
 		x.pods[PodKey{pods[i].Namespace, pods[i].Name}] = &pods[i]
+	}
+	return x
+}
+
+// Index returns an Index of the View, which knows its Services, too.
+func (v *View) Index() *Index {
+	x := NewIndex(v.Nodes, v.Pods)
+	if v.Services == nil {
+		return x
+	}
+	x.services = make(map[string]bool, len(v.Services))
+	for i := range v.Services {
+		if s := &v.Services[i]; s.Type == api.ServiceLoadBalancer {
+			x.services[names.ServiceHandle(s.Namespace, s.Name, s.UID)] = true
+		}
 	}
 	return x
 }
@@ -63,6 +85,14 @@ func (x *Index) Judge(a *Allocation) (verdict Verdict, why string) {
 	case Tunnel:
 		if a.Node != "" && gone {
 			return Orphaned, "its node is gone"
+		}
+		return Live, ""
+	case LoadBalancer:
+		switch {
+		case x.services == nil:
+			return Foreign, ""
+		case !x.services[a.Handle]:
+			return Dead, "there is no such Service of type LoadBalancer"
 		}
 		return Live, ""
 	case Windows:

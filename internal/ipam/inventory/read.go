@@ -17,14 +17,14 @@ import (
 type Source struct {
 	// IPAM has pools, blocks, affinities and handles: the Kubernetes API, or etcd.
 	IPAM datastore.Store
-	// Cluster has Nodes and Pods: the Kubernetes API, whatever IPAM is.
+	// Cluster has Nodes, Pods and Services: the Kubernetes API, whatever IPAM is.
 	Cluster datastore.Store
 }
 
 // Read reads everything. Each list is consistent in itself; in a running cluster one list may be newer than another, so a caller that
 // acts on a View checks again.
 //
-// Nodes and Pods are read after the addresses, so that a pod that starts meanwhile is seen.
+// Nodes, Pods and Services are read after the addresses, so that a pod that starts meanwhile is seen.
 func Read(ctx context.Context, from Source, now func() time.Time) (View, error) {
 	v, err := ReadIPAM(ctx, from.IPAM, now)
 	if err != nil {
@@ -35,10 +35,18 @@ func Read(ctx context.Context, from Source, now func() time.Time) (View, error) 
 	var pods api.List[Pod, *Pod]
 	g.Go(func() error { return from.Cluster.List(gctx, &nodes, datastore.ListOptions{}) })
 	g.Go(func() error { return from.Cluster.List(gctx, &pods, datastore.ListOptions{}) })
+	services := api.List[Service, *Service]{Items: []Service{}}
+	g.Go(func() error {
+		err := from.Cluster.List(gctx, &services, datastore.ListOptions{})
+		if errors.Is(err, datastore.ErrUnauthorized) { // a right of the controller of Services
+			services.Items, err = nil, nil
+		}
+		return err
+	})
 	if err := g.Wait(); err != nil {
-		return View{}, fmt.Errorf("read nodes and pods: %w", err)
+		return View{}, fmt.Errorf("read nodes, pods and Services: %w", err)
 	}
-	v.Nodes, v.Pods = nodes.Items, pods.Items
+	v.Nodes, v.Pods, v.Services = nodes.Items, pods.Items, services.Items
 	return v, nil
 }
 

@@ -6,10 +6,12 @@ package inventory
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 	"unique"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
 )
 
 // View is the cluster's addresses at one moment, in no particular order.
@@ -28,6 +30,8 @@ type View struct {
 	Handles      []Handle
 	Nodes        []Node
 	Pods         []Pod
+	// Services are nil where they are not known.
+	Services []Service
 }
 
 // Block is an IPAMBlock.
@@ -50,6 +54,11 @@ type Block struct {
 // Owner returns the node that a block has an affinity to; false if it has none, or one that is not to a node.
 func (b *Block) Owner() (string, bool) { return owner(b.Affinity) }
 
+// OfServices reports whether the block serves Services: it has their owner, or an address of one.
+func (b *Block) OfServices() bool {
+	return b.Affinity == names.LoadBalancer || slices.ContainsFunc(b.Allocations, func(a Allocation) bool { return a.Class == LoadBalancer })
+}
+
 // Borrowed reports whether an address of the block is used on another node than the block's.
 func (b *Block) Borrowed(a *Allocation) bool {
 	owner, hosted := b.Owner()
@@ -67,8 +76,8 @@ type Allocation struct {
 	Class Class
 	// Further: the address is on an additional interface of the pod, as Multus adds them. The pod's status may not list it.
 	Further bool
-	// Node, Namespace and Pod name the holder, as far as the attributes do; Type is the type in a tunnel's attributes.
-	Node, Namespace, Pod, Type string
+	// Node, Namespace, Pod and Service name the holder, as far as the attributes do; Type is the type in a tunnel's attributes.
+	Node, Namespace, Pod, Service, Type string
 	// Since is the time of the assignment in the attributes; zero if they have none.
 	Since time.Time
 	// Released is when it was released, for one that cools down; zero for one that is in use.

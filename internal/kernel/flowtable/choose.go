@@ -39,6 +39,15 @@ type Fabric struct {
 	Kernel Release
 }
 
+// Without returns f without links whose packets are not to pass a flowtable.
+func (f Fabric) Without(links []string) Fabric {
+	f.Uplinks = slices.DeleteFunc(slices.Clone(f.Uplinks), func(l string) bool { return slices.Contains(links, l) })
+	if slices.Contains(links, f.Underlay) {
+		f.Underlay = ""
+	}
+	return f
+}
+
 // Release is a kernel's version.
 type Release struct{ Major, Minor int }
 

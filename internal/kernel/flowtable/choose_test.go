@@ -24,6 +24,8 @@ func TestChoose(t *testing.T) {
 		"IPIP, where it loses":          {Fabric{IPIP: true, Kernel: recent}, nil},
 		"IPIP and routes, where it may": {Fabric{IPIP: true, Uplinks: []string{"eth0", ""}, Kernel: recent}, []string{"cali1", "cali2", "eth0"}},
 		"VXLAN":                         {Fabric{VXLAN: true, Kernel: recent}, []string{"cali1", "cali2", "vxlan-v6.calico", "vxlan.calico"}},
+		"routes by one of two links":    {Fabric{Uplinks: []string{"eth1", "eth0"}, Kernel: old}.Without([]string{"eth1"}), []string{"cali1", "cali2", "eth0"}},
+		"IPIP, not by its underlay":     {Fabric{IPIP: true, Underlay: "eth0", Kernel: recent}.Without([]string{"eth0"}), nil},
 		"a link in a VRF":               {Fabric{Uplinks: []string{"vrf-eth"}, Kernel: old}, nil},
 		"a link without neighbours":     {Fabric{Uplinks: []string{"tun0"}, Kernel: old}, nil},
 		"a kernel that was not tested":  {Fabric{Uplinks: []string{"eth0"}, Kernel: Release{6, 0}}, nil},

@@ -66,20 +66,25 @@ func (s *Syncer) Sync(ctx context.Context, c Config) error {
 	return s.restore(ctx)
 }
 
-// Narrow takes back which peers' connections take part, where these peers say otherwise: before routes change, so that no connection enters by a device that
-// a route does not lead back by any more.
-func (s *Syncer) Narrow(ctx context.Context, peers []ipip.Peer) error {
+// Narrow takes back which peers' connections, and which devices, take part, as far as c says otherwise: before routes change, so that no
+// connection enters by a device that a route does not lead back by any more, or leads out by to next hops that the flowtable does not follow.
+func (s *Syncer) Narrow(ctx context.Context, c Config) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keep := elementsOf(peers)
-	if s.removed || s.wanted && len(beside(elementsOf(s.want.Peers), keep)) == 0 {
+	keep := elementsOf(c.Peers)
+	if s.removed || s.wanted && len(beside(elementsOf(s.want.Peers), keep)) == 0 && len(without(s.want.Devices, c.Devices)) == 0 {
 		return nil
 	}
 	err := s.table.Exchange(ctx, func(change *nft.Change) error {
 		have, err := s.table.Read(ctx, nil)
-		if err == nil {
-			change.Delete(peersOf, beside(have.Elements(peersSet), keep))
+		if err != nil {
+			return err
 		}
+		devices, _, err := s.table.Devices(ctx, flowtable)
+		change.RemoveDevices(flowtable, without(devices, c.Devices))
+		named := devicesOf(c.Devices)
+		change.Delete(named, beside(have.Elements(devicesSet), named.Elements))
+		change.Delete(peersOf, beside(have.Elements(peersSet), keep))
 		return err
 	})
 	if err != nil {
@@ -225,12 +230,18 @@ func (c Config) intact(have *nft.Content) bool {
 // peersOf has the devices for single nodes with the sources that routes lead to by them.
 var peersOf = nft.Set{Name: peersSet, Key: []nft.Type{nft.LinkName, nft.IPv4.Addr}, Interval: true}
 
-// sets are the names of the devices, and the peers.
-func (c Config) sets() []nft.Set {
+// devicesOf has the names of devices.
+func devicesOf(names []string) nft.Set {
 	devices := nft.Set{Name: devicesSet, Key: []nft.Type{nft.LinkName}}
-	for _, d := range c.Devices {
+	for _, d := range names {
 		devices.Elements = append(devices.Elements, nft.Element{First: nft.LinkKey(d)})
 	}
+	return devices
+}
+
+// sets are the names of the devices, and the peers.
+func (c Config) sets() []nft.Set {
+	devices := devicesOf(c.Devices)
 	if !c.Tunnels {
 		return []nft.Set{devices}
 	}

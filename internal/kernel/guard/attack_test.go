@@ -319,11 +319,109 @@ func TestBGP(t *testing.T) {
 	}
 }
 
+// TestBGPLinkLocal: a router on a link of the node's reaches BGP and BFD by link-local addresses, and no pod reaches BGP so, be it by the address on
+// its own link or by one on the router's.
+func TestBGPLinkLocal(t *testing.T) {
+	c := newCell(t)
+	c.Addr(t, "eth1", "fe80::1/64")
+	c.stranger.Addr(t, "eth0", "fe80::2/64") // as others in the rack, it is no node
+	any6 := netip.IPv6Unspecified()
+	listen(t, c.NS, netip.AddrPortFrom(any6, 179))
+	c.EchoUDP(t, netip.AddrPortFrom(any6, 3784).String())
+	// Zones are numbers: package net takes a link's name for the one that it had in another namespace.
+	at := func(a netip.Addr, of *netnstest.NS, port uint16) netip.AddrPort {
+		return netip.AddrPortFrom(a.WithZone(fmt.Sprint(of.Link(t, "eth0").Index)), port)
+	}
+	ours := addr("fe80::1")
+	c.attacker.Run(t, "ip", "neigh", "replace", "fe80::1", "lladdr", hostMAC.String(), "dev", "eth0")
+	if err := dial(t, c.attacker, netip.AddrPort{}, at(linkLocal, c.attacker, 179), surely); err != nil {
+		t.Fatalf("without the guard: %v", err)
+	}
+	for name, change := range map[string]func(*guard.Config){"nodes": nil, "nodes not known": func(g *guard.Config) { g.Nodes = nil }} {
+		c.shut(t, change)
+		for i, from := range []netip.AddrPort{{}, netip.AddrPortFrom(pod6, 0)} {
+			for _, to := range []netip.AddrPort{at(linkLocal, c.attacker, 179), at(ours, c.attacker, 179)} {
+				if err := dial(t, c.attacker, from, to, soon); err == nil {
+					t.Errorf("%s: a pod reaches BGP at %s from %s", name, to, from)
+				}
+			}
+			if got := c.count(t, guard.BGPFromPod); got == 0 {
+				t.Errorf("%s: case %d is not counted", name, i)
+			}
+		}
+		before := c.count(t, guard.BGPFromPod)
+		c.send(t, opening(c.attacker.Link(t, "eth0").HardwareAddr, netip.AddrPortFrom(addr("fe80::2"), 7000), netip.AddrPortFrom(nodeAddr6, 179), 0x02))
+		waittest.Until(t, surely, "a SYN from the router's address to the node's is dropped", func() bool { return c.count(t, guard.BGPFromPod) > before })
+		if err := dial(t, c.stranger, netip.AddrPort{}, at(ours, c.stranger, 179), surely); err != nil {
+			t.Errorf("%s: a router does not reach BGP: %v", name, err)
+		}
+		if _, err := c.stranger.AskUDP(t, "", at(ours, c.stranger, 3784).String(), "hello", surely); err != nil {
+			t.Errorf("%s: a router does not reach BFD: %v", name, err)
+		}
+	}
+	c.shut(t, func(g *guard.Config) { g.AllowBGPFromPods = true })
+	if err := dial(t, c.attacker, netip.AddrPort{}, at(linkLocal, c.attacker, 179), surely); err != nil {
+		t.Errorf("a pod that may: %v", err)
+	}
+}
+
 // opening is a frame with the first packet of a TCP connection.
 func opening(from net.HardwareAddr, src, dst netip.AddrPort, flags byte) []byte {
 	tcp := []byte{byte(src.Port() >> 8), byte(src.Port()), byte(dst.Port() >> 8), byte(dst.Port()), 0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0}
 	etherType, b := netnstest.Packet(src.Addr(), dst.Addr(), unix.IPPROTO_TCP, 64, tcp, 16)
 	return netnstest.Frame(from, hostMAC, etherType, b)
+}
+
+// TestBFD sends BFD to the pod's node: as a router, from the pod's own and a link-local address, and by a service that leads there.
+func TestBFD(t *testing.T) {
+	at := netip.AddrPortFrom
+	for name, is := range map[string]struct{ node, router, own, near netip.Addr }{
+		"ip": {nodeAddr, known, pod, pod}, "ip6": {nodeAddr6, known6, pod6, addr("fe80::7")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			c.loosen(t)
+			bfd := at(is.node, guard.BFDPort)
+			conn := c.ListenUDP(t, bfd.String())
+			c.Run(t, "nft", "add table inet user; add chain inet user pre { type nat hook prerouting priority dstnat; }")
+			c.Run(t, "nft", fmt.Sprintf("add rule inet user pre udp dport 8784 dnat %s to %s", name, bfd))
+			attack := func(want bool) {
+				t.Helper()
+				for src, to := range map[netip.AddrPort]netip.AddrPort{
+					at(is.router, 49152): bfd, at(is.own, 49152): bfd, at(is.near, 49153): bfd, at(is.own, 49154): at(is.node, 8784),
+				} {
+					before := c.count(t, guard.BFDFromPod) + c.count(t, guard.SpoofedFromPod)
+					c.datagram(t, src, to, "forged")
+					if want {
+						if got, from := next(t, conn, surely); got != "forged" || from.WithZone("") != src.Addr() {
+							t.Errorf("from %s to %s: %q arrives from %s", src, to, got, from)
+						}
+						continue
+					}
+					waittest.Until(t, surely, fmt.Sprintf("a packet from %s to %s is dropped", src, to), func() bool {
+						return c.count(t, guard.BFDFromPod)+c.count(t, guard.SpoofedFromPod) > before
+					})
+				}
+			}
+			attack(true) // without the guard
+			c.shut(t, nil)
+			attack(false)
+			if forged, own := c.count(t, guard.SpoofedFromPod), c.count(t, guard.BFDFromPod); forged != 1 || own != 3 {
+				t.Errorf("dropped for the source %d, for the port %d, want 1 and 3", forged, own)
+			}
+			router := c.known.ListenUDP(t, at(is.router, 49152).String())
+			_, err := router.WriteToUDPAddrPort([]byte("router"), bfd)
+			errtest.Must(t, err)
+			if got, from := next(t, conn, surely); got != "router" || from != is.router {
+				t.Errorf("%q arrives from %s, want the router's only", got, from)
+			}
+			c.shut(t, func(g *guard.Config) { g.AllowBGPFromPods = true })
+			c.datagram(t, at(is.own, 49152), bfd, "allowed")
+			if got, _ := next(t, conn, surely); got != "allowed" {
+				t.Errorf("%q arrives from a pod that may", got)
+			}
+		})
+	}
 }
 
 // TestTranslatedAway has VXLAN of nodes translated to a pod, as a host port or a Service with an external address does: it is taken all the

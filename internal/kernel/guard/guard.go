@@ -33,7 +33,7 @@ type Config struct {
 	// BGPPorts are the TCP ports of all BGP speakers known, besides DefaultBGPPort.
 	BGPPorts []uint16
 	// AllowIPIPFromPods, AllowVXLANFromPods and AllowBGPFromPods let pods send such packets to other hosts, and open BGP
-	// connections.
+	// connections and send BFD to their node.
 	AllowIPIPFromPods, AllowVXLANFromPods, AllowBGPFromPods bool
 	// Sources are prefixes that single pods may send from besides their own addresses.
 	Sources []Source
@@ -45,8 +45,11 @@ type Source struct {
 	Prefix netip.Prefix
 }
 
-// DefaultBGPPort is assigned by IANA.
-const DefaultBGPPort = 179
+// DefaultBGPPort and BFDPort are assigned by IANA.
+const (
+	DefaultBGPPort = 179
+	BFDPort        = 3784 // of UDP, over one hop
+)
 
 // The reasons for which packets are dropped. They are the comments of the rules.
 const (
@@ -55,6 +58,7 @@ const (
 	IPIPFromPod       = "ipip-from-pod"
 	VXLANFromPod      = "vxlan-from-pod"
 	BGPFromPod        = "bgp-from-pod"
+	BFDFromPod        = "bfd-from-pod"
 	LoopbackFromPod   = "loopback-from-pod"
 	SpoofedFromPod    = "spoofed-from-pod"
 	NeighboursFromPod = "neighbours-from-pod"
@@ -138,24 +142,23 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	p.Chains = slices.Concat(
 		chain(sourceChain, nil, c.source(sources)),
 		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), append([]nft.Rule{c.podsGo(sourceChain)}, c.betweenNodes()...)),
-		chain(inputChain, hook(nft.Input, priority), c.common(slices.Concat(c.fromPods(), c.translated(), c.fromStrangers(), c.neighbours()))),
+		chain(inputChain, hook(nft.Input, priority), c.common(c.bfd(), slices.Concat(c.fromPods(), c.translated(), c.fromStrangers(), c.neighbours()))),
 		chain(outputChain, hook(nft.Output, nft.PriorityRaw), c.betweenNodes()),
-		chain(forwardChain, hook(nft.Forward, priority), c.common(forward)),
+		chain(forwardChain, hook(nft.Forward, priority), c.common(nil, forward)),
 	)
 	return p, nil
 }
 
 // common puts rules before those of the forward and input hooks that let nearly all packets pass at once: no other rule is about packets of TCP that
-// do not open a connection, or of UDP to other ports than VXLAN's.
-func (c Config) common(rules []nft.Rule) []nft.Rule {
+// do not open a connection, or of UDP to other ports than VXLAN's, besides udp.
+func (c Config) common(udp, rules []nft.Rule) []nft.Rule {
 	if len(rules) == 0 {
 		return nil
 	}
 	accept := nft.Do(nft.Accept)
-	return append([]nft.Rule{
-		nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.JoinsTCP(), accept),
-		nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), accept),
-	}, rules...)
+	return slices.Concat(
+		[]nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.JoinsTCP(), accept)}, udp,
+		[]nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), accept)}, rules)
 }
 
 // families are those that nodes have addresses of: no packet matches a rule about nodes of another.
@@ -317,6 +320,15 @@ func (c Config) vxlan() []nft.Term {
 // opensBGP matches the first packets of connections to BGP ports.
 func opensBGP() []nft.Term {
 	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.OpensTCP(), nft.In(bgpSet, nft.DestPort)}
+}
+
+// bfd drops BFD from pods to the node, whose flood would displace a peer's packets. What a node forwards has a TTL below 255, and is dropped by who
+// gets it (RFC 5881 section 5).
+func (c Config) bfd() []nft.Rule {
+	if c.AllowBGPFromPods {
+		return nil
+	}
+	return []nft.Rule{drop(BFDFromPod, nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(BFDPort)), c.fromPod())}
 }
 
 // fromPods drops encapsulated packets and BGP connections from pods, which would reach other hosts with the node's address as source. The name of

@@ -76,7 +76,7 @@ func (c *Conn) Links() ([]Link, error) {
 
 // LinkByName finds a link by its name; IsNotExist holds for the error if there is none.
 func (c *Conn) LinkByName(name string) (Link, error) {
-	if err := checkLinkName(name); err != nil {
+	if err := CheckLinkName(name); err != nil {
 		return Link{}, err
 	}
 	l, err := c.requests.LinkByName(name)
@@ -95,8 +95,8 @@ func (c *Conn) LinkByIndex(index int) (Link, error) {
 	return linkFrom(l), nil
 }
 
-// checkLinkName refuses what the kernel refuses, and what would turn into a path elsewhere under /proc/sys.
-func checkLinkName(name string) error {
+// CheckLinkName refuses what the kernel refuses, and what would turn into a path elsewhere under /proc/sys.
+func CheckLinkName(name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
 		return fmt.Errorf("%q is %w", name, ErrLinkName)
@@ -196,7 +196,7 @@ type Veth struct {
 // attrs are those of the near end.
 func (v *Veth) attrs() (netlink.LinkAttrs, error) {
 	for _, name := range []string{v.Name, v.PeerName} {
-		if err := checkLinkName(name); err != nil {
+		if err := CheckLinkName(name); err != nil {
 			return netlink.LinkAttrs{}, err
 		}
 	}
@@ -250,7 +250,7 @@ func (c *Conn) AddNetkit(v Veth) error {
 // AddIPIP makes an IP-in-IP tunnel, down, with path MTU discovery; MTU 0 is the kernel's default. IsExist holds for the error if the name is taken, or the
 // namespace has a tunnel between the same addresses, under whatever name; IsUnsupported if the kernel has no IPIP.
 func (c *Conn) AddIPIP(name string, between Tunnel, mtu int) error {
-	if err := checkLinkName(name); err != nil {
+	if err := CheckLinkName(name); err != nil {
 		return err
 	}
 	attrs := netlink.NewLinkAttrs()

@@ -90,6 +90,23 @@ func TestChangeLink(t *testing.T) {
 	}
 }
 
+// TestLinkTo: one link-local address is on several links, and its zone says on which.
+func TestLinkTo(t *testing.T) {
+	ns := netnstest.New(t)
+	for i := range 2 {
+		netnstest.Cable(t, ns, fmt.Sprint("eth", i), ns, fmt.Sprint("far", i))
+		ns.Addr(t, fmt.Sprint("eth", i), fmt.Sprintf("2001:db8:%d::1/64", i))
+	}
+	for to, want := range map[string]string{"2001:db8:1::2": "eth1", "fe80::1%eth0": "eth0", "fe80::1%eth1": "eth1"} {
+		if got, err := ns.Conn.LinkTo(netip.MustParseAddr(to)); err != nil || got != ns.Link(t, want).Index {
+			t.Errorf("%s: link %d, %v, want that of %s", to, got, err, want)
+		}
+	}
+	if _, err := ns.Conn.LinkTo(netip.MustParseAddr("fe80::1%eth9")); !netlinkx.IsNotExist(err) {
+		t.Errorf("on a link that is not there: %v", err)
+	}
+}
+
 func TestMissingThings(t *testing.T) {
 	c := netnstest.New(t).Conn
 	const nowhere = 4711

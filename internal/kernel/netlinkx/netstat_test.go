@@ -6,18 +6,20 @@ import (
 	"testing"
 )
 
-func TestWrongPasswords(t *testing.T) {
+func TestTCPCounters(t *testing.T) {
 	for text, want := range map[string]uint64{
-		"TcpExt: SyncookiesSent TCPMD5NotFound TCPMD5Unexpected TCPMD5Failure Last\nTcpExt: 7 1 2 4 9\nIpExt: TCPMD5Odd\nIpExt: 100\n": 7,
-		"": 0, "TcpExt:\nTcpExt:\n": 0, "TcpExt: TCPMD5Failure\n": 0, "TcpExt: TCPMD5Failure\nTcpExt: x\n": 0,
+		"TcpExt: SyncookiesSent TCPAOBad Last\nTcpExt: 7 4 9\nIpExt: TCPAOBad\nIpExt: 100\n": 4,
+		"": 0, "TcpExt:\nTcpExt:\n": 0, "TcpExt: TCPAOBad\n": 0, "TcpExt: TCPAOBad\nTcpExt: x\n": 0, "TcpExt: Last TCPAOBad\nTcpExt: 1\n": 0,
 	} {
-		if got := wrongPasswords(strings.NewReader(text)); got != want {
+		if got := tcpCounters(strings.NewReader(text))["TCPAOBad"]; got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}
 	}
-	// The kernel's own file has such lines.
+	// The kernel's own file has these lines.
 	text, err := os.ReadFile(netstat)
-	if err != nil || !strings.Contains(string(text), " TCPMD5Failure ") {
-		t.Errorf("%v: no counter in %s", err, text)
+	for _, name := range []string{"TCPMD5NotFound", "TCPMD5Unexpected", "TCPMD5Failure"} {
+		if err != nil || !strings.Contains(string(text), " "+name+" ") {
+			t.Errorf("%v: no counter %s in %s", err, name, netstat)
+		}
 	}
 }

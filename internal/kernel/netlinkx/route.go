@@ -119,9 +119,7 @@ func (r Route) Text(names map[int]string) string {
 		fmt.Fprintf(&b, "%s ", r.Type)
 	}
 	b.WriteString(r.Dst.String())
-	if r.Via.IsValid() {
-		fmt.Fprintf(&b, " via %s", r.Via)
-	}
+	b.WriteString(Via(r.Via, r.Dst))
 	if r.Dev != 0 {
 		fmt.Fprintf(&b, " dev %s", name(r.Dev))
 	}
@@ -136,10 +134,7 @@ func (r Route) Text(names map[int]string) string {
 	}
 	fmt.Fprintf(&b, " proto %s", cmp.Or(r.Protocol, ProtocolBoot))
 	for _, h := range r.Hops {
-		b.WriteString(" nexthop")
-		if h.Via.IsValid() {
-			fmt.Fprintf(&b, " via %s", h.Via)
-		}
+		b.WriteString(" nexthop" + Via(h.Via, r.Dst))
 		fmt.Fprintf(&b, " dev %s weight %d", name(h.Dev), cmp.Or(h.Weight, 1))
 	}
 	if r.Object {
@@ -149,6 +144,17 @@ func (r Route) Text(names map[int]string) string {
 		b.WriteString(" (and more)")
 	}
 	return b.String()
+}
+
+// Via is the next hop of a route to dst in ip-route's words, with a space before; empty if there is none.
+func Via(via netip.Addr, dst netip.Prefix) string {
+	switch {
+	case !via.IsValid():
+		return ""
+	case via.Is6() && dst.Addr().Is4():
+		return " via inet6 " + via.String()
+	}
+	return " via " + via.String()
 }
 
 // RouteFilter selects routes to be listed; zero fields select everything but other tables than main. The kernel applies

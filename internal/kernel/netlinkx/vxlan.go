@@ -35,7 +35,7 @@ func vxlanFrom(v *netlink.Vxlan) VXLAN {
 // AddVXLAN makes a link of kind vxlan, down. IsExist holds for the error if the name is taken, or if another link has the same ID and
 // port; IsUnsupported if the kernel has no VXLAN.
 func (c *Conn) AddVXLAN(name string, mac [6]byte, mtu int, v VXLAN) error {
-	if err := checkLinkName(name); err != nil {
+	if err := CheckLinkName(name); err != nil {
 		return err
 	}
 	attrs := netlink.NewLinkAttrs()

@@ -5,8 +5,12 @@ import (
 	"net/netip"
 )
 
-// LinkTo returns the index of the link by which a packet to dst leaves now; an error says that it does not.
+// LinkTo returns the index of the link by which a packet to dst leaves now, which is that of a zone; an error says that it does not.
 func (c *Conn) LinkTo(dst netip.Addr) (index int, err error) {
+	if zone := dst.Zone(); zone != "" {
+		link, err := c.LinkByName(zone)
+		return link.Index, err
+	}
 	routes, err := c.requests.RouteGet(dst.AsSlice())
 	if err != nil {
 		return 0, fmt.Errorf("ask for the route to %s: %w", dst, err)

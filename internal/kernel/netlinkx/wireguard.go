@@ -76,7 +76,7 @@ const (
 
 // AddWireGuard makes a link of kind wireguard, down. IsUnsupported holds for the error if the kernel has no WireGuard.
 func (c *Conn) AddWireGuard(name string, mtu int) error {
-	if err := checkLinkName(name); err != nil {
+	if err := CheckLinkName(name); err != nil {
 		return err
 	}
 	attrs := netlink.NewLinkAttrs()

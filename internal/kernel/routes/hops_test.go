@@ -97,16 +97,22 @@ func TestHopsDrift(t *testing.T) {
 		{"IPv6 weights", "-6 route replace fd00:1::/122 proto 84 nexthop via 2001:db8::2 weight 2 nexthop via 2001:db8:1::2", routes.Stats{Replaced: 1, Kept: 4}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ns := rack(t)
-			tb := routes.New(ns.Conn, routes.Options{})
-			sync(t, tb, routes.Stats{Added: 5}, viaBoth...)
-			ns.Run(t, "ip", strings.Fields(tt.command)...)
-			sync(t, tb, tt.want, viaBoth...)
-			sync(t, tb, routes.Stats{Kept: 5}, viaBoth...)
-			if changed(tt.want) {
-				wantHops(t, ns, viaBothTable...)
-			}
+			repair(t, viaBoth, viaBothTable, tt.command, tt.want)
 		})
+	}
+}
+
+// repair has a command of ip change what a rack has.
+func repair(t *testing.T, desired, table []string, command string, want routes.Stats) {
+	t.Helper()
+	ns := rack(t)
+	tb := routes.New(ns.Conn, routes.Options{})
+	sync(t, tb, routes.Stats{Added: len(desired)}, desired...)
+	ns.Run(t, "ip", strings.Fields(command)...)
+	sync(t, tb, want, desired...)
+	sync(t, tb, routes.Stats{Kept: len(desired)}, desired...)
+	if changed(want) {
+		wantHops(t, ns, table...)
 	}
 }
 

@@ -27,7 +27,9 @@ type Route struct {
 
 // Hop is a next hop.
 type Hop struct {
-	Via netip.Addr // invalid: the destination is on Dev's link
+	// Via is an address of the destination's family, or of IPv6 on Dev's link itself (fe80::/10, without a zone), by which IPv4 destinations
+	// are reached, too (RFC 8950). Invalid: the destination is on Dev's link.
+	Via netip.Addr
 
 	// Dev is the output link's name. Names are looked up at each Sync: a link that was made anew has another index.
 	Dev string
@@ -65,7 +67,7 @@ func (r Route) String() string {
 		s = t.String() + " " + s
 	}
 	if len(r.Hops) == 1 {
-		s += r.Hops[0].String()
+		s += r.Hops[0].towards(r.Dst)
 	}
 	if r.Metric != 0 {
 		s += fmt.Sprint(" metric ", r.Metric)
@@ -75,7 +77,7 @@ func (r Route) String() string {
 	}
 	if len(r.Hops) > 1 {
 		for _, h := range r.Hops {
-			s += fmt.Sprint(" nexthop", h, " weight ", cmp.Or(h.Weight, 1))
+			s += fmt.Sprint(" nexthop", h.towards(r.Dst), " weight ", cmp.Or(h.Weight, 1))
 			if h.Onlink {
 				s += " onlink"
 			}
@@ -84,12 +86,9 @@ func (r Route) String() string {
 	return s
 }
 
-// String is the hop in ip-route's words, with a space before, and without what belongs at a line's end.
-func (h Hop) String() string {
-	s := ""
-	if h.Via.IsValid() {
-		s += " via " + h.Via.String()
-	}
+// towards is the hop of a route to dst in ip-route's words, with a space before, and without what belongs at a line's end.
+func (h Hop) towards(dst netip.Prefix) string {
+	s := netlinkx.Via(h.Via, dst)
 	if h.Dev != "" {
 		s += " dev " + h.Dev
 	}
@@ -118,7 +117,7 @@ func (r Route) validate() error {
 			return err
 		}
 		if slices.ContainsFunc(r.Hops[:i], func(o Hop) bool { return o.Via == h.Via && o.Dev == h.Dev }) {
-			return fmt.Errorf("route %s: a next hop is named twice:%s", r, h)
+			return fmt.Errorf("route %s: a next hop is named twice:%s", r, h.towards(r.Dst))
 		}
 	}
 	return nil
@@ -130,7 +129,9 @@ func (r Route) validateHop(h Hop) error {
 		return fmt.Errorf("route %s: no device", r)
 	case h.Onlink && !h.Via.IsValid():
 		return fmt.Errorf("route %s: onlink without a next hop", r)
-	case h.Via.IsValid() && h.Via.Is4() != r.Dst.Addr().Is4():
+	case h.Via.Zone() != "":
+		return fmt.Errorf("route %s: next hop %s has a zone: name the device instead", r, h.Via)
+	case h.Via.IsValid() && h.Via.Is4() != r.Dst.Addr().Is4() && (h.Via.Is4() || h.Via.Is4In6() || !h.Via.IsLinkLocalUnicast()):
 		return fmt.Errorf("route %s: %s is of the other address family", r, h.Via)
 	case h.Weight < 0 || h.Weight > 256:
 		return fmt.Errorf("route %s: weight %d, want 1 to 256", r, h.Weight)

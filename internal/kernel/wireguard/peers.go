@@ -1,6 +1,7 @@
 package wireguard
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -44,8 +45,10 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) er
 		there[have.Peers[i].Public] = &have.Peers[i]
 	}
 	var changes []netlinkx.WireGuardChange
+	now := time.Now()
 	for _, p := range d.Peers {
-		if c, needed := p.change(there[p.Key], told[p.Key], d.Keepalive, time.Now()); needed {
+		greet := greets(have.Public, p.Key) || there[p.Key] != nil && now.Sub(told[p.Key].at) >= greetTime
+		if c, needed := p.change(there[p.Key], told[p.Key].endpoint, greet, d.Keepalive, now); needed {
 			changes = append(changes, c)
 		}
 	}
@@ -53,30 +56,44 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) er
 		return err
 	}
 	for _, p := range d.Peers {
-		told[p.Key] = p.Endpoint
+		at := told[p.Key].at
+		if there[p.Key] == nil {
+			at = now
+		}
+		told[p.Key] = telling{p.Endpoint, at}
 	}
 	return nil
 }
 
-// helloSeconds is the keepalive that a new peer begins with: the kernel begins the handshake at once when it is set, and not only with the first
+// greetTime is how long the node with the greater key leaves the first handshake to the other one. Two handshakes that cross end each other, and the
+// kernels repeat both after five seconds: nodes that hear of each other's keys at one time would begin at one time.
+const greetTime = 500 * time.Millisecond
+
+// greets reports whether a node begins the first handshake with a peer at once.
+func greets(own, peer Key) bool { return bytes.Compare(own[:], peer[:]) < 0 }
+
+// helloSeconds is the keepalive of a peer that is greeted: the kernel begins the handshake at once when it is set, and not only with the first
 // packet, which would have to wait for it.
 const helloSeconds = 25
 
-// change returns what must be written of a peer that is there, or nil if it is not.
-func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, keepalive uint16, now time.Time) (c netlinkx.WireGuardChange, needed bool) {
+// change returns what must be written of a peer that is there, or nil if it is not. greet begins a handshake if there was none.
+func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, greet bool, keepalive uint16, now time.Time) (c netlinkx.WireGuardChange, needed bool) {
 	c.Public = p.Key
 	if have == nil {
-		c.Endpoint, c.AllowedIPs, c.Keepalive, c.SetKeepalive = p.Endpoint, p.Allowed, helloSeconds, true
+		if c.Endpoint, c.AllowedIPs = p.Endpoint, p.Allowed; greet {
+			c.Keepalive, c.SetKeepalive = helloSeconds, true
+		}
 		return c, true
 	}
 	// A peer behind a translation of addresses is where its packets come from, unless it is known to have moved.
 	if have.Endpoint != p.Endpoint && (told.IsValid() && told != p.Endpoint || now.Sub(have.Handshake) > sessionTime) {
 		c.Endpoint, needed = p.Endpoint, true
 	}
-	if have.Handshake.IsZero() {
+	fresh := have.Handshake.IsZero()
+	if fresh {
 		keepalive = helloSeconds
 	}
-	if have.Keepalive != keepalive {
+	if have.Keepalive != keepalive && (greet || !fresh) {
 		c.Keepalive, c.SetKeepalive, needed = keepalive, true, true
 	}
 	has := make(map[netip.Prefix]bool, len(have.AllowedIPs))

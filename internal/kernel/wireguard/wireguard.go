@@ -69,6 +69,8 @@ type Device struct {
 	Addr netip.Addr
 	// Keepalive is the interval of keepalives in seconds; 0: none.
 	Keepalive uint16
+	// Threaded is what Thread writes; empty leaves the kernel's default.
+	Threaded string
 	// Peers are the other nodes. No two have one key, or one allowed address.
 	Peers []Peer
 }
@@ -129,8 +131,14 @@ func MTULimits(v6 bool) (least, most int) {
 type Syncer struct {
 	conn     *netlinkx.Conn
 	protocol netlinkx.Protocol
-	told     [2]map[Key]netip.AddrPort // endpoints that were set last, of IPv4 and IPv6
+	told     [2]map[Key]telling // what was set last, of IPv4 and IPv6
 	tables   [2]*routes.Table
+}
+
+// telling is the endpoint that a peer was given, and when the peer was made; zero: by an earlier agent.
+type telling struct {
+	endpoint netip.AddrPort
+	at       time.Time
 }
 
 // New returns the syncer of the connection's namespace, whose routes have the protocol given. takeOver are the protocols of predecessors. It touches
@@ -140,7 +148,7 @@ func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Pr
 	for i := range s.tables {
 		name := Name(i == 1)
 		s.tables[i] = routes.New(conn, routes.Options{Protocol: protocol, Table: Table(i == 1), TakeOver: takeOver, Devices: []string{name}})
-		s.told[i] = map[Key]netip.AddrPort{}
+		s.told[i] = map[Key]telling{}
 	}
 	return s
 }

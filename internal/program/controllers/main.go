@@ -146,6 +146,11 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 	if deps.Watch, err = cluster.NewInventory(rest, !cfg.Etcd, log); err != nil {
 		return controllers.Deps{}, err
 	}
+	if cfg.LoadBalancers && !cfg.Etcd {
+		if deps.LoadBalancers, err = cluster.NewLoadBalancers(rest, log); err != nil {
+			return controllers.Deps{}, err
+		}
+	}
 	if cfg.NoPolicy {
 		deps.Policies, err = cluster.NewPolicies(rest, log)
 	} else {

@@ -17,7 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
-// bird is BIRD: one process for both families in version 2, one process per family in version 1.6.
+// bird is BIRD: one process for both families from version 2 on, one process per family in version 1.6.
 type bird struct {
 	*Host
 	kind   Kind
@@ -35,7 +35,10 @@ type birdProcess struct {
 }
 
 // birdNames is the programs and files of a process.
-type birdNames struct{ daemon, client, config, socket, pid string }
+type birdNames struct {
+	daemon, client      []string // with their loader, if it is not the system's
+	config, socket, pid string
+}
 
 // birdTemplate follows calico-node's templates for a mesh without encapsulation: own blocks as blackholes, a multihop session to each node
 // with next hops resolved by the kernel's routes, add-path offered, and Calico's timers. In BIRD 2 routes have a family.
@@ -178,18 +181,33 @@ func (b *bird) names(family string) birdNames {
 	file := func(name string) string { return filepath.Join(b.dir, family+"."+name) }
 	// The control sockets have Calico's names, by which an agent detects a running BIRD.
 	socket := map[string]string{"ipv6": "bird6.ctl"}[family]
-	n := birdNames{config: file("conf"), socket: filepath.Join(b.dir, cmp.Or(socket, "bird.ctl")), pid: file("pid"), daemon: "/usr/sbin/bird", client: "/usr/sbin/birdc"}
-	if b.kind == BIRD1 {
+	n := birdNames{config: file("conf"), socket: filepath.Join(b.dir, cmp.Or(socket, "bird.ctl")), pid: file("pid")}
+	dir, suffix := "/usr/sbin/", ""
+	switch b.kind {
+	case BIRD1:
 		cache, err := os.UserCacheDir()
 		errtest.Must(b.T, err)
-		suffix := strings.TrimPrefix(strings.TrimPrefix(family, "ipv4"), "ipv")
-		n.daemon = filepath.Join(cache, "tortie/bird-1.6/usr/sbin/bird"+suffix)
-		n.client = filepath.Join(cache, "tortie/bird-1.6/usr/sbin/birdc"+suffix)
+		dir, suffix = filepath.Join(cache, "tortie/bird-1.6")+dir, strings.TrimPrefix(strings.TrimPrefix(family, "ipv4"), "ipv")
+	case BIRD3:
+		dir = "/bird3" + dir
 	}
-	if _, err := os.Stat(n.daemon); err != nil {
+	n.daemon, n.client = []string{dir + "bird" + suffix}, []string{dir + "birdc" + suffix}
+	if _, err := os.Stat(n.daemon[0]); err != nil {
 		b.T.Fatalf("%s is missing: %v: make deps", b.kind, err)
 	}
+	if b.kind == BIRD3 {
+		n.daemon, n.client = unstable("/bird", n.daemon[0]), unstable("/bird", n.client[0])
+	}
 	return n
+}
+
+// unstable returns the arguments that run a program of Debian's unstable release by its loader and with its libraries, which are in a directory.
+func unstable(dir, program string, args ...string) []string {
+	find := func(name string) string {
+		found, _ := filepath.Glob(filepath.Join(dir, "usr/lib/*-linux-gnu", name))
+		return strings.Join(append(found, "missing-"+name)[:1], "")
+	}
+	return append([]string{find("ld-linux-*"), "--library-path", find(""), program}, args...)
 }
 
 // configure writes the configuration file.
@@ -246,11 +264,11 @@ func (h *Host) BirdText(kind Kind, config Config, family string) string {
 
 // launch starts the process, with more flags if there are any.
 func (p *birdProcess) launch(extra ...string) {
-	args := append([]string{p.names.daemon, "-f", "-c", p.names.config, "-s", p.names.socket, "-P", p.names.pid}, extra...)
+	foreground := "-f"
 	if p.b.kind == BIRD1 {
-		args[1] = "-d" // 1.6 has no -f; in the foreground it also logs debug messages
+		foreground = "-d" // 1.6 has no -f; in the foreground it also logs debug messages
 	}
-	p.process = p.b.Host.launch(p.b.log, args...)
+	p.process = p.b.Host.launch(p.b.log, slices.Concat(p.names.daemon, []string{foreground, "-c", p.names.config, "-s", p.names.socket, "-P", p.names.pid}, extra)...)
 }
 
 // ready waits until the control sockets of all processes respond.
@@ -269,9 +287,10 @@ func (b *bird) ready() {
 
 // ask runs a command in the process' client.
 func (p *birdProcess) ask(args ...string) (string, error) {
-	out, err := exec.Command(p.names.client, append([]string{"-s", p.names.socket}, args...)...).CombinedOutput()
+	command := slices.Concat(p.names.client, []string{"-s", p.names.socket}, args)
+	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", p.names.client, strings.Join(args, " "), err, out)
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, out)
 	}
 	return string(out), nil
 }
@@ -325,16 +344,16 @@ func birdRoutes(text string) []Route {
 		}
 		r := &routes[len(routes)-1]
 		switch value = strings.TrimSpace(value); name {
-		case "BGP.next_hop":
+		case "BGP.next_hop", "bgp_next_hop": // the latter in BIRD 3
 			first, _, _ := strings.Cut(value, " ") // a link-local next hop may follow
 			r.NextHop, _ = netip.ParseAddr(first)
-		case "BGP.origin":
+		case "BGP.origin", "bgp_origin":
 			r.Origin = value
-		case "BGP.as_path":
+		case "BGP.as_path", "bgp_path":
 			r.ASPath = value
-		case "BGP.local_pref":
+		case "BGP.local_pref", "bgp_local_pref":
 			r.LocalPref = value
-		case "BGP.community", "BGP.large_community":
+		case "BGP.community", "BGP.large_community", "bgp_community", "bgp_large_community":
 			r.Communities = communities(r.Communities, value)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,11 +21,25 @@ type Kind string
 const (
 	BIRD1 Kind = "BIRD 1.6" // Calico's BIRD is a fork of it
 	BIRD2 Kind = "BIRD 2"
+	BIRD3 Kind = "BIRD 3" // of Debian's unstable release, in the virtual machine of lab vmtest -bird alone
 	FRR   Kind = "FRR"
 )
 
-// Kinds returns all kinds. GoBGP, which the agent's own speaker is made of, is not among them.
-func Kinds() []Kind { return []Kind{BIRD1, BIRD2, FRR} }
+// Kinds returns all kinds that there are here. GoBGP, which the agent's own speaker is made of, is not among them.
+func Kinds() []Kind {
+	if BIRD() == BIRD3 {
+		return []Kind{BIRD3}
+	}
+	return []Kind{BIRD1, BIRD2, FRR}
+}
+
+// BIRD returns the newest kind of BIRD that there is here.
+func BIRD() Kind {
+	if _, err := os.Stat("/bird3"); err == nil {
+		return BIRD3
+	}
+	return BIRD2
+}
 
 // Config is the configuration of a daemon: the prefixes that it originates, as blackholes, and its sessions.
 type Config struct {
@@ -114,7 +129,7 @@ func (h *Host) Daemon(kind Kind, config Config) Daemon {
 	h.T.Helper()
 	needtest.More(h.T, "the daemons of make deps")
 	switch kind {
-	case BIRD1, BIRD2:
+	case BIRD1, BIRD2, BIRD3:
 		return h.bird(kind, config)
 	case FRR:
 		return h.frr(config)

@@ -50,3 +50,24 @@ func TestOneForm(t *testing.T) {
 		})
 	}
 }
+
+// A monitor reports a route that is removed, and one that becomes a blackhole, in both families; not one that gets another next hop.
+func TestMonitor(t *testing.T) {
+	t.Parallel()
+	h := NewLAN(t).Host(1)
+	record := h.Monitor()
+	for _, c := range []struct{ prefix, other, one, two string }{
+		{"10.9.0.5/32", "10.9.0.0/26", "10.0.0.2", "10.0.0.3"}, {"fd09::/122", "fd09::/123", "fd00::2", "fd00::3"},
+	} {
+		for _, args := range [][]string{{"add", c.prefix, "via", c.one}, {"replace", c.prefix, "via", c.two}, {"add", "blackhole", c.other}} {
+			h.IP(append([]string{"route"}, args...)...)
+		}
+		if lost := record.Lost(c.prefix); len(lost) > 0 {
+			t.Errorf("%s: %q", c.prefix, lost)
+		}
+		h.IP("route", "del", c.prefix)
+		if removed, other := record.Lost(c.prefix), record.Lost(c.other); len(removed) != 1 || len(other) != 1 {
+			t.Errorf("%s, removed: %q; %s, a blackhole: %q; want one event of each", c.prefix, removed, c.other, other)
+		}
+	}
+}

@@ -141,15 +141,21 @@ func (h *Host) frr(config Config) *frr {
 	f.configure()
 	f.zebra = f.start("zebra")
 	Eventually(h.T, func() error { _, err := os.Stat(f.file("zserv.api")); return err })
-	if s := config.bfd(); s != nil {
-		ms := s.BFD.Milliseconds()
-		f.write("bfdd.conf", fmt.Sprintf("bfd\n profile all\n  receive-interval %d\n  transmit-interval %d\n  detect-multiplier 3\n", ms, ms))
-		f.bfdd = f.start("bfdd", "--bfdctl", f.file("bfdd.sock"))
+	if s := config.bfd(); s != nil || strings.Contains(config.Text, " bfd ") {
+		profile := ""
+		if s != nil {
+			ms := s.BFD.Milliseconds()
+			profile = fmt.Sprintf("bfd\n profile all\n  receive-interval %d\n  transmit-interval %d\n  detect-multiplier 3\n", ms, ms)
+		}
+		f.write("bfdd.conf", profile)
+		f.startBFD()
 	}
 	f.bgpd = f.start("bgpd")
 	f.ready()
 	return f
 }
+
+func (f *frr) startBFD() { f.bfdd = f.start("bfdd", "--bfdctl", f.file("bfdd.sock")) }
 
 // makeDir creates the directory that FRR's programs share, owned by the user that they switch to.
 func (f *frr) makeDir() {
@@ -391,6 +397,9 @@ func (f *frr) Restart(announce ...netip.Prefix) {
 		f.config.Announce = announce
 	}
 	f.configure()
+	if f.bfdd != nil && f.bfdd.ended() {
+		f.startBFD()
+	}
 	f.bgpd = f.start("bgpd")
 	f.ready()
 }

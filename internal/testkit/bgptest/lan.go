@@ -3,12 +3,14 @@ package bgptest
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/testkit/logtest"
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -23,7 +25,8 @@ type LAN struct {
 func NewLAN(t testing.TB) *LAN {
 	t.Helper()
 	l := &LAN{t: t, ns: netnstest.New(t)}
-	l.ns.Run(t, "ip", "link", "add", "br0", "up", "type", "bridge")
+	l.ns.Run(t, "ip", "link", "add", "br0", "type", "bridge")
+	l.ns.Up(t, "br0")
 	return l
 }
 
@@ -88,47 +91,50 @@ func (h *Host) KernelRoute(prefix string) string {
 }
 
 // Monitor is a record of changes of a host's routes.
-type Monitor struct{ log logtest.Buffer }
+type Monitor struct {
+	h      *Host
+	events *nlmsg.Events
+	lost   []string
+}
 
 // Monitor records changes of the host's routes until the test ends.
 func (h *Host) Monitor() *Monitor {
 	h.T.Helper()
-	m := &Monitor{}
-	cmd := exec.Command("ip", "monitor", "route")
-	cmd.Stdout = &m.log
-	h.Within(h.T, cmd.Start)
-	h.T.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+	m := &Monitor{h: h}
+	const buffer = 8 << 20 // for all changes of a test
+	h.Within(h.T, func() (err error) {
+		m.events, err = nlmsg.ListenUnwatched(unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}, buffer)
+		return err
 	})
-	// ip monitor does not report when it has subscribed: a route that the test adds shows it.
-	const probe = "198.51.100.1"
-	Eventually(h.T, func() error {
-		h.IP("route", "replace", "unreachable", probe)
-		h.IP("route", "del", "unreachable", probe)
-		if !strings.Contains(m.log.String(), probe) {
-			return fmt.Errorf("the route monitor on %s receives no events", h.V4)
-		}
-		return nil
-	})
+	h.T.Cleanup(func() { _ = m.events.Close() })
 	return m
 }
 
-// Lost returns the events that removed the route to prefix or made it a blackhole.
-func (m *Monitor) Lost(prefix string) []string {
-	var lost []string
-	for line := range strings.Lines(m.log.String()) {
-		if !strings.Contains(line, prefix) {
-			continue
-		}
-		for _, word := range []string{"Deleted", "unreachable", "blackhole", "prohibit"} {
-			if strings.Contains(line, word) {
-				lost = append(lost, strings.TrimSpace(line))
-				break
-			}
+// Lost returns the events that removed the route to prefix or made it another than to a next hop, such as a blackhole.
+func (m *Monitor) Lost(prefix string) (lost []string) {
+	m.h.T.Helper()
+	errtest.Must(m.h.T, m.events.Drain(make([]byte, 1<<16), m.take))
+	for _, e := range m.lost {
+		if strings.HasPrefix(e, prefix+" ") {
+			lost = append(lost, e)
 		}
 	}
 	return lost
+}
+
+func (m *Monitor) take(datagram []byte, err error) {
+	m.h.T.Helper()
+	for len(datagram) > 0 && err == nil {
+		var msg nlmsg.Message
+		if msg, datagram, err = nlmsg.Next(datagram); err != nil {
+			break
+		}
+		destination, _ := netip.AddrFromSlice(nlmsg.Find(msg.Body[unix.SizeofRtMsg:], unix.RTA_DST))
+		if bits, kind := int(msg.Body[1]), msg.Body[7]; msg.Kind == unix.RTM_DELROUTE || kind != unix.RTN_UNICAST {
+			m.lost = append(m.lost, fmt.Sprintf("%s message %d, route of type %d", netip.PrefixFrom(destination, bits), msg.Kind, kind))
+		}
+	}
+	errtest.Must(m.h.T, err)
 }
 
 // Patience is the limit of Eventually: handshakes take milliseconds, but speakers wait before they reconnect and machines are busy.

@@ -70,6 +70,9 @@ func (p *process) end() {
 	p.input = nil
 }
 
+// ended reports that end was called.
+func (p *process) ended() bool { return p.input == nil }
+
 // gone returns an error while the program runs.
 func (p *process) gone() error {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))

@@ -28,13 +28,22 @@ import (
 // process, so each speaker of a test is a process.
 const childArg = "bgptest-speaker"
 
-// Child must be called at the beginning of TestMain. In a speaker process of another test process it runs the speaker until its end and
-// reports true. The test's main package must be built with //go:debug multipathtcp=0.
-func Child() (was bool, err error) {
-	return ChildWith(slog.NewTextHandler(os.Stderr, nil), nil)
+// Main is what TestMain does, and returns the exit code: it runs the tests or, in a speaker process of another test process, the speaker until its
+// end. The test's main package must be built with //go:debug multipathtcp=0.
+func Main(tests func() int) int {
+	was, err := ChildWith(slog.NewTextHandler(os.Stderr, nil), nil)
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	case was:
+		return 0
+	}
+	return tests()
 }
 
-// ChildWith is Child with a log handler of the test's, and methods that bgp.Speaker does not have.
+// ChildWith runs the speaker alone, with a log handler of the test's, and methods that bgp.Speaker does not have, and reports whether this is its
+// process.
 func ChildWith(log slog.Handler, methods map[string]func(*bgp.Server)) (was bool, err error) {
 	if len(os.Args) != 2 || os.Args[1] != childArg {
 		return false, nil
@@ -62,14 +71,12 @@ func (c Call) policy() (bgp.Policy, error) {
 	p.Import, p.Export = map[netip.Addr]*policy.Rules{}, map[netip.Addr]*policy.Rules{}
 	var errs []error
 	for addr, spec := range c.Filters {
-		family := wire.IPv6
-		if addr.Is4() {
-			family = wire.IPv4
+		for _, family := range wire.FamiliesOf(addr).All() {
+			in, inErrs := policy.Compile("test", &spec, policy.Import, family)
+			out, outErrs := policy.Compile("test", &spec, policy.Export, family)
+			p.Import[addr], p.Export[addr] = policy.Join(p.Import[addr], in), policy.Join(p.Export[addr], out)
+			errs = append(errs, append(inErrs, outErrs...)...)
 		}
-		in, inErrs := policy.Compile("test", &spec, policy.Import, family)
-		out, outErrs := policy.Compile("test", &spec, policy.Export, family)
-		p.Import[addr], p.Export[addr] = in, out
-		errs = append(errs, append(inErrs, outErrs...)...)
 	}
 	return p, errors.Join(errs...)
 }

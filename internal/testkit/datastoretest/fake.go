@@ -86,7 +86,8 @@ func (f *Fake) list(t api.Type, opts datastore.ListOptions) []record {
 	}
 	var labels map[string]string
 	if opts.Host != "" && t == (*api.BlockAffinity)(nil).ResourceType() {
-		labels = names.AffinitySelector(opts.Host, api.AffinityHost)
+		affinityType, name := names.SplitOwner(opts.Host)
+		labels = names.AffinitySelector(name, affinityType)
 	}
 	var found []record
 	for _, key := range slices.Sorted(maps.Keys(objects)) {

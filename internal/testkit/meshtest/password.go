@@ -17,20 +17,30 @@ import (
 // SetPassword sets or replaces the BGP password of the mesh: the Secret, the right to read it, and the reference to it.
 func (c *Cluster) SetPassword(t testing.TB, password string) {
 	t.Helper()
-	const namespace, name = "kube-system", "bgp-password"
+	const name = "bgp-password"
+	if !c.SetSecret(t, name, "mesh", "pass-"+password) {
+		return
+	}
+	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: name, Key: "mesh"}}
+	c.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshPassword: ref}})
+}
+
+// SetSecret creates or replaces a Secret with one key in the agents' namespace, which they may read, and reports whether it is new.
+func (c *Cluster) SetSecret(t testing.TB, name, key, text string) (created bool) {
+	t.Helper()
 	core, err := kubernetes.NewForConfig(c.Admin)
 	errtest.Must(t, err)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"mesh": "pass-" + password}}
-	_, err = core.CoreV1().Secrets(namespace).Create(t.Context(), secret, metav1.CreateOptions{})
+	secrets := core.CoreV1().Secrets("kube-system")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{key: text}}
+	_, err = secrets.Create(t.Context(), secret, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		_, err = core.CoreV1().Secrets(namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
+		_, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
 		errtest.Must(t, err)
-		return
+		return false
 	}
 	errtest.Must(t, err)
 	c.GrantSecret(t, name)
-	ref := &api.BGPPassword{SecretKeyRef: &api.SecretKeyRef{Name: name, Key: "mesh"}}
-	c.Create(t, &api.BGPConfiguration{Meta: api.Meta{Name: api.DefaultName}, Spec: api.BGPConfigurationSpec{NodeMeshPassword: ref}})
+	return true
 }
 
 // GrantSecret lets the agents read a Secret in their namespace, as the chart does for bgp.passwordSecret and bgp.passwordSecrets.

@@ -176,6 +176,29 @@ func Cable(t testing.TB, a *NS, aName string, b *NS, bName string) {
 	b.Up(t, bName)
 }
 
+// LinkLocal returns the first of LinkLocals.
+func (n *NS) LinkLocal(t testing.TB, link string) netip.Addr {
+	t.Helper()
+	all := n.LinkLocals(t, link)
+	if len(all) == 0 {
+		t.Fatalf("%s has no link-local address", link)
+	}
+	return all[0]
+}
+
+// LinkLocals returns the link-local addresses of a link, without a zone.
+func (n *NS) LinkLocals(t testing.TB, link string) (all []netip.Addr) {
+	t.Helper()
+	addrs, err := n.Conn.Addrs(n.Link(t, link).Index, netlinkx.IPv6)
+	errtest.Must(t, err)
+	for _, a := range addrs {
+		if a.Prefix.Addr().IsLinkLocalUnicast() {
+			all = append(all, a.Prefix.Addr())
+		}
+	}
+	return all
+}
+
 // withoutDAD makes link-local addresses usable a second or two earlier.
 func (n *NS) withoutDAD(t testing.TB, link string) {
 	t.Helper()

@@ -49,7 +49,9 @@ func (r *rig) follow(t *testing.T, i int, ways ...ipip.Way) {
 	t.Helper()
 	n := r.Nodes[i]
 	peers := ipip.ChoosePeers(n.Addr, append(ways, ipip.Way{Dst: n.Block}), ipip.MaxPeers)
-	errtest.Must(t, r.fast[i].Narrow(t.Context(), peers))
+	c := r.choose(t, n)
+	c.Peers = peers
+	errtest.Must(t, r.fast[i].Narrow(t.Context(), c))
 	all := []routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}}
 	for _, w := range ways {
 		all = append(all, routes.To(w.Dst, routes.Hop{Via: w.Node, Dev: ipip.Device, Onlink: true}))

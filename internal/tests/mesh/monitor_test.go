@@ -145,6 +145,16 @@ func (e *monitor) all() (map[string]int, error) {
 	return maps.Clone(e.events), e.missed
 }
 
+// unchanged fails the test if something was changed on nodes whose agents or sessions have ended and come back.
+func unchanged(t testing.TB, monitors ...*monitor) {
+	t.Helper()
+	for _, e := range monitors {
+		if events, err := e.all(); err != nil || len(events) > 0 {
+			t.Errorf("%s: changed are %s, %v; want nothing", e.node.Name, counts(events), err)
+		}
+	}
+}
+
 // counts formats a map in order.
 func counts(m map[string]int) string {
 	var parts []string

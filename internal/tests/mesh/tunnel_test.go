@@ -1,10 +1,12 @@
 package mesh
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,28 +20,31 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// TestMeshOverIPIP has the restart test over the kernel's IPIP, and TestVXLAN from a pool with IPIP, in one virtual machine if it needs
+// TestMeshOverIPIP has the restart test over the kernel's IPIP, TestVXLAN from a pool with IPIP, and WireGuard over both, in one virtual machine if it needs
 // one. A suite of its own knows it by its name.
 func TestMeshOverIPIP(t *testing.T) {
-	withIPIP(t, func(t *testing.T) {
+	onKernel(t, errors.Join(netnstest.IPIP(), netnstest.WireGuard()), nil, func(t *testing.T) {
 		n := newTunnelled(t) // one for both: an emulated API server takes a minute to start
 		n.restart(t)
 		n.changePools(t)
+		n.encrypt(t)
 	})
 }
 
-// withIPIP runs a test on the host or, if its kernel has no IPIP, in a virtual machine, with the same test binary and agents.
-func withIPIP(t *testing.T, test func(*testing.T)) {
-	err := netnstest.IPIP()
-	if err == nil {
+// onKernel runs a test on the host or, if that lacks something, as the error says, in a virtual machine with these options of lab vm, with the same
+// test binary and agents.
+func onKernel(t *testing.T, lacks error, options []string, test func(*testing.T)) {
+	if lacks == nil {
 		test(t)
 		return
 	}
 	if meshtest.TimeScale > 1 {
-		t.Fatalf("in the virtual machine: %v", err)
+		t.Fatalf("in the virtual machine: %v", lacks)
 	}
 	lab := labtest.Binary(t)
-	cmd := exec.Command(lab, "vm", "-timeout", "15m", "-programs", "hyperkube", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=14m")
+	args := slices.Concat([]string{"vm", "-timeout", "15m", "-programs", "hyperkube"}, options,
+		[]string{"--", os.Args[0], "-test.run=^" + t.Name() + "$", "-test.v", "-test.timeout=14m"})
+	cmd := exec.Command(lab, args...)
 	cmd.Env = append(cmd.Environ(), meshtest.ProgramsEnv+"="+filepath.Dir(meshtest.Program(t, meshtest.Build)), "TORTIE_LAB="+lab)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Run(); err != nil {
@@ -69,6 +74,7 @@ func newTunnelled(t *testing.T) *tunnelled {
 		errtest.Must(t, sysctl.DefaultRoot.Set(sysctl.Key{"net", "core", "netdev_max_backlog"}, "100000"))
 	}
 	n := &tunnelled{Cluster: meshtest.NewCluster(t), begun: time.Now()}
+	n.Launcher = append([]string{"unshare"}, ownSysfs...)
 	n.Create(t, meshtest.NewPool("always", "10.90.0.0/16", api.EncapAlways), meshtest.NewPool("cross", "10.91.0.0/16", api.EncapCrossSubnet))
 	for i, subnet := range []int{0, 0, 1} {
 		node := n.NewNode(t, fmt.Sprint("node-", i+1), subnet, 10+i)

@@ -22,7 +22,7 @@ import (
 // templates returns the pods of the chart by workload, with every value enabled. The pods of hooks may be in a ConfigMap.
 func templates(t *testing.T) map[string]corev1.PodSpec {
 	t.Helper()
-	objects := labtest.Chart(t, "--set", "migrateFromHostLocal=true,monitoring.metrics.enabled=true,bgp.passwordSecret=bgp,policy.flows.enabled=true,policy.flows.file=true")
+	objects := labtest.Chart(t, "--set", "migrateFromHostLocal=true,monitoring.metrics.enabled=true,bgp.passwordSecret=bgp,policy.flows.enabled=true,policy.flows.file=true,wireguard.threaded=true")
 	for _, obj := range objects {
 		data, _, _ := unstructured.NestedStringMap(obj.Object, "data")
 		for key, text := range data {

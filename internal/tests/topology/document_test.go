@@ -23,6 +23,11 @@ type block struct {
 // chapter returns the blocks of a section whose heading starts with this text.
 func chapter(t testing.TB, heading string) []block {
 	t.Helper()
+	return blocks(t, section(t, heading))
+}
+
+func section(t testing.TB, heading string) string {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join(labtest.Root(), document))
 	errtest.Must(t, err)
 	_, rest, ok := strings.Cut(string(text), "\n## "+heading)
@@ -30,7 +35,23 @@ func chapter(t testing.TB, heading string) []block {
 		t.Fatalf("%s has no chapter %q", document, heading)
 	}
 	rest, _, _ = strings.Cut(rest, "\n## ")
-	return blocks(t, rest)
+	return rest
+}
+
+// printed returns the lines that a section shows as the output of a command, with one space between words.
+func printed(t testing.TB, heading, command string) (lines []string) {
+	t.Helper()
+	_, rest, ok := strings.Cut(section(t, heading), "\n    $ "+command+"\n")
+	if !ok {
+		t.Fatalf("%s shows no %s in %q", document, command, heading)
+	}
+	for line := range strings.Lines(rest) {
+		if !strings.HasPrefix(line, "    ") {
+			break
+		}
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return lines
 }
 
 func blocks(t testing.TB, text string) (all []block) {

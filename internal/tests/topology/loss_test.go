@@ -96,8 +96,8 @@ func TestRouterFlaps(t *testing.T) {
 	t.Parallel()
 	r := newRacks(t)
 	here, there := r.one[0], r.two[0]
-	leads(t, here.NS, here.Name, blockOf(there), "172.31.1.2 eth0", "172.31.1.3 eth0")
-	leads(t, there.NS, there.Name, blockOf(here), "172.31.2.2 eth0", "172.31.2.3 eth0")
+	r.bothLead(t, here, there)
+	r.bothLead(t, there, here)
 	for _, tor := range []string{"tor-1a", "tor-1b"} {
 		leads(t, r.tors[tor].On().NS, tor, blockOf(there), "172.31.0.21 spine", "172.31.0.22 spine")
 	}
@@ -115,22 +115,20 @@ func TestRouterFlaps(t *testing.T) {
 	}
 	packets := meshtest.StartTraffic(t, r.pods[here], r.pods[there])
 	tor := r.tors["tor-1a"].On()
+	addr := r.ways(t, here, false)[0].peer
 	back := func(after time.Time) {
-		for _, addr := range []string{"172.31.1.2", "fd31:1::2"} {
-			meshtest.Eventually(t, func() error {
-				if p := sessions(t, here)[addr]; p.State != "Established" || p.Since.Before(after) || !p.EndOfTable {
-					return fmt.Errorf("the session with %s is %s since %v, End-of-RIB received: %t; %s", addr, p.State, p.Since, p.EndOfTable, p.LastError)
-				}
-				return nil
-			})
-		}
+		meshtest.Eventually(t, func() error {
+			p := sessions(t, here)[addr]
+			if p.State != "Established" || p.Since.Before(after) || !p.EndOfTable || p.BFD == nil || p.BFD.State != "Up" {
+				return fmt.Errorf("the session with %s is %s since %v, End-of-RIB received: %t, BFD %+v; %s", addr, p.State, p.Since, p.EndOfTable, p.BFD, p.LastError)
+			}
+			return nil
+		})
 		time.Sleep(time.Second)
 	}
 	for range 3 {
 		lost := time.Now()
-		for _, addr := range []netip.Addr{here.Prefix.Addr(), here.V6} {
-			tor.Run(t, "ss", "-K", "state", "established", "dst", netip.PrefixFrom(addr, addr.BitLen()).String())
-		}
+		tor.Run(t, "ss", "-K", "state", "established", "dst", fmt.Sprintf("[%s]", here.LinkLocal(t, uplink(1))))
 		back(lost)
 	}
 	killed := time.Now()
@@ -158,8 +156,7 @@ func TestRouterFlaps(t *testing.T) {
 				return nil
 			})
 		}
-		leads(t, there.NS, there.Name, blockOf(here), "172.31.2.2 eth0", "172.31.2.3 eth0")
-		leads(t, there.NS, there.Name, block6Of(here), "fd31:2::2 eth0", "fd31:2::3 eth0")
+		r.bothLead(t, there, here)
 	}
 	up.Intact(t)
 }

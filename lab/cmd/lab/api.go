@@ -59,7 +59,7 @@ func runAPI(ctx context.Context, args []string) (err error) {
 	}
 	p, err := plane.Start(ctx, plane.Config{
 		Dir: state, Hyperkube: hyperkube, Server: server, Spawner: proc.NewSpawner(),
-		Address: listen, ControllerManager: *kcm, Audit: *audit, Timeout: time.Duration(slower * float64(apiTimeout)),
+		Address: listen, IPv6Services: true, ControllerManager: *kcm, Audit: *audit, Timeout: time.Duration(slower * float64(apiTimeout)),
 	})
 	if err != nil {
 		return err

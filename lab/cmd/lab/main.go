@@ -34,7 +34,7 @@ func commands() []command {
 		{"conformance", "conformance [-name N] SUITE [ARGS]...", "run another project's suite on a lab: networkpolicy or clusternetworkpolicy", runConformance},
 		{"api", "api [-dir DIR] [-kcm] [-address A] [-kubernetes 1.31]", "run etcd and kube-apiserver, on loopback, until stdin ends", runAPI},
 		{"etcd", "etcd [-dir DIR] [-tls]", "run an etcd of its own, on loopback, until stdin ends", runEtcd},
-		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
+		{"vm", "vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] [-newest] [-bird] -- CMD [ARGS]...", "run a program in a virtual machine that has IPIP", runVM},
 		{"vmtest", "vmtest PROG [ARGS]...", "for go test -exec: run a static test binary in one", runVMTest},
 		{"probe", "probe", "say whether this kernel has IPIP tunnels (exit code 0) or not (1)", runProbe},
 		{"deps", "deps [-install] [-tests] [-encap auto]", "name or install the Debian packages that are missing", runDeps},

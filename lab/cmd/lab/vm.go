@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -66,11 +67,12 @@ func runVM(ctx context.Context, args []string) error {
 	timeout := f.Duration("timeout", 20*time.Minute, "end of the virtual machine")
 	out := f.String("out", "", "directory that the program can write to, at the same path; all else it writes is lost")
 	programs := f.String("programs", strings.Join(lab.DefaultPrograms, ","), "programs of lab build that are built before the machine boots, with commas between them; inside nothing is built")
+	newer := unstableFlags(f)
 	if err := parse(f, args, true); err != nil {
 		return err
 	}
 	if f.NArg() == 0 {
-		return usageError{"lab vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] -- CMD [ARGS]..."}
+		return usageError{"lab vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] [-newest] [-bird] -- CMD [ARGS]..."}
 	}
 	if err := preflight.Check(preflight.Needs{What: "lab vm", Root: "shares the machine's files with the virtual machine"}); err != nil {
 		return err
@@ -82,7 +84,7 @@ func runVM(ctx context.Context, args []string) error {
 	if program, err = filepath.Abs(program); err != nil {
 		return err
 	}
-	m, err := newMachine(ctx, *memory, vm.Stable, strings.FieldsFunc(*programs, func(r rune) bool { return r == ',' })...)
+	m, err := newMachine(ctx, *memory, newer.source(), strings.FieldsFunc(*programs, func(r rune) bool { return r == ',' })...)
 	if err != nil {
 		return err
 	}
@@ -92,6 +94,9 @@ func runVM(ctx context.Context, args []string) error {
 	}
 	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: passedOn(), Dir: wd, SharedRoot: true}
 	m.Timeout = *timeout
+	if err := newer.addBIRD(ctx, &m); err != nil {
+		return err
+	}
 	if *out != "" {
 		dir, err := filepath.Abs(*out)
 		if err != nil {
@@ -114,7 +119,7 @@ func runVMTest(ctx context.Context, args []string) error {
 	f := flags("vmtest")
 	memory := f.Int("mem", 1024, "memory of the virtual machine in MB")
 	counting := f.Bool("count", false, "make time the number of instructions of one processor, in nanoseconds")
-	newest := f.Bool("newest", false, "take the newest kernel of Debian, of its unstable release, in place of this release's")
+	newer := unstableFlags(f)
 	timeout := f.Duration("timeout", 10*time.Minute, "end of the virtual machine")
 	if err := parse(f, args, true); err != nil {
 		return err
@@ -122,11 +127,7 @@ func runVMTest(ctx context.Context, args []string) error {
 	if f.NArg() == 0 {
 		return usageError{`go test -exec "lab vmtest" ./PACKAGE (with CGO_ENABLED=0)`}
 	}
-	source := vm.Stable
-	if *newest {
-		source = vm.Unstable
-	}
-	m, err := newMachine(ctx, *memory, source)
+	m, err := newMachine(ctx, *memory, newer.source())
 	if err != nil {
 		return err
 	}
@@ -143,10 +144,51 @@ func runVMTest(ctx context.Context, args []string) error {
 	if _, err := os.Stat(testdata); err == nil {
 		m.Files[testdata] = testdata
 	}
+	if err := newer.addBIRD(ctx, &m); err != nil {
+		return err
+	}
 	if err := addBusybox(&m); err != nil {
 		return err
 	}
 	return exitCode(m.Run(ctx))
+}
+
+// fromUnstable is what a machine has of Debian's unstable release.
+type fromUnstable struct{ kernel, bird *bool }
+
+func unstableFlags(f *flag.FlagSet) fromUnstable {
+	return fromUnstable{
+		kernel: f.Bool("newest", false, "take the newest kernel of Debian, of its unstable release, in place of this release's"),
+		bird:   f.Bool("bird", false, "have BIRD 2 of Debian's unstable release, which has TCP-AO, in the directory that TORTIE_BIRD names; vmtest has BIRD 3 in /bird3, too"),
+	}
+}
+
+func (u fromUnstable) source() vm.Source {
+	if *u.kernel {
+		return vm.Unstable
+	}
+	return vm.Stable
+}
+
+// addBIRD adds both versions of BIRD with their libraries. A shared root has them already.
+func (u fromUnstable) addBIRD(ctx context.Context, m *vm.Machine) error {
+	if !*u.bird {
+		return nil
+	}
+	c, err := binaries.Open(os.Stderr)
+	if err != nil {
+		return err
+	}
+	two, three, err := vm.FetchBIRD(ctx, c.Dir, os.Stderr)
+	if !m.SharedRoot {
+		for _, part := range []string{"/usr/lib", "/usr/sbin"} {
+			m.Files["/bird"+part] = two + part
+		}
+		m.Files["/bird3/usr/sbin"] = three + "/usr/sbin"
+		two = "/bird"
+	}
+	m.Env = append(m.Env, "TORTIE_BIRD="+two)
+	return err
 }
 
 // addBusybox adds the common small programs: ip, ping, nc, a shell.

@@ -50,17 +50,11 @@ func FetchKernel(ctx context.Context, cache string, from Source, log io.Writer) 
 	if k, err := findKernel(cache, from); k != nil || err != nil {
 		return k, err
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return nil, err
-	}
-	lock, err := os.OpenFile(filepath.Join(cache, "kernel.lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := lockCache(cache)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("lock the cache: %w", err)
-	}
 	if k, err := findKernel(cache, from); k != nil || err != nil {
 		return k, err // fetched by another process meanwhile
 	}
@@ -72,6 +66,21 @@ func FetchKernel(ctx context.Context, cache string, from Source, log io.Writer) 
 		err = errors.New("the package that was downloaded holds no kernel")
 	}
 	return k, err
+}
+
+// lockCache keeps other processes from fetching the same until the file is closed.
+func lockCache(cache string) (*os.File, error) {
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(cache, "kernel.lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock the cache: %w", err), lock.Close())
+	}
+	return lock, nil
 }
 
 // findKernel returns the newest cached kernel, or nil.
@@ -111,14 +120,18 @@ func download(ctx context.Context, cache string, from Source, log io.Writer) err
 	if err != nil {
 		return err
 	}
-	packages := apt.parts(ctx, name)
 	fmt.Fprintf(log, "kernel: downloading %s\n", name)
+	return apt.unpack(ctx, cache, apt.parts(ctx, name), from.prefix()+name)
+}
+
+// unpack makes packages a directory of the cache.
+func (a *apt) unpack(ctx context.Context, cache string, packages []string, target string) error {
 	tmp, err := os.MkdirTemp(cache, "fetching-kernel-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	if err := proc.RunIn(ctx, tmp, "apt-get", apt.args(append([]string{"-qq", "download"}, packages...)...)...); err != nil {
+	if err := proc.RunIn(ctx, tmp, "apt-get", a.args(append([]string{"-qq", "download"}, packages...)...)...); err != nil {
 		return err
 	}
 	debs, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
@@ -134,7 +147,7 @@ func download(ctx context.Context, cache string, from Source, log io.Writer) err
 	if err := os.Chmod(root, 0o755); err != nil {
 		return err
 	}
-	return os.Rename(root, filepath.Join(cache, from.prefix()+name))
+	return os.Rename(root, filepath.Join(cache, target))
 }
 
 // apt is the machine's apt, or one with lists of its own for another release of Debian.

@@ -24,8 +24,8 @@ var NetworkModules = []string{
 	"sctp",
 }
 
-// partOf are modules that newer kernels have as a part of another one.
-var partOf = map[string]string{"nft_objref": "nf_tables"}
+// partOf are modules that newer kernels have as a part of another one or, without one, of the kernel itself, whose package lists none of these.
+var partOf = map[string]string{"nft_objref": "nf_tables", "virtio_pci": "", "virtiofs": ""}
 
 // sharedRootModules are needed for the shared root file system.
 var sharedRootModules = []string{"virtio_pci", "virtiofs", "overlay"}
@@ -126,7 +126,10 @@ func (k *Kernel) LoadOrder(names []string) ([]module, error) {
 		}
 		done[name] = true
 		m, ok := all[name]
-		if whole := partOf[name]; !ok && whole != "" {
+		if whole, newer := partOf[name]; newer && !ok {
+			if whole == "" {
+				return nil
+			}
 			return add(whole)
 		}
 		if !ok {

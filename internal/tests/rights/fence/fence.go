@@ -115,6 +115,9 @@ var (
 
 	address4 = texts("x", "", "192.0.2.1", "2001:db8::1/64", "127.0.0.1/8", "0.0.0.0/0", "224.0.0.1/4", "192.0.2.1/33", " 192.0.2.1/24", "::ffff:192.0.2.1/120", long)
 	tunnel4  = texts("x", "", "10.99.0.1/32", "fd00::1", "127.0.0.1", "0.0.0.0", "224.0.0.1", long)
+	tunnel6  = texts("x", "", "10.99.0.1", "fd00::1/128", "::1", "ff02::1", long)
+	keys     = texts("AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI=")
+	notKeys  = texts("x", "", "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAJ=", "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAIA", "\nAQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI=", long)
 
 	nodeFields = []Field{
 		{Path: annotation(api.AnnotationIPv4Address), Condition: "an IPv4 address with the length of its network", Good: texts("192.0.2.1/24", "10.0.0.9/32"), Bad: address4},
@@ -122,7 +125,11 @@ var (
 		{Path: annotation(api.AnnotationASNumber), Condition: "a number", Good: texts("64512", "4294967295"), Bad: texts("", "x", "-1", "1.2", long)},
 		{Path: annotation(api.AnnotationIPv4TunnelAddr), Condition: "an IPv4 address", Good: texts("10.99.0.1"), Bad: tunnel4},
 		{Path: annotation(api.AnnotationIPv4VXLANAddr), Condition: "an IPv4 address", Good: texts("10.99.0.1"), Bad: tunnel4},
-		{Path: annotation(api.AnnotationIPv6VXLANAddr), Condition: "an IPv6 address", Good: texts("fd00::1"), Bad: texts("x", "", "10.99.0.1", "fd00::1/128", "::1", "ff02::1", long)},
+		{Path: annotation(api.AnnotationIPv6VXLANAddr), Condition: "an IPv6 address", Good: texts("fd00::1"), Bad: tunnel6},
+		{Path: annotation(api.AnnotationIPv4WireGuard), Condition: "an IPv4 address", Good: texts("10.99.0.1"), Bad: tunnel4},
+		{Path: annotation(api.AnnotationIPv6WireGuard), Condition: "an IPv6 address", Good: texts("fd00::1"), Bad: tunnel6},
+		{Path: annotation(api.AnnotationWireGuardKey), Condition: "a key of 32 bytes in base64", Good: keys, Bad: notKeys},
+		{Path: annotation(api.AnnotationWireGuardKeyV6), Condition: "a key of 32 bytes in base64", Good: keys, Bad: notKeys},
 		{Path: annotation(api.AnnotationReflection), Condition: "client, reflector or retiring", Good: texts("client", "reflector", "retiring"), Bad: texts("", "x", long)},
 		{Path: at("status.conditions"), Condition: "NetworkUnavailable alone, once: CalicoIsUp or CalicoIsDown, with at most 512 characters", Good: []any{
 			condition("NetworkUnavailable", "False", "CalicoIsUp", "up"), condition("NetworkUnavailable", "True", "CalicoIsDown", "down"),

@@ -26,11 +26,12 @@ var Containers = []Container{
 		Name: "node", Root: true, HostNetwork: true,
 		Capabilities: []Capability{
 			{"NET_ADMIN", "links, addresses, routes, rules, nftables, the TCP MD5 key of a BGP session: the attacker controls the host's whole network"},
-			{"NET_RAW", "raw sockets: probes of node diagnose, rules of the old iptables; the attacker reads and forges the host's packets"},
+			{"NET_RAW", "raw sockets: router advertisements, probes of node diagnose, rules of the old iptables; the attacker reads and forges the host's packets"},
 			{"NET_BIND_SERVICE", "BGP's port 179"},
 		},
 		Paths: []Path{
 			{"/proc/sys/net", true, "network parameters; a container's own /proc/sys cannot be written"},
+			{"/sys/devices/virtual/net", true, "threads of WireGuard's devices, with the value wireguard.threaded. The attacker has the links' other settings, which NET_ADMIN allows anyway, and has udev see their events again"},
 			{"/var/lib/calico", true, "nodename, mtu, and in tortie/journal addresses that plugins could not release. The attacker stops pods of this node and has their addresses released; the fence " +
 				"refuses another node's name for the plugins, and others' addresses"},
 			{"/var/log/calico/flowlogs", true, "flow records, with the value policy.flows.file"},

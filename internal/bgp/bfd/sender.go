@@ -1,0 +1,129 @@
+package bfd
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Sessions send from ports of this range (RFC 5881 section 4).
+	firstSource = 49152
+	lastSource  = 65535
+	// bindTries is how many source ports are tried.
+	bindTries = 16
+	// internetControl is the class of packets that must not be late behind those of pods (CS6, RFC 4594).
+	internetControl = 0xc0
+)
+
+// sender sends the packets of one session, from a port of its own (RFC 5881 section 4). Its socket is connected: the kernel keeps the route
+// to the neighbour, instead of looking it up for each packet, and an error is always of this neighbour.
+type sender struct {
+	from, to  netip.Addr // from is the zero Addr if the kernel chooses; to has the name of a link as its zone if it is link-local
+	fd        int        // valid if open
+	open      bool
+	connected bool
+}
+
+// set gives the sender its addresses. Its socket is opened in the network namespace of the caller's thread; if that fails, it is tried again,
+// and told, when a packet is due.
+func (s *sender) set(from, to netip.Addr) {
+	if s.from != from || s.to != to {
+		s.close()
+		s.from, s.to = from, to
+	}
+	_ = s.prepare()
+}
+
+// prepare opens the socket.
+func (s *sender) prepare() error {
+	if s.open {
+		return nil
+	}
+	fd, err := newUDP(s.to.Is4())
+	if err != nil {
+		return fmt.Errorf("open a socket: %w", err)
+	}
+	level, hops, class := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_TCLASS
+	if s.to.Is4() {
+		level, hops, class = unix.IPPROTO_IP, unix.IP_TTL, unix.IP_TOS
+	}
+	err = errors.Join(
+		unix.SetsockoptInt(fd, level, hops, ttl), unix.SetsockoptInt(fd, level, class, internetControl),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0), // the least: nothing is read here, and others may send
+	)
+	if err == nil {
+		err = s.bind(fd)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return err
+	}
+	s.fd, s.open, s.connected = fd, true, false
+	return nil
+}
+
+// bind gives the socket its address, and a source port that is free.
+func (s *sender) bind(fd int) error {
+	from, link := s.from, ""
+	if !from.IsValid() {
+		from = unspecified(s.to.Is4())
+	}
+	if from.IsLinkLocalUnicast() {
+		link = s.to.Zone()
+	}
+	zone, err := linkIndex(fd, link)
+	for range bindTries {
+		if err != nil && !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+		if err = unix.Bind(fd, sockaddr(from, zone, firstSource+rand.IntN(lastSource-firstSource+1))); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("bind to %s: %w", from, err)
+}
+
+// connect has the kernel look up source, link and route anew; a link that was made anew has another index.
+func (s *sender) connect() error {
+	zone, err := linkIndex(s.fd, s.to.Zone())
+	if err == nil {
+		err = disconnect(s.fd)
+	}
+	if err == nil {
+		err = unix.Connect(s.fd, sockaddr(s.to, zone, Port))
+	}
+	s.connected = err == nil
+	return err
+}
+
+// send sends a packet. Only while the session is up is the connection kept: what is wrong with it, such as a source address that the node has
+// no more, ends the session first.
+func (s *sender) send(b []byte, up bool) error {
+	err := s.prepare()
+	if err == nil && !(up && s.connected) {
+		err = s.connect()
+	}
+	if err != nil {
+		return err
+	}
+	if err = write(s.fd, b); err != nil {
+		// That may have been the ICMP error that a former packet, or an attacker, has caused, or the connection is of an address or link that is gone:
+		// this packet has not been sent.
+		if err = s.connect(); err == nil {
+			err = write(s.fd, b)
+		}
+	}
+	s.connected = err == nil
+	return err
+}
+
+func (s *sender) close() {
+	if s.open {
+		_ = unix.Close(s.fd)
+	}
+	s.open = false
+}

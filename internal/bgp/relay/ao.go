@@ -1,0 +1,106 @@
+package relay
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/tortie-net/tortie/internal/bgp/tcpao"
+	"github.com/tortie-net/tortie/internal/bgp/wire"
+)
+
+// Rolls reports whether SetKeys can give the link other keys of TCP-AO.
+func (l *Link) Rolls(keys tcpao.Keys) bool { return l.ao.Load().Rolls(keys) }
+
+// SetKeys has the session go over to other keys of TCP-AO without an end, and the next ones begin with them.
+func (l *Link) SetKeys(keys tcpao.Keys) {
+	l.ao.Store(&keys)
+	if s := l.session(); s != nil {
+		s.roll()
+		// The peer hears with the next segment which key it is asked for, and acknowledges it by one.
+		go func() { _ = s.tell(wire.NewKeepalive()) }()
+	}
+}
+
+// rolling is a session's way from keys of TCP-AO to others.
+type rolling struct {
+	mu   sync.Mutex // guards the rest, and the order of changes of the connection
+	keys tcpao.Rollover
+	used string // removed keys that the peer goes on using
+}
+
+// roll gives a connection the peer's keys. One without TCP-AO is an error if the peer has some.
+func (l *Link) roll(conn *net.TCPConn, state *tcpao.Rollover) error {
+	keys := *l.ao.Load()
+	if keys == "" {
+		return nil
+	}
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		err = state.Roll(raw, l.peer.Addr, keys, l.relay.now())
+	}
+	return err
+}
+
+// roll is Link.roll for the session that is, which ends if it cannot have the keys.
+func (s *session) roll() {
+	l, r := s.link, &s.rolling
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := l.roll(s.conn, &r.keys); err != nil {
+		if !errors.Is(err, net.ErrClosed) {
+			l.failed("TCP-AO keys cannot be changed: " + err.Error())
+			s.abort(nil)
+		}
+		return
+	}
+	used := r.keys.Used(l.relay.now())
+	if used != "" && r.used == "" {
+		l.relay.log.Warn("BGP peer uses removed TCP-AO keys: give it the new ones", "peer", l.peer.Addr, "keys", used)
+	}
+	r.used = used
+}
+
+// rollOn removes keys of TCP-AO that peers have gone on using after they were removed.
+func (r *Relay) rollOn() {
+	r.mu.Lock()
+	var signed []*Link
+	for _, l := range r.links {
+		if *l.ao.Load() != "" {
+			signed = append(signed, l)
+		}
+	}
+	r.mu.Unlock()
+	for _, l := range signed {
+		if s := l.session(); s != nil {
+			s.roll()
+		}
+	}
+}
+
+// readMismatches reads which segments the listeners' kernel has refused.
+func (r *Relay) readMismatches() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.listeners {
+		if raw, err := l.SyscallConn(); err == nil && len(l.ao) > 0 {
+			l.mismatches.Read(raw, r.now())
+		}
+	}
+}
+
+// mismatched names the keys of TCP-AO whose ID segments from a peer have that another key has signed.
+func (r *Relay) mismatched(peer netip.Addr) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.listeners {
+		if _, ok := l.ao[peer]; !ok {
+			continue
+		}
+		if keys := l.mismatches.Of(peer, r.now()); keys != "" {
+			return keys
+		}
+	}
+	return ""
+}
