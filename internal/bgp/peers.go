@@ -95,7 +95,7 @@ func (s *Server) setSecrets(peers map[netip.Addr]Peer) error {
 		secrets.Passwords = nil // which the relay keeps
 	}
 	refused, err := s.relay.SetSecrets(secrets)
-	s.refusedAO = refused
+	s.refused = refused
 	return err
 }
 
@@ -167,8 +167,8 @@ func (s *Server) unsigned(p Peer) string {
 		return "it has a password, and " + s.noMD5.Error()
 	case p.AO != "" && s.noAO != nil:
 		return "it has TCP-AO keys, and " + s.noAO.Error()
-	case s.refusedAO[p.Addr] != nil:
-		return "the kernel refuses its TCP-AO keys: " + s.refusedAO[p.Addr].Error()
+	case s.refused[p.Addr] != nil:
+		return s.refused[p.Addr].Error()
 	}
 	return ""
 }

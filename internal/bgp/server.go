@@ -46,7 +46,7 @@ type Server struct {
 	inside     inside               // since Start, not changed by any later operation
 	noMD5      error                // why passwords can't be had here
 	noAO       error                // why TCP-AO can't
-	refusedAO  map[netip.Addr]error // by peer: why the kernel does not take its keys
+	refused    map[netip.Addr]error // by peer: why the kernel does not take its password or keys
 	peers      map[netip.Addr]Peer
 	sessions   map[netip.Addr]session // one for each of peers
 	near       []netip.Addr           // link-local addresses of this node that are listened on

@@ -231,6 +231,41 @@ func TestLinkLocalListener(t *testing.T) {
 	session()
 }
 
+// A listener on all addresses cannot tell peers with one link-local address apart: of two with different passwords one is refused, for else the last one
+// told would take the password of the other.
+func TestPasswordsOnTwoLinks(t *testing.T) {
+	t.Parallel()
+	_, s := node(t)
+	s.SetLocal(bgp.Local{ASN: ourASN, Listen: []netip.Addr{netip.IPv6Unspecified()}})
+	first, second := netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("fe80::1%eth1")
+	set := func(one, two string) {
+		t.Helper()
+		s.SetPeers(bgp.Peer{Addr: first, ASN: ourASN, Passive: true, Password: one}, bgp.Peer{Addr: second, ASN: ourASN, Passive: true, Password: two})
+	}
+	active := func(addr netip.Addr) {
+		t.Helper()
+		bgptest.Eventually(t, func() error {
+			if p := s.Peer(addr); p.State != bgp.Active || p.LastError != "" && addr == first {
+				return fmt.Errorf("%+v", p)
+			}
+			return nil
+		})
+	}
+	const refused = "no session: the kernel cannot check its password, or that it has none: "
+	set("one", "two")
+	s.WaitError(second, refused+"fe80::1%eth0 has not the same, and a listener on all addresses tells no links apart")
+	active(first)
+	set("one", "one")
+	active(second)
+	s.SetPeers(bgp.Peer{Addr: second, ASN: ourASN, Passive: true, Password: "two"})
+	active(second)
+	for _, password := range []string{"one", ""} { // the one that is there keeps its password
+		set(password, "two")
+		s.WaitError(first, refused+"fe80::1%eth1 has not the same")
+		active(second)
+	}
+}
+
 // What came by a link-local next hop is passed on with this node's own address, by whatever session, unless a filter names the link that it is on.
 func TestLinkLocalPassedOn(t *testing.T) {
 	t.Parallel()

@@ -226,7 +226,7 @@ type Secrets struct {
 }
 
 // SetSecrets says by what connections to the addresses listened on must be signed. Connections that exist keep theirs. Peers with a
-// secret must be in here before Add. unsigned are the peers whose keys of TCP-AO the kernel refuses: their connections are refused.
+// secret must be in here before Add. unsigned are the peers whose secret the kernel cannot take: their connections are refused.
 func (r *Relay) SetSecrets(secrets Secrets) (unsigned map[netip.Addr]error, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -229,7 +229,7 @@ func anyOf(addr netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// setKeys makes secrets the listener's keys. unsigned are the peers whose keys of TCP-AO the kernel refuses: their connections are refused.
+// setKeys makes secrets the listener's keys. unsigned are the peers whose secret the kernel cannot take: their connections are refused.
 func (l *listener) setKeys(secrets Secrets) (unsigned map[netip.Addr]error, err error) {
 	want, stay := make(map[netip.Addr]tcpao.Keys), make(map[netip.Addr]tcpao.Keys)
 	for addr, keys := range peersOf(l.self, secrets.AO) {
@@ -238,11 +238,35 @@ func (l *listener) setKeys(secrets Secrets) (unsigned map[netip.Addr]error, err 
 			stay[addr] = keys
 		}
 	}
+	passwords := peersOf(l.self, secrets.Passwords)
+	_, ambiguous := tcpao.WithoutLinks(passwords, l.has)
+	for addr := range ambiguous {
+		delete(passwords, addr)
+	}
 	// The kernel refuses a key of a peer that has one of the other kind.
 	_, err = l.setAO(stay)
-	err = errors.Join(err, l.setMD5(keysOf(l.self, secrets.Passwords)))
+	err = errors.Join(err, l.setMD5(keysOf(l.self, passwords)))
 	unsigned, aoErr := l.setAO(want)
+	unsigned = because("the kernel refuses its TCP-AO keys", unsigned)
+	maps.Copy(unsigned, because("the kernel cannot check its password, or that it has none", ambiguous))
 	return unsigned, errors.Join(err, aoErr)
+}
+
+// has reports whether connections of a peer must be signed with a password; empty: must not be signed.
+func (l *listener) has(peer netip.Addr, password string) bool {
+	one, ok := l.keys[netip.PrefixFrom(peer, peer.BitLen())]
+	if !ok {
+		one = l.keys[netip.PrefixFrom(anyOf(peer), 0)]
+	}
+	return one == password
+}
+
+func because(what string, errs map[netip.Addr]error) map[netip.Addr]error {
+	said := make(map[netip.Addr]error, len(errs))
+	for addr, err := range errs {
+		said[addr] = fmt.Errorf("%s: %w", what, err)
+	}
+	return said
 }
 
 // setAO makes want the listener's keys of TCP-AO, but for those of peers whose keys the kernel refuses.

@@ -38,7 +38,7 @@ func TestWithoutLinks(t *testing.T) {
 		for _, k := range test.installed.all() {
 			have[at] = append(have[at], installed{peer: at, send: k.send, receive: k.receive, is: algorithms[k.algorithm], secret: k.secret})
 		}
-		named, failed := withoutLinks(test.want, have)
+		named, failed := WithoutLinks(test.want, func(peer netip.Addr, k Keys) bool { return k.on(have[peer.WithZone("")]) })
 		if len(named) != 1 || named[at] != test.named || len(failed) != len(test.failed) {
 			t.Errorf("%s: keys are those of %v, refused are %v", name, named, failed)
 		}

@@ -145,7 +145,7 @@ func Expect(listener syscall.RawConn, want map[netip.Addr]Keys) (failed map[neti
 			peers[h.peer] = append(peers[h.peer], h)
 		}
 		var named map[netip.Addr]netip.Addr
-		named, failed = withoutLinks(want, peers)
+		named, failed = WithoutLinks(want, func(peer netip.Addr, k Keys) bool { return k.on(peers[peer.WithZone("")]) })
 		for peer, on := range peers {
 			if err := apply(fd, peer, plan(on, want[named[peer]].all(), false)); err != nil {
 				failed[cmp.Or(named[peer], peer)] = err
@@ -156,10 +156,10 @@ func Expect(listener syscall.RawConn, want map[netip.Addr]Keys) (failed map[neti
 	return failed, err
 }
 
-// withoutLinks returns peers by their addresses as the kernel has them: it tells no link of a link-local address. Of peers with one address and other
-// keys the one counts whose keys are installed, so that a new one takes nothing from it, else the first: the kernel would take the keys of one from
-// the other.
-func withoutLinks(want map[netip.Addr]Keys, have map[netip.Addr][]installed) (named map[netip.Addr]netip.Addr, failed map[netip.Addr]error) {
+// WithoutLinks returns peers by their addresses as the kernel has them: for keys it tells no link of a link-local address. Of peers with one address
+// and other keys the one counts whose keys are installed, so that a new one takes nothing from it, else the first: the kernel would take the keys of
+// one from the other. The others are in failed.
+func WithoutLinks[K comparable](want map[netip.Addr]K, installed func(netip.Addr, K) bool) (named map[netip.Addr]netip.Addr, failed map[netip.Addr]error) {
 	named, failed = make(map[netip.Addr]netip.Addr, len(want)), map[netip.Addr]error{}
 	for _, peer := range slices.SortedFunc(maps.Keys(want), netip.Addr.Compare) {
 		at := peer.WithZone("")
@@ -168,10 +168,10 @@ func withoutLinks(want map[netip.Addr]Keys, have map[netip.Addr][]installed) (na
 			named[at] = peer
 			continue
 		}
-		if want[peer].on(have[at]) && !want[first].on(have[at]) {
+		if installed(peer, want[peer]) && !installed(first, want[first]) {
 			first, peer, named[at] = peer, first, peer
 		}
-		failed[peer] = fmt.Errorf("%s has other ones, and a listener on all addresses tells no links apart: give both the same, or bindMode NodeIP", first)
+		failed[peer] = fmt.Errorf("%s has not the same, and a listener on all addresses tells no links apart: give both the same, or bindMode NodeIP", first)
 	}
 	return named, failed
 }

@@ -318,7 +318,7 @@ func TestOneAddressOnTwoLinks(t *testing.T) {
 		s.SetPeers(bgp.Peer{Addr: first, ASN: 64512, Passive: true, AO: keys(t, one)}, bgp.Peer{Addr: second, ASN: 64512, Passive: true, AO: keys(t, text)})
 	}
 	set(two)
-	s.WaitError(second, "no session: the kernel refuses its TCP-AO keys: fe80::1%eth0 has other ones")
+	s.WaitError(second, "no session: the kernel refuses its TCP-AO keys: fe80::1%eth0 has not the same")
 	if p := s.Peer(first); p.State != bgp.Active || p.LastError != "" {
 		t.Errorf("%+v", p)
 	}
@@ -336,6 +336,6 @@ func TestOneAddressOnTwoLinks(t *testing.T) {
 	s.SetPeers(bgp.Peer{Addr: second, ASN: 64512, Passive: true, AO: keys(t, two)})
 	active()
 	set(two) // the one that is there keeps its keys
-	s.WaitError(first, "no session: the kernel refuses its TCP-AO keys: fe80::1%eth1 has other ones")
+	s.WaitError(first, "no session: the kernel refuses its TCP-AO keys: fe80::1%eth1 has not the same")
 	active()
 }
