@@ -239,6 +239,11 @@ var rows = []row{
 			set(s.count(func(p bgp.PeerStatus) bool { return p.BFD != nil && p.BFD.State == state }), state.String())
 		}
 	}),
+	gauge("tortie_bfd_missing_peers", "Peers whose BGP session is established and whose BFD session is not up: only the hold timer finds a failure. Peers without BFD do not count.", func(s *sample) float64 {
+		return s.count(func(p bgp.PeerStatus) bool {
+			return p.State == bgp.Established && p.BFD != nil && p.BFD.State != bfd.Up
+		})
+	}),
 
 	gauge("tortie_routes_desired", "Routes that this node should have in the kernel.", func(s *sample) float64 { return number(s.routes.desired) }),
 	gauge("tortie_routes_programmed", "Of these, those that the last pass found or made right.", func(s *sample) float64 { return number(s.routes.programmed()) }),

@@ -201,8 +201,8 @@ func TestValues(t *testing.T) {
 	s.SetNode(&desired.Snapshot{Services: rangesOf("10.96.0.0/12", "10.96.0.7/32"), Others: make([]desired.Member, 2), Blocks: rangesOf("10.0.0.0/26"), Self: desired.Self{Pods: addrsOf("10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2")},
 		Peering: peering.Decision{Peers: []bgp.Peer{{Addr: addr("10.0.0.8"), AO: "1/1 hmac-sha1-96 x\n"}}}})
 	s.SetBGP([]bgp.PeerStatus{
-		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0), TableEnded: time.Unix(51, 0), Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 2}}},
-		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour), OldKeys: "1/11 2/12", Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 1}}},
+		{Addr: addr("10.0.0.7"), State: bgp.Established, Received: 3, Sent: 2, Since: time.Unix(50, 0), TableEnded: time.Unix(51, 0), BFD: &bfd.Status{State: bfd.Init}, Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 2}}},
+		{Addr: addr("10.0.0.8"), State: bgp.Active, Received: 1, Since: time.Unix(70, 0), HeldUntil: time.Now().Add(time.Hour), OldKeys: "1/11 2/12", BFD: &bfd.Status{State: bfd.Down}, Refused: []bgp.Refusal{{Reason: "martian", Prefixes: 1}}},
 	}, nil)
 	s.Passed(errors.New("odd"), time.Second)
 	text := scraped(t, s)
@@ -218,6 +218,7 @@ func TestValues(t *testing.T) {
 		`tortie_bgp_reflector_role{role="none"} 1`, `tortie_bgp_reflector_role{role="client"} 0`, "tortie_services_announced_prefixes 2", "tortie_tcp_md5_failures_total ",
 		`tortie_tcp_ao_segments_total{result="bad"} `, `tortie_tcp_ao_segments_total{result="good"} `, `tortie_tcp_ao_segments_total{result="key-not-found"} `, `tortie_tcp_ao_segments_total{result="unsigned"} `,
 		`tortie_bgp_peer_removed_tcp_ao_keys{node="",object="",peer="10.0.0.8"} 2`,
+		"tortie_bfd_missing_peers 1", `tortie_bfd_sessions{state="Down"} 1`, `tortie_bfd_sessions{state="Up"} 0`, `tortie_bgp_peer_bfd_up{node="",object="",peer="10.0.0.7"} 0`,
 		`tortie_node_problems{about="object"} 1`, "tortie_node_blocks 1",
 		"felix_active_local_endpoints 2", "felix_cluster_num_hosts 3", `felix_host{host="n1"} 1`, "felix_int_dataplane_failures 1",
 		`felix_route_table_num_routes{table="main"} 1`, `tortie_guard_dropped_packets_total{reason="ipip-from-stranger"} 7`, "tortie_events_written_total 3", "tortie_events_dropped_total 1", "go_goroutines ", "process_resident_memory_bytes ",
