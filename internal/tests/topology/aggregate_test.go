@@ -168,6 +168,28 @@ func (a *aggregated) blocks(t *testing.T) {
 	two.Claim(t, blockOf(two))
 	a.tells(t, "65000:7", "10.90.0.0/16")
 	leads(t, one.NS, one.Name, "10.90.0.0/16", "unreachable")
+
+	const pool6 = "fd90::/48"
+	tells := func(prefixes ...string) {
+		t.Helper()
+		var want []bgptest.Route
+		for _, p := range prefixes {
+			want = append(want, bgptest.Route{Prefix: netip.MustParsePrefix(p), ASPath: "64512"})
+		}
+		for _, n := range a.nodes {
+			learned(t, a.tor, n.V6, want...)
+		}
+	}
+	// A pod of a block that is gone is told for itself, by both nodes.
+	alone := func(n *meshtest.Node) string { return netip.PrefixFrom(a.pods[n].V6, 128).String() }
+	a.Remove(t, meshtest.NewAffinity(one.Name, block6Of(one)))
+	tells(pool6, alone(one)) // the aggregate for the other's block
+	a.Remove(t, meshtest.NewAffinity(two.Name, block6Of(two)))
+	leads(t, two.NS, two.Name, pool6)
+	tells(alone(one), alone(two))
+	two.Claim(t, block6Of(two))
+	leads(t, one.NS, one.Name, pool6, "unreachable")
+	tells(pool6, alone(one))
 }
 
 // says reports whether a node tells of a problem.
