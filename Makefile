@@ -18,6 +18,8 @@ RECORD   ?=
 ENCAP    ?=
 ONLY     ?=
 QUICK    ?=
+# Of perf: write down what was counted.
+WRITE    ?=
 # Of vulncheck: where the database is.
 VULNDB   ?= $(TORTIE_VULNDB)
 
@@ -131,12 +133,19 @@ vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev 
 bench: build ## what a pod costs: times, memory, requests, beside floors; writes docs/benchmarks.md (ONLY=add,burst, ONLY=policy or QUICK=1: only shows)
 	go -C hack run ./bench -root .. $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') $(if $(QUICK)$(ONLY),,-o ../docs/benchmarks.md)
 
-# Instructions do not depend on what else the machine does. Both columns of internal/tests/perf/testdata/ratios.csv are of Debian's kernels.
+# Instructions do not depend on what else the machine does. Both kernels of internal/tests/perf/testdata/ratios.csv are Debian's.
+define count
+	@mkdir -p dist
+	set -o pipefail; CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -timeout 30m $(2)' -count=1 -v -timeout 60m \
+	  ./internal/tests/perf $(if $(WRITE),,-kernel $(1)) | tee dist/perf-$(1).txt
+endef
 .PHONY: perf
-perf: deps ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (ten minutes)
-	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count' -count=1 -v -timeout 60m ./internal/tests/perf -kernel stable
-	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -newest' -count=1 -v -timeout 60m ./internal/tests/perf -kernel newest
+perf: deps ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (ten minutes; WRITE=1 writes them down, docs/benchmarks.md too)
+	$(call count,stable)
+	$(call count,newest,-newest)
 	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -newest' -count=1 -timeout 60m ./internal/tests/flowtable
+	$(if $(WRITE),go -C hack run ./instructions/record -root .. stable=../dist/perf-stable.txt newest=../dist/perf-newest.txt)
+	$(if $(WRITE),@$(MAKE) --no-print-directory generate)
 
 FUZZTIME ?= 20s
 .PHONY: fuzz

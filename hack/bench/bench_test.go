@@ -415,7 +415,7 @@ func TestSmallestRun(t *testing.T) {
 	errtest.Must(t, r.failed)
 	text := r.markdown()
 	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "Network policy", "Start of a program"} {
-		if !strings.Contains(text, "\n## "+heading) {
+		if !strings.Contains(text, "\n### "+heading) {
 			t.Errorf("the report has no section %q", heading)
 		}
 	}
@@ -429,10 +429,18 @@ func TestSmallestRun(t *testing.T) {
 	}
 }
 
+// The report has what make perf has counted, where make generate keeps it up to date.
+func TestReportHasInstructions(t *testing.T) {
+	r := results{counted: "| routes | 1.06 |\n"}
+	if text := r.markdown(); !strings.Contains(text, "## Instructions\n") || !strings.Contains(text, "<!-- generated: instructions -->\n| routes | 1.06 |\n<!-- end -->\n\n## Times\n") {
+		t.Errorf("report:\n%s", text)
+	}
+}
+
 // A part that fails is named in the report, which has the others.
 func TestFailedPartIsNamed(t *testing.T) {
 	r := results{starts: []start{{}}, failed: errors.New("part mesh: no peer answers")}
-	if text := r.markdown(); !strings.Contains(text, "part mesh: no peer answers") || !strings.Contains(text, "\n## Start of a program") {
+	if text := r.markdown(); !strings.Contains(text, "part mesh: no peer answers") || !strings.Contains(text, "\n### Start of a program") {
 		t.Errorf("report:\n%s", text)
 	}
 }

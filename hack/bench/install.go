@@ -14,7 +14,7 @@ func (r *results) writeInstall(w *bytes.Buffer) {
 	if len(r.install) == 0 {
 		return
 	}
-	w.WriteString("## Nodes and pods of a real cluster\n\nThree nodes of the lab, with Debian's containerd and a kubelet each; images are on the nodes before. " +
+	w.WriteString("### Nodes and pods of a real cluster\n\nThree nodes of the lab, with Debian's containerd and a kubelet each; images are on the nodes before. " +
 		"Sixty pods of one container are created at once on one node, by turns with our plugins and with `ptp` and `host-local`. Median, 95th percentile and largest, in brackets how often:\n\n")
 	writeFigures(w, r.install)
 }

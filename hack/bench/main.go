@@ -20,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tortie-net/tortie/hack/instructions"
 )
 
 // parts are the parts of a run, in order.
@@ -157,6 +159,9 @@ func parse(args []string) (options, error) {
 func measure(ctx context.Context, o options) (_ *results, err error) {
 	r := &results{about: newAbout(ctx, o.root)}
 	if r.elsewhere, err = loadElsewhere(); err != nil {
+		return nil, err
+	}
+	if r.counted, err = instructions.Page(o.root); err != nil {
 		return nil, err
 	}
 	subjects, err := o.subjects()

@@ -260,7 +260,7 @@ func (r *results) writeMemory(w *bytes.Buffer) {
 	if len(r.memory) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "## What the agent holds\n\nThe real agent in a cluster of %d nodes, each with 20 labels, 10 annotations and 50 images, and %d affinities. Resident memory "+
+	fmt.Fprintf(w, "### What the agent holds\n\nThe real agent in a cluster of %d nodes, each with 20 labels, 10 annotations and 50 images, and %d affinities. Resident memory "+
 		"when it is ready, and %v later.\n\n", r.memory[0].nodes, r.memory[0].blocks, settleTime)
 	t := table{{"", "ready after s", "MiB then", "MiB later", "of that anonymous", "peak"}}
 	for _, f := range r.memory {

@@ -61,7 +61,7 @@ func (r *results) writeMesh(w *bytes.Buffer) {
 	if len(r.mesh) == 0 {
 		return
 	}
-	w.WriteString("## Agents in a mesh\n\nReal agents and API server on this machine: thirty in full mesh, two whose kernels are changed by hand, and five pairs with " +
+	w.WriteString("### Agents in a mesh\n\nReal agents and API server on this machine: thirty in full mesh, two whose kernels are changed by hand, and five pairs with " +
 		"1,000 packets per second each way while agents are killed, replaced and started again. A block's route is counted by the kernel's event on each of the 29 " +
 		"other nodes. Median, 95th percentile and largest, in brackets how often:\n\n")
 	writeFigures(w, r.mesh)

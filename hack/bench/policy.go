@@ -128,7 +128,7 @@ func (r *results) writePolicy(w *bytes.Buffer) {
 	if len(all) == 0 {
 		return
 	}
-	w.WriteString("## Network policy\n\nPackets: processor time of the whole way from one pod to another, medians of 15 rounds in turns. ADD: on two nodes by turns, whose " +
+	w.WriteString("### Network policy\n\nPackets: processor time of the whole way from one pod to another, medians of 15 rounds in turns. ADD: on two nodes by turns, whose " +
 		"agents enforce policies or do not. The agent: the real process with 1,000 policies, ten on each of 100 own pods or all on each, or with 500 GlobalNetworkPolicies in three tiers on each, 10,000 pods as peers; then 20 pods " +
 		"per second under 20 selectors each. Changes: five real agents, 20 pods per second, without and with 500 GlobalNetworkPolicies in three tiers on each, and packets every 5 ms that tell how soon all agents let a pod through, or deny what a new policy denies, API server and all agents on these processors.\n\n")
 	t := table{{"claim", "bound", "measured", ""}}

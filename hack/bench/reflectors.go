@@ -137,7 +137,7 @@ func (r *results) writeReflectors(w *bytes.Buffer) {
 		return
 	}
 	m := r.reflection
-	w.WriteString("## Automatic route reflectors\n\n" +
+	w.WriteString("### Automatic route reflectors\n\n" +
 		"Simulated: agents with their real decisions, a modelled API and network; 300 nodes come per second. Seconds until all agree and have their sessions after the last node, " +
 		"after the death of one reflector (its session lost, its Node not ready), and of all at once.\n\n")
 	t := table{{"nodes", "agreed s", "one dies s", "all die s", "sessions of a client", "of a reflector", "writes of Nodes", "reflectors too many"}}

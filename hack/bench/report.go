@@ -15,11 +15,15 @@ import (
 //go:embed intro.md
 var intro string
 
+// countedBegins is where the part begins that make generate keeps up to date.
+const countedBegins = "<!-- generated: instructions -->\n"
+
 // results are the results of a run; those of a part that did not run are empty.
 type results struct {
 	about     about
 	elsewhere elsewhere
-	failed    error // of parts that are missing
+	failed    error  // of parts that are missing
+	counted   string // the part of the page that make perf writes
 	sequences []sequence
 	bursts    []burst
 	nodes     []nodesRun
@@ -69,7 +73,7 @@ func (t table) write(w *bytes.Buffer) {
 // markdown returns the whole report.
 func (r *results) markdown() string {
 	var w bytes.Buffer
-	w.WriteString(intro)
+	w.WriteString(strings.Replace(intro, countedBegins, countedBegins+r.counted, 1))
 	r.about.write(&w)
 	if r.failed != nil {
 		fmt.Fprintf(&w, "**Parts failed, and are missing here**:\n\n```\n%v\n```\n\n", r.failed)
@@ -88,7 +92,7 @@ func (r *results) writeVerdicts(w *bytes.Buffer) {
 		return
 	}
 	unmet := slices.DeleteFunc(slices.Clone(verdicts), func(v verdict) bool { return v.met })
-	fmt.Fprintf(w, "## What is required\n\n%d of %d requirements are met: [benchmarks-required.csv](benchmarks-required.csv). Times and CPU are medians, "+
+	fmt.Fprintf(w, "### What is required\n\n%d of %d requirements are met: [benchmarks-required.csv](benchmarks-required.csv). Times and CPU are medians, "+
 		"as ratios to other figures of the run. Not met, in brackets the requirement:\n\n", len(verdicts)-len(unmet), len(verdicts))
 	for _, v := range unmet {
 		fmt.Fprintf(w, "- %s: %s (%s)\n", v.what, v.measured, v.limit)
@@ -131,7 +135,7 @@ func (r *results) writeSequences(w *bytes.Buffer) {
 		return
 	}
 	first := r.sequences[0].add
-	fmt.Fprintf(w, "## One after another\n\n%d rounds of %d ADDs and then %d DELs, all subjects in each round. ", len(first), len(first[0]), len(first[0]))
+	fmt.Fprintf(w, "### One after another\n\n%d rounds of %d ADDs and then %d DELs, all subjects in each round. ", len(first), len(first[0]), len(first[0]))
 	w.WriteString("Median of all, in brackets the smallest and largest of a round; memory of the largest process; kube-apiserver's CPU per " +
 		"operation. \"× GET\": time and CPU by one GET's.\n\n")
 	t := table{{"", "ADD ms", "p99", "CPU ms", "× GET", "DEL ms", "p99", "CPU ms", "MiB, processes", "API server ms, ADD / DEL"}}
@@ -205,7 +209,7 @@ func (r *results) writeBursts(w *bytes.Buffer) {
 	if len(r.bursts) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "## At once on one node\n\nMedian of %d bursts; a failed ADD or an address assigned twice fails the run. ", len(r.bursts[0].add))
+	fmt.Fprintf(w, "### At once on one node\n\nMedian of %d bursts; a failed ADD or an address assigned twice fails the run. ", len(r.bursts[0].add))
 	w.WriteString("Conflicts: answers 409 to IPAM's writes. Memory: largest sum of anonymous memory, in a burst of its own.\n\n")
 	t := table{{"", "at once", "ADD ms until the last", "per s", "ADD ms, median", "worst", "conflicts per ADD", "DEL per s", "anonymous MiB, processes"}}
 	for _, b := range r.bursts {
@@ -227,7 +231,7 @@ func (r *results) writeNodes(w *bytes.Buffer) {
 	if len(r.nodes) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "## %d nodes, %d pods each\n\n",
+	fmt.Fprintf(w, "### %d nodes, %d pods each\n\n",
 		r.nodes[0].nodes, r.nodes[0].pods)
 	t := table{{"", "one by one on each: ADD ms", "p99", "per s", "all at once: ADD ms, median", "worst", "per s"}}
 	for _, n := range r.nodes {
@@ -241,7 +245,7 @@ func (r *results) writeRequests(w *bytes.Buffer) {
 	if len(r.asked) == 0 {
 		return
 	}
-	w.WriteString("## Requests to the API server\n\nA round is the requests that a proxy, which holds each, sees at the same time. " +
+	w.WriteString("### Requests to the API server\n\nA round is the requests that a proxy, which holds each, sees at the same time. " +
 		"[benchmarks-requests.csv](benchmarks-requests.csv) has each request.\n\n")
 	for _, a := range r.asked {
 		fmt.Fprintf(w, "- %s, %s: %d in %d rounds\n", a.subject, a.operation, a.count(), len(a.requests))
@@ -261,7 +265,7 @@ func (r *results) requestRows() ([]byte, error) {
 
 func (r *results) writeStarts(w *bytes.Buffer) {
 	if len(r.starts) > 0 {
-		fmt.Fprintf(w, "## Start of a program\n\n%d runs each, in turn.\n\n", len(r.starts[0].took))
+		fmt.Fprintf(w, "### Start of a program\n\n%d runs each, in turn.\n\n", len(r.starts[0].took))
 		t := table{{"", "ms", "p99", "CPU ms", "× empty", "MiB", "file MB"}}
 		empty := milliseconds(r.starts[0].all(wall).median())
 		for _, s := range r.starts {
@@ -285,7 +289,7 @@ func (r *results) writeGoBenchmarks(w *bytes.Buffer) {
 	if len(r.goBench) == 0 {
 		return
 	}
-	w.WriteString("## Go benchmarks\n\n[benchmarks-go.csv](benchmarks-go.csv): `go test -bench` of what needs no cluster: time of one operation, and what a benchmark " +
+	w.WriteString("### Go benchmarks\n\n[benchmarks-go.csv](benchmarks-go.csv): `go test -bench` of what needs no cluster: time of one operation, and what a benchmark " +
 		"reports.\n")
 }
 

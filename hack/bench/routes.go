@@ -325,7 +325,7 @@ func (r *results) writeRoutes(w *bytes.Buffer) {
 	if len(r.routes) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "## %d learned routes\n\n", r.routeCount)
+	fmt.Fprintf(w, "### %d learned routes\n\n", r.routeCount)
 	fmt.Fprintf(w, "A BIRD 2 announces %d blocks to one receiver and takes them back, then to the other; medians of %d rounds, in brackets the smallest and the "+
 		"largest. Routes are counted by the kernel's events, UPDATEs by packets; CPU of both steps, memory with all routes.\n\n",
 		r.routeCount, r.routes[0].rounds)

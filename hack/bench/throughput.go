@@ -143,7 +143,7 @@ func (r *results) writeThroughput(w *bytes.Buffer) {
 	if len(r.throughput) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "## Throughput\n\niperf3 between two nodes, which are namespaces joined by a veth pair, or their pods; and one byte there and back over TCP. "+
+	fmt.Fprintf(w, "### Throughput\n\niperf3 between two nodes, which are namespaces joined by a veth pair, or their pods; and one byte there and back over TCP. "+
 		"Medians of %d rounds, in brackets the smallest and the largest. × is the median of the rounds' ratios to the first row of the same kernel, of `tunl0` and "+
 		"`vxlan.calico` to the tunnel by hand.\n\n",
 		len(r.throughput[0].paths[0].Single))

@@ -42,7 +42,7 @@ type path struct {
 
 	from, to *netlinkx.Namespace
 	addr     netip.Addr     // of to
-	pair     *pathtest.Pair // an unreferenced namespace is removed
+	pair     *pathtest.Mesh // an unreferenced namespace is removed
 }
 
 func main() {
@@ -105,7 +105,8 @@ func throughVXLAN(ctx context.Context) ([]*path, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nodes with vxlan.calico: %w", err)
 	}
-	hand, err := pathtest.New(ctx, pathtest.Encap{Overhead: vxlan.Overhead4, Program: func(_ context.Context, n, other *pathtest.Node) error {
+	hand, err := pathtest.New(ctx, pathtest.Encap{Overhead: vxlan.Overhead4, Program: func(_ context.Context, n *pathtest.Node, others ...*pathtest.Node) error {
+		other := others[0]
 		err := ip(n,
 			fmt.Sprintf("link add vxlan.calico address %s mtu %d type vxlan id %d local %s dev eth0 dstport %d nolearning", n.MAC(), vxlanMTU, vxlan.DefaultVNI, n.Addr, vxlan.DefaultPort),
 			fmt.Sprintf("addr add %s/32 dev vxlan.calico", n.Block.Addr()),
@@ -136,7 +137,8 @@ func throughTunnels(ctx context.Context) ([]*path, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nodes with tunl0 and nftables: %w", err)
 	}
-	hand, err := pathtest.New(ctx, pathtest.Encap{Overhead: ipip.Overhead, Program: func(_ context.Context, n, other *pathtest.Node) error {
+	hand, err := pathtest.New(ctx, pathtest.Encap{Overhead: ipip.Overhead, Program: func(_ context.Context, n *pathtest.Node, others ...*pathtest.Node) error {
+		other := others[0]
 		return ip(n,
 			fmt.Sprintf("link set tunl0 up mtu %d", tunnelMTU),
 			fmt.Sprintf("addr add %s/32 dev tunl0", n.Block.Addr()),
@@ -149,7 +151,7 @@ func throughTunnels(ctx context.Context) ([]*path, error) {
 }
 
 // between returns the path from one node's pod to the other's.
-func between(name string, pair *pathtest.Pair) *path {
+func between(name string, pair *pathtest.Mesh) *path {
 	from, to := pair.Nodes[0], pair.Nodes[1]
 	return &path{Name: name, from: from.Pod, to: to.Pod, addr: to.PodAddr(), pair: pair}
 }

@@ -1,11 +1,16 @@
-// Package pathtest makes pairs of nodes, which are network namespaces joined by a veth pair, with a pod each, for measurements of what a path between
-// pods costs. Links, routes and rules are those of the plugin and the agent. Namespaces end with the process.
+// Package pathtest makes two nodes, which are network namespaces joined by a veth pair, or three on a bridge, with a pod each, for measurements
+// of what a path between pods costs. Links, routes and rules are those of the plugin and the agent. Namespaces end with the process.
 package pathtest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/kernel/flowtable"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
@@ -27,13 +32,15 @@ const nodeMTU = 1500
 // PodLink is the pod's link on its node, by the name that pod default/pod gives it.
 var PodLink = podnet.HostVethName(podnet.DefaultVethPrefix, "default", "pod")
 
+// Program gives a node the ways to other nodes' blocks.
+type Program func(ctx context.Context, n *Node, others ...*Node) error
+
 // Encap is how packets pass between two nodes.
 type Encap struct {
 	Name     string
 	Overhead int  // of a packet, which the pods' MTU leaves out
 	IPv6     bool // nodes and pods have IPv6 addresses, in place of IPv4
-	// Program gives a node the way to the other's block.
-	Program func(ctx context.Context, n, other *Node) error
+	Program  Program
 	// Guard says which tunnels there are.
 	Guard guard.Config
 }
@@ -42,46 +49,128 @@ type Encap struct {
 var (
 	Routes  = Encap{Name: "routes", Program: direct}
 	Routes6 = Encap{Name: "routes, IPv6", IPv6: true, Program: direct}
-	IPIP    = Encap{Name: "IPIP", Overhead: ipip.Overhead, Guard: guard.Config{IPIP: true}, Program: func(ctx context.Context, n, other *Node) error {
-		if err := ipip.New(n.Conn).Sync(ctx, ipip.Tunnel{MTU: nodeMTU - ipip.Overhead, Addr: n.Block.Addr()}); err != nil {
-			return err
-		}
-		return n.route(ctx, other, routes.Hop{Via: other.Addr, Dev: ipip.Device, Onlink: true})
-	}}
-	VXLAN = Encap{Name: "VXLAN", Overhead: vxlan.Overhead4, Guard: guard.Config{VXLAN: true}, Program: func(ctx context.Context, n, other *Node) error {
-		t := vxlan.Tunnel{Local: n.Addr, Parent: "eth0", MAC: n.MAC(), MTU: nodeMTU - vxlan.Overhead4, Addr: n.Block.Addr(),
-			Peers: []vxlan.Peer{{Addr: other.Block.Addr(), MAC: other.MAC(), Node: other.Addr}}}
-		if _, err := vxlan.New(n.Conn).Merge(ctx, t); err != nil {
-			return err
-		}
-		return n.route(ctx, other, routes.Hop{Via: other.Block.Addr(), Dev: vxlan.Device4, Onlink: true})
-	}}
+	IPIP    = Encap{Name: "IPIP", Overhead: ipip.Overhead, Guard: guard.Config{IPIP: true}, Program: throughIPIP}
+	VXLAN   = Encap{Name: "VXLAN", Overhead: vxlan.Overhead4, Guard: guard.Config{VXLAN: true}, Program: throughVXLAN}
 )
 
-// WireGuard encrypts between the nodes, whose pods' network knows nothing of pods.
-var WireGuard = Encap{Name: "WireGuard", Overhead: wireguard.Overhead4, Guard: guard.Config{WireGuardPorts: []uint16{wireguard.DefaultPort4}}, Program: encrypt}
-
-func encrypt(ctx context.Context, n, other *Node) error {
-	var devices [2]wireguard.Device
-	var keys [2]wireguard.Key
-	for i, node := range []*Node{n, other} {
-		devices[i] = wireguard.Device{Port: wireguard.DefaultPort4, MTU: nodeMTU - wireguard.Overhead4, Addr: node.Block.Addr()}
-		state, err := wireguard.New(node.Conn, routes.DefaultProtocol, nil).Merge(ctx, devices[i])
-		if err != nil {
-			return err
-		}
-		keys[i] = state.Public
+func throughIPIP(ctx context.Context, n *Node, others ...*Node) error {
+	if err := ipip.New(n.Conn).Sync(ctx, ipip.Tunnel{MTU: nodeMTU - ipip.Overhead, Addr: n.Block.Addr()}); err != nil {
+		return err
 	}
-	s, d := wireguard.New(n.Conn, routes.DefaultProtocol, nil), devices[0]
-	d.Peers = []wireguard.Peer{{Key: keys[1], Endpoint: netip.AddrPortFrom(other.Addr, wireguard.DefaultPort4), Allowed: []netip.Prefix{netip.PrefixFrom(other.Addr, 32), other.Block}}}
-	err := s.Peers(ctx, d)
-	way := []routes.Route{routes.To(other.Block, routes.Hop{Dev: wireguard.Device4})}
-	_, failed := routes.New(n.Conn, routes.Options{}).Sync(ctx, []routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}})
-	return errors.Join(err, failed, s.Routes(ctx, false, way, true, routes.Predecessors{}), s.Lead(ctx, false, wireguard.DefaultPriority))
+	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Addr, Dev: ipip.Device, Onlink: true} })
 }
 
-func direct(ctx context.Context, n, other *Node) error {
-	return n.route(ctx, other, routes.Hop{Via: other.Addr, Dev: "eth0"})
+func throughVXLAN(ctx context.Context, n *Node, others ...*Node) error {
+	t := vxlan.Tunnel{Local: n.Addr, Parent: "eth0", MAC: n.MAC(), MTU: nodeMTU - vxlan.Overhead4, Addr: n.Block.Addr()}
+	for _, o := range others {
+		t.Peers = append(t.Peers, vxlan.Peer{Addr: o.Block.Addr(), MAC: o.MAC(), Node: o.Addr})
+	}
+	if _, err := vxlan.New(n.Conn).Merge(ctx, t); err != nil {
+		return err
+	}
+	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Block.Addr(), Dev: vxlan.Device4, Onlink: true} })
+}
+
+// WireGuard encrypts between the nodes, whose network knows nothing of pods.
+var (
+	WireGuard  = encrypted("WireGuard", false, encrypt)
+	WireGuard6 = encrypted("WireGuard, IPv6", true, encrypt)
+)
+
+// By hand WireGuard is made by netlink alone: a device, its peers, and routes, which are in the main table, or in another one, to which a rule
+// leads all but the device's own packets, as wg-quick and Calico make it.
+var (
+	WireGuardByHand  = encrypted("WireGuard by hand", false, byHand(0))
+	WireGuardByHand6 = encrypted("WireGuard by hand, IPv6", true, byHand(0))
+	WireGuardByRule  = encrypted("WireGuard by hand and rule", false, byHand(quickMark))
+	WireGuardByRule6 = encrypted("WireGuard by hand and rule, IPv6", true, byHand(quickMark))
+)
+
+// quickMark is the mark, and the table, that wg-quick tries first.
+const quickMark = 51820
+
+func encrypted(name string, v6 bool, program Program) Encap {
+	config := guard.Config{WireGuardPorts: []uint16{wireguardPort(v6)}}
+	return Encap{Name: name, Overhead: nodeMTU - wireguard.MTU(nodeMTU, v6), IPv6: v6, Guard: config, Program: program}
+}
+
+func wireguardPort(v6 bool) uint16 {
+	if v6 {
+		return wireguard.DefaultPort6
+	}
+	return wireguard.DefaultPort4
+}
+
+// device is what the agent has of the node's WireGuard, but for its peers.
+func (n *Node) device() wireguard.Device {
+	v6 := n.Addr.Is6()
+	return wireguard.Device{V6: v6, Port: wireguardPort(v6), MTU: wireguard.MTU(nodeMTU, v6), Addr: n.Block.Addr()}
+}
+
+func encrypt(ctx context.Context, n *Node, others ...*Node) error {
+	s, d := wireguard.New(n.Conn, routes.DefaultProtocol, nil), n.device()
+	_, err := s.Merge(ctx, d)
+	var ways []routes.Route
+	for _, o := range others {
+		state, e := wireguard.New(o.Conn, routes.DefaultProtocol, nil).Merge(ctx, o.device())
+		err = errors.Join(err, e)
+		allowed := []netip.Prefix{netip.PrefixFrom(o.Addr, o.Addr.BitLen()), o.Block}
+		d.Peers = append(d.Peers, wireguard.Peer{Key: state.Public, Endpoint: netip.AddrPortFrom(o.Addr, d.Port), Allowed: allowed})
+		ways = append(ways, routes.To(o.Block, routes.Hop{Dev: wireguard.Name(d.V6)}))
+	}
+	if err != nil {
+		return err
+	}
+	_, failed := routes.New(n.Conn, routes.Options{}).Sync(ctx, []routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}})
+	return errors.Join(s.Peers(ctx, d), failed, s.Routes(ctx, d.V6, ways, true, routes.Predecessors{}), s.Lead(ctx, d.V6, wireguard.DefaultPriority))
+}
+
+// byHand makes WireGuard with routes in a table, whose number is the device's mark; 0: in the main table, without a mark.
+func byHand(table uint32) Program {
+	return func(_ context.Context, n *Node, others ...*Node) error {
+		link, _, err := n.plainWireGuard()
+		if err == nil && table != 0 {
+			rule := netlinkx.Rule{Family: netlinkx.IPv4, Priority: wireguard.DefaultPriority, Table: int(table), Mark: table, Mask: ^uint32(0), Not: true}
+			if n.Addr.Is6() {
+				rule.Family = netlinkx.IPv6
+			}
+			err = errors.Join(n.Conn.SetWireGuardMark(link, table), n.Conn.AddRule(rule))
+		}
+		for _, o := range others {
+			_, key, e := o.plainWireGuard()
+			if err = errors.Join(err, e); err != nil {
+				return err
+			}
+			peer := netlinkx.WireGuardPeer{Public: key, Endpoint: netip.AddrPortFrom(o.Addr, wireguardPort(o.Addr.Is6())), AllowedIPs: []netip.Prefix{o.Block}}
+			err = errors.Join(n.Conn.ChangeWireGuardPeers(link, []netlinkx.WireGuardChange{{WireGuardPeer: peer}}),
+				n.Conn.AddRoute(netlinkx.Route{Dst: o.Block, Dev: link, Scope: netlinkx.ScopeLink, Table: int(table)}))
+		}
+		return err
+	}
+}
+
+// plainWireGuard returns the node's device by hand, which it makes if there is none, and its public key.
+func (n *Node) plainWireGuard() (index int, public wireguard.Key, err error) {
+	const name = "wg0"
+	link, err := n.Conn.LinkByName(name)
+	if netlinkx.IsNotExist(err) {
+		var private wireguard.Key
+		_, _ = rand.Read(private[:]) // it never fails
+		if err = n.Conn.AddWireGuard(name, n.device().MTU); err == nil {
+			link, err = n.Conn.LinkByName(name)
+		}
+		if err == nil {
+			err = errors.Join(n.Conn.SetWireGuardKey(link.Index, private), n.Conn.SetWireGuardPort(link.Index, n.device().Port), n.Conn.SetUp(link.Index))
+		}
+	}
+	if err != nil {
+		return 0, public, err
+	}
+	have, err := n.Conn.WireGuard(link.Index)
+	return link.Index, have.Public, err
+}
+func direct(ctx context.Context, n *Node, others ...*Node) error {
+	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Addr, Dev: "eth0"} })
 }
 
 // Node is a namespace that stands for a node, with one pod.
@@ -98,33 +187,85 @@ func (n *Node) PodAddr() netip.Addr { return n.Block.Addr().Next() }
 // MAC is that of the node's VXLAN device.
 func (n *Node) MAC() vxlan.MAC { return vxlan.MACOf(n.Addr.String(), false) }
 
-// Pair is two nodes whose pods reach each other.
-type Pair struct {
-	Nodes [2]*Node
+// Mesh is nodes whose pods reach each other.
+type Mesh struct {
+	Nodes []*Node
 	Encap Encap
 }
 
-// New makes a pair.
-func New(ctx context.Context, e Encap) (p *Pair, err error) {
-	p = &Pair{Encap: e}
-	for i := range p.Nodes {
-		if p.Nodes[i], err = e.newNode(i + 1); err != nil {
-			return nil, err
-		}
+// New makes two nodes, joined by a veth pair.
+func New(ctx context.Context, e Encap) (*Mesh, error) {
+	m, err := e.newMesh(2)
+	if err == nil {
+		err = m.Nodes[0].Conn.AddVeth(cable(m.Nodes[1].NS, "eth0"))
 	}
-	cable := netlinkx.Veth{Name: "eth0", PeerName: "eth0", PeerNamespace: p.Nodes[1].NS, MTU: nodeMTU, TxQueueLen: 1000, PeerTxQueueLen: 1000}
-	if err := p.Nodes[0].Conn.AddVeth(cable); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	for i, n := range p.Nodes {
-		if err := n.start(ctx, nodeMTU-e.Overhead); err != nil {
+	return m, m.start(ctx)
+}
+
+// NewThree makes three nodes on a bridge, which is in a namespace of its own.
+func NewThree(ctx context.Context, e Encap) (*Mesh, error) {
+	m, err := e.newMesh(3)
+	if err != nil {
+		return nil, err
+	}
+	lan, err := netnstest.NewNamespace()
+	if err != nil {
+		return nil, err
+	}
+	commands := []string{"link add lan type bridge", "link set lan up"}
+	for i, n := range m.Nodes {
+		port := fmt.Sprint("port", i+1)
+		if err := n.Conn.AddVeth(cable(lan, port)); err != nil {
 			return nil, err
 		}
-		if err := e.Program(ctx, n, p.Nodes[1-i]); err != nil {
+		commands = append(commands, "link set "+port+" up master lan")
+	}
+	for _, c := range commands {
+		if err := lan.Do(func() error { return ip(ctx, c) }); err != nil {
 			return nil, err
 		}
 	}
-	return p, nil
+	return m, m.start(ctx)
+}
+
+// cable is that from a node to a link in another namespace.
+func cable(to *netlinkx.Namespace, link string) netlinkx.Veth {
+	return netlinkx.Veth{Name: "eth0", PeerName: link, PeerNamespace: to, MTU: nodeMTU, TxQueueLen: 1000, PeerTxQueueLen: 1000}
+}
+
+func ip(ctx context.Context, command string) error {
+	if out, err := exec.CommandContext(ctx, "ip", strings.Fields(command)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w: %s", command, err, out)
+	}
+	return nil
+}
+
+func (e Encap) newMesh(count int) (*Mesh, error) {
+	m := &Mesh{Encap: e}
+	for i := range count {
+		n, err := e.newNode(i + 1)
+		if err != nil {
+			return nil, err
+		}
+		m.Nodes = append(m.Nodes, n)
+	}
+	return m, nil
+}
+
+// start configures the nodes, whose links there are.
+func (m *Mesh) start(ctx context.Context) error {
+	for _, n := range m.Nodes {
+		if err := n.start(ctx, nodeMTU-m.Encap.Overhead); err != nil {
+			return err
+		}
+		if err := m.Encap.Program(ctx, n, m.Others(n)...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (e Encap) newNode(number int) (n *Node, err error) {
@@ -187,17 +328,24 @@ func (n *Node) start(ctx context.Context, podMTU int) error {
 	})
 }
 
-func (n *Node) route(ctx context.Context, other *Node, hop routes.Hop) error {
-	_, err := routes.New(n.Conn, routes.Options{}).Sync(ctx, []routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}, routes.To(other.Block, hop)})
+func (n *Node) route(ctx context.Context, others []*Node, hop func(*Node) routes.Hop) error {
+	all := []routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}}
+	for _, o := range others {
+		all = append(all, routes.To(o.Block, hop(o)))
+	}
+	_, err := routes.New(n.Conn, routes.Options{}).Sync(ctx, all)
 	return err
 }
 
 // AddRules programs the agent's rules for a pool with natOutgoing: masquerading, and what guards the node and its tunnel.
-func (p *Pair) AddRules(ctx context.Context) error {
-	pool := nat.Pool{CIDR: p.Encap.Pool(), NATOutgoing: true}
-	for i, n := range p.Nodes {
-		config := p.Encap.Guard
-		config.Nodes, config.PodLinks = []netip.Addr{n.Addr, p.Nodes[1-i].Addr}, "cali"
+func (m *Mesh) AddRules(ctx context.Context) error {
+	pool := nat.Pool{CIDR: m.Encap.Pool(), NATOutgoing: true}
+	config := m.Encap.Guard
+	config.PodLinks = "cali"
+	for _, n := range m.Nodes {
+		config.Nodes = append(config.Nodes, n.Addr)
+	}
+	for _, n := range m.Nodes {
 		err := n.NS.Do(func() error {
 			table := nft.New(nil)
 			return errors.Join(nat.New(table).Sync(ctx, nat.Config{Pools: []nat.Pool{pool}}), guard.New(table).Sync(ctx, config))
@@ -210,7 +358,7 @@ func (p *Pair) AddRules(ctx context.Context) error {
 }
 
 // Track has the kernel track and translate connections, as it does for kube-proxy on every node of a cluster, until it is called without.
-func (p *Pair) Track(ctx context.Context, with bool) error {
+func (m *Mesh) Track(ctx context.Context, with bool) error {
 	part := nft.Part{Prefixes: []string{"proxy-"}, Former: []string{"proxy-forward", "proxy-prerouting", "proxy-postrouting"}}
 	if with {
 		never := nft.NewRule("", nft.Invalid.In(), nft.Do(nft.Drop))
@@ -220,7 +368,7 @@ func (p *Pair) Track(ctx context.Context, with bool) error {
 			{Name: "proxy-postrouting", Hook: &nft.Hook{Type: nft.NAT, Number: nft.Postrouting, Priority: nft.PrioritySNAT}, Rules: []nft.Rule{never}},
 		}
 	}
-	for _, n := range p.Nodes {
+	for _, n := range m.Nodes {
 		if _, err := nft.New(n.NS).Sync(ctx, part); err != nil {
 			return err
 		}
@@ -228,20 +376,20 @@ func (p *Pair) Track(ctx context.Context, with bool) error {
 	return nil
 }
 
-// Other is the other node than n.
-func (p *Pair) Other(n *Node) *Node {
-	if n == p.Nodes[0] {
-		return p.Nodes[1]
-	}
-	return p.Nodes[0]
+// Others are the other nodes than n.
+func (m *Mesh) Others(n *Node) []*Node {
+	return slices.DeleteFunc(slices.Clone(m.Nodes), func(o *Node) bool { return o == n })
 }
 
+// Other is the other node than n, of two.
+func (m *Mesh) Other(n *Node) *Node { return m.Others(n)[0] }
+
 // AddFlowtable has established connections pass from device to device, as the agent does where the kernel gains by it; added is false where it does not.
-func (p *Pair) AddFlowtable(ctx context.Context) (added bool, err error) {
-	for _, n := range p.Nodes {
-		c, err := p.Flowtable(n)
+func (m *Mesh) AddFlowtable(ctx context.Context) (added bool, err error) {
+	for _, n := range m.Nodes {
+		c, err := m.Flowtable(n)
 		if err == nil {
-			err = errors.Join(flowtable.New(n.NS).Sync(ctx, c), p.SyncPeers(ctx, n, c.Peers))
+			err = errors.Join(flowtable.New(n.NS).Sync(ctx, c), m.SyncPeers(ctx, n, c.Peers))
 		}
 		if err != nil {
 			return false, err
@@ -252,7 +400,7 @@ func (p *Pair) AddFlowtable(ctx context.Context) (added bool, err error) {
 }
 
 // SyncPeers makes a node's devices for single nodes.
-func (p *Pair) SyncPeers(ctx context.Context, n *Node, peers []ipip.Peer) error {
+func (m *Mesh) SyncPeers(ctx context.Context, n *Node, peers []ipip.Peer) error {
 	links, err := n.Conn.Links()
 	if err != nil {
 		return err
@@ -267,15 +415,18 @@ func (p *Pair) SyncPeers(ctx context.Context, n *Node, peers []ipip.Peer) error 
 }
 
 // Flowtable is what the agent would have of a node's links in its flowtable.
-func (p *Pair) Flowtable(n *Node) (flowtable.Config, error) {
-	fabric := flowtable.Fabric{IPIP: p.Encap.Guard.IPIP, VXLAN: p.Encap.Guard.VXLAN, Underlay: "eth0", Kernel: flowtable.Running()}
+func (m *Mesh) Flowtable(n *Node) (flowtable.Config, error) {
+	fabric := flowtable.Fabric{IPIP: m.Encap.Guard.IPIP, VXLAN: m.Encap.Guard.VXLAN, Underlay: "eth0", Kernel: flowtable.Running()}
 	if !fabric.IPIP && !fabric.VXLAN {
 		fabric.Uplinks = []string{"eth0"}
 	}
 	links, err := n.Conn.Links()
 	if fabric.ByPeers(links) {
-		other := p.Other(n)
-		fabric.Peers = ipip.ChoosePeers(n.Addr, []ipip.Way{{Dst: n.Block}, {Dst: other.Block, Node: other.Addr}}, ipip.MaxPeers)
+		ways := []ipip.Way{{Dst: n.Block}}
+		for _, o := range m.Others(n) {
+			ways = append(ways, ipip.Way{Dst: o.Block, Node: o.Addr})
+		}
+		fabric.Peers = ipip.ChoosePeers(n.Addr, ways, ipip.MaxPeers)
 	}
 	return flowtable.Choose(fabric, podnet.DefaultVethPrefix, links), err
 }

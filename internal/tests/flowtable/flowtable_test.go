@@ -31,7 +31,7 @@ const (
 
 // rig is a pair of nodes with rules and flowtables.
 type rig struct {
-	*pathtest.Pair
+	*pathtest.Mesh
 	fast [2]*flowtable.Syncer
 }
 
@@ -41,7 +41,7 @@ func newRig(t *testing.T, e pathtest.Encap) *rig {
 	p, err := pathtest.New(t.Context(), e)
 	errtest.Must(t, err)
 	errtest.Must(t, p.AddRules(t.Context()))
-	r := &rig{Pair: p}
+	r := &rig{Mesh: p}
 	for i, n := range p.Nodes {
 		r.fast[i] = flowtable.New(n.NS)
 		t.Cleanup(r.fast[i].Close)

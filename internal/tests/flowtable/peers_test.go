@@ -135,7 +135,7 @@ func (w *tap) take() map[carried]int {
 }
 
 // between fails the test for packets of two nodes' pods with other outer addresses than the nodes', and if there are none of a direction.
-func (w *tap) between(t *testing.T, nodes [2]*pathtest.Node) {
+func (w *tap) between(t *testing.T, nodes []*pathtest.Node) {
 	t.Helper()
 	found := [2]int{}
 	for c, count := range w.take() {
@@ -153,7 +153,7 @@ func (w *tap) between(t *testing.T, nodes [2]*pathtest.Node) {
 }
 
 // resent is how many segments of TCP pods have sent again.
-func resent(t *testing.T, nodes [2]*pathtest.Node) (count int) {
+func resent(t *testing.T, nodes []*pathtest.Node) (count int) {
 	t.Helper()
 	for _, n := range nodes {
 		errtest.Must(t, n.Pod.Do(func() error {

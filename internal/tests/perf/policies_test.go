@@ -20,7 +20,7 @@ const port = 7000
 
 // addPolicies programs so many policies for ingress of the second node's pod. Each allows three ports from one other pod; the last one allows
 // what is measured.
-func addPolicies(t *testing.T, p *pathtest.Pair, count int) {
+func addPolicies(t *testing.T, p *pathtest.Mesh, count int) {
 	t.Helper()
 	from, to := p.Nodes[0], p.Nodes[1]
 	key := policy.PodKey{Namespace: "default", Name: "to"}

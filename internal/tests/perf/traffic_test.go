@@ -22,43 +22,52 @@ const (
 	roundTrips    = 1000
 	datagrams     = 400
 	connections   = 150
-	conversations = 10 // of the round trips
+	conversations = 50 // of the round trips
 )
 
 // wire is a way for packets between two namespaces. One thread has both ends: the kernel delivers a packet before it returns to its sender, so that
 // nothing is measured but the packet's way, neither a scheduler's work nor that of Go's.
 type wire struct {
-	from, to *netlinkx.Namespace
-	addr     netip.Addr // of to
-	listener int
-	buf      []byte
+	from *netlinkx.Namespace
+	to   []end
+	buf  []byte
 }
 
-// newWire listens at one end until the test ends.
-func newWire(t *testing.T, from, to *netlinkx.Namespace, addr netip.Addr) *wire {
+// end is a far end of a wire.
+type end struct {
+	ns       *netlinkx.Namespace
+	addr     netip.Addr
+	listener int
+}
+
+// newWire listens at the far ends until the test ends.
+func newWire(t *testing.T, from *netlinkx.Namespace, to ...end) *wire {
 	t.Helper()
-	w := &wire{from: from, to: to, addr: addr, buf: make([]byte, 128<<10)}
-	errtest.Must(t, to.Do(func() (err error) {
-		if w.listener, err = w.open(unix.SOCK_STREAM); err != nil {
-			return err
-		}
-		t.Cleanup(func() { unix.Close(w.listener) })
-		return errors.Join(unix.Bind(w.listener, w.server()), unix.Listen(w.listener, 16))
-	}))
+	w := &wire{from: from, to: to, buf: make([]byte, 128<<10)}
+	for i := range to {
+		far := &w.to[i]
+		errtest.Must(t, far.ns.Do(func() (err error) {
+			if far.listener, err = far.open(unix.SOCK_STREAM); err != nil {
+				return err
+			}
+			t.Cleanup(func() { unix.Close(far.listener) })
+			return errors.Join(unix.Bind(far.listener, far.server()), unix.Listen(far.listener, 16))
+		}))
+	}
 	return w
 }
 
-func (w *wire) server() unix.Sockaddr {
-	if w.addr.Is6() {
-		return &unix.SockaddrInet6{Addr: w.addr.As16(), Port: port}
+func (e end) server() unix.Sockaddr {
+	if e.addr.Is6() {
+		return &unix.SockaddrInet6{Addr: e.addr.As16(), Port: port}
 	}
-	return &unix.SockaddrInet4{Addr: w.addr.As4(), Port: port}
+	return &unix.SockaddrInet4{Addr: e.addr.As4(), Port: port}
 }
 
 // open opens a socket in the thread's namespace. What does not come within a minute is lost.
-func (w *wire) open(kind int) (int, error) {
+func (e end) open(kind int) (int, error) {
 	family := unix.AF_INET
-	if w.addr.Is6() {
+	if e.addr.Is6() {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
@@ -70,14 +79,14 @@ func (w *wire) open(kind int) (int, error) {
 }
 
 // connect returns both ends of a connection.
-func (w *wire) connect() (ends [2]int, err error) {
-	if ends[0], err = w.open(unix.SOCK_STREAM); err != nil {
+func (e end) connect() (ends [2]int, err error) {
+	if ends[0], err = e.open(unix.SOCK_STREAM); err != nil {
 		return ends, err
 	}
-	if err := unix.Connect(ends[0], w.server()); err != nil {
-		return ends, fmt.Errorf("connect to %s: %w", w.addr, err)
+	if err := unix.Connect(ends[0], e.server()); err != nil {
+		return ends, fmt.Errorf("connect to %s: %w", e.addr, err)
 	}
-	ends[1], _, err = unix.Accept(w.listener)
+	ends[1], _, err = unix.Accept(e.listener)
 	for _, fd := range ends {
 		// Acknowledgements go with answers from the first byte on: when the kernel would begin with that is a matter of time.
 		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0))
@@ -103,42 +112,48 @@ func backAndForth(ends [2]int, b []byte) error {
 	return nil
 }
 
-// kinds are those of traffic, and what a unit of each is.
-var kinds = []struct {
+// kind is one of traffic, and what a unit of it is.
+type kind struct {
 	unit  string
 	units int
 	run   func(*wire) (time.Duration, error)
-}{
+}
+
+var kinds = []kind{
 	{"KiB of a stream", streamBytes >> 10, (*wire).stream},
 	{"round trip", roundTrips, (*wire).roundTrips},
 	{"connection", connections, (*wire).connections},
 	{"datagram", datagrams, (*wire).datagrams},
 }
 
-// stream sends as much as the window takes, and then receives it, in turns.
+// stream sends as much as the window takes, and then receives it, in turns; to several ends at once, the bytes in equal parts.
 func (w *wire) stream() (time.Duration, error) {
-	ends, err := w.connect()
-	if err != nil {
-		return 0, err
-	}
-	defer hangUp(ends)
-	if err := errors.Join(backAndForth(ends, w.buf), unix.SetNonblock(ends[0], true), unix.SetNonblock(ends[1], true)); err != nil {
-		return 0, err
-	}
-	start := time.Now()
-	for sent, received := 0, 0; received < streamBytes; {
-		n, m := 0, 0
-		if sent < streamBytes {
-			if n, err = unix.Write(ends[0], w.buf[:min(len(w.buf), streamBytes-sent)]); err != nil && err != unix.EAGAIN {
-				return 0, err
-			}
-		}
-		if m, err = unix.Read(ends[1], w.buf); err != nil && err != unix.EAGAIN {
+	var all []*flow
+	var waits []unix.PollFd
+	for _, to := range w.to {
+		ends, err := to.connect()
+		if err != nil {
 			return 0, err
 		}
-		sent, received = sent+max(n, 0), received+max(m, 0)
-		if n <= 0 && m <= 0 { // what is under way needs another thread of the kernel
-			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(ends[1]), Events: unix.POLLIN}}, 1000); err != nil && err != unix.EINTR {
+		defer hangUp(ends)
+		if err := errors.Join(backAndForth(ends, w.buf), unix.SetNonblock(ends[0], true), unix.SetNonblock(ends[1], true)); err != nil {
+			return 0, err
+		}
+		all = append(all, &flow{ends: ends, rest: streamBytes / len(w.to)})
+		waits = append(waits, unix.PollFd{Fd: int32(ends[1]), Events: unix.POLLIN})
+	}
+	start := time.Now()
+	for received := 0; received < streamBytes; {
+		moved := 0
+		for _, f := range all {
+			n, m, err := f.move(w.buf)
+			if err != nil {
+				return 0, err
+			}
+			moved, received = moved+n+m, received+m
+		}
+		if moved == 0 { // what is under way needs another thread of the kernel
+			if _, err := unix.Poll(waits, 1000); err != nil && err != unix.EINTR {
 				return 0, err
 			}
 		}
@@ -146,10 +161,31 @@ func (w *wire) stream() (time.Duration, error) {
 	return time.Since(start), nil
 }
 
+// flow is one of a stream's connections, with the bytes that are not sent yet.
+type flow struct {
+	ends [2]int
+	rest int
+}
+
+// move sends and receives what does not have to wait.
+func (f *flow) move(buf []byte) (sent, received int, err error) {
+	if f.rest > 0 {
+		if sent, err = unix.Write(f.ends[0], buf[:min(len(buf), f.rest)]); err != nil && err != unix.EAGAIN {
+			return 0, 0, err
+		}
+		sent = max(sent, 0)
+		f.rest -= sent
+	}
+	if received, err = unix.Read(f.ends[1], buf); err != nil && err != unix.EAGAIN {
+		return 0, 0, err
+	}
+	return sent, max(received, 0), nil
+}
+
 // roundTrips are those of several connections: each has one of two costs, as the kernel's timers happen to fall.
 func (w *wire) roundTrips() (all time.Duration, err error) {
 	for range conversations {
-		ends, err := w.connect()
+		ends, err := w.to[0].connect()
 		if err != nil {
 			return 0, err
 		}
@@ -176,7 +212,7 @@ func (w *wire) exchange(ends [2]int, times int) (time.Duration, error) {
 func (w *wire) connections() (time.Duration, error) {
 	start := time.Now()
 	for range connections {
-		ends, err := w.connect()
+		ends, err := w.to[0].connect()
 		if err == nil {
 			err = backAndForth(ends, w.buf)
 		}
@@ -191,14 +227,15 @@ func (w *wire) connections() (time.Duration, error) {
 // datagrams exchanges some, all between the same ports.
 func (w *wire) datagrams() (took time.Duration, err error) {
 	var ends [2]int
-	if ends[0], err = w.open(unix.SOCK_DGRAM); err != nil {
+	to := w.to[0]
+	if ends[0], err = to.open(unix.SOCK_DGRAM); err != nil {
 		return 0, err
 	}
-	if err := w.to.Do(func() (err error) { ends[1], err = w.open(unix.SOCK_DGRAM); return err }); err != nil {
+	if err := to.ns.Do(func() (err error) { ends[1], err = to.open(unix.SOCK_DGRAM); return err }); err != nil {
 		return 0, err
 	}
 	defer hangUp(ends)
-	if err := errors.Join(unix.Bind(ends[1], w.server()), unix.Connect(ends[0], w.server())); err != nil {
+	if err := errors.Join(unix.Bind(ends[1], to.server()), unix.Connect(ends[0], to.server())); err != nil {
 		return 0, err
 	}
 	if _, err := unix.Write(ends[0], w.buf[:1]); err != nil {
@@ -215,7 +252,7 @@ func (w *wire) datagrams() (took time.Duration, err error) {
 }
 
 // cost is what a unit of each kind of traffic takes, in nanoseconds.
-func (w *wire) cost(t *testing.T) map[string]float64 {
+func (w *wire) cost(t *testing.T, path string, kinds []kind) map[string]float64 {
 	t.Helper()
 	all := map[string]float64{}
 	errtest.Must(t, w.from.Do(func() error {
@@ -225,7 +262,7 @@ func (w *wire) cost(t *testing.T) map[string]float64 {
 			for range rounds + 1 { // the first one warms up
 				one, err := k.run(w)
 				if err != nil {
-					return fmt.Errorf("%s: %w", k.unit, err)
+					return fmt.Errorf("%s, %s: %w", path, k.unit, err)
 				}
 				took = append(took, one)
 			}

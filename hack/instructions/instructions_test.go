@@ -1,0 +1,78 @@
+package instructions
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+)
+
+// repository makes one with both files, of before and after the last release, and returns its root and a maker of further files.
+func repository(t *testing.T) (root string, file func(name, text string) string) {
+	t.Helper()
+	root = t.TempDir()
+	file = func(name, text string) string {
+		path := filepath.Join(root, name)
+		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
+		return path
+	}
+	file(File, "what,unit,tolerance,stable,newest,6.1.0,7.2.0\nnode to node,round trip,0.04,1.000,1.000,900,800\ngone,round trip,0.09,1,1,1,1\n")
+	file(released, "what,unit,tolerance,stable,newest\nnode to node,round trip,0.10,1.000,1.000\nroutes,round trip,0.10,2.500,2.400\n")
+	return root, file
+}
+
+func run(kernel, base, routes, ratio string) string {
+	return "=== RUN   TestInstructions\nperf: kernel | " + kernel + "\nperf: node to node  | round trip       |       " + base + " |  1.000\n" +
+		"perf: routes        | round trip       |      " + routes + " |  " + ratio + "\nPASS\n"
+}
+
+// Several runs of a kernel count by their mean; what is new gets a tolerance, and what no run has goes.
+func TestRecord(t *testing.T) {
+	root, file := repository(t)
+	errtest.Must(t, Record(root, map[string][]string{
+		"stable": {file("a", run("6.1.1", "1000", "2200", "2.200")), file("b", run("6.1.1", "1002", "2100", "2.100")), file("d", "perf: node to node | round trip | 1001 | 1.000\n")},
+		"newest": {file("c", run("7.2.1", "900", "1800", "2.000"))},
+	}))
+	got, err := os.ReadFile(filepath.Join(root, File))
+	errtest.Must(t, err)
+	difftest.Want(t, "ratios", "what,unit,tolerance,stable,newest,6.1.1,7.2.1\nnode to node,round trip,0.04,1.000,1.000,1001,900\nroutes,round trip,0.04,2.150,2.000,2150,1800\n", string(got))
+}
+
+func TestRecordRefusesPartOfRuns(t *testing.T) {
+	root, file := repository(t)
+	whole, short := file("whole", run("6.1.1", "1000", "2200", "2.200")), file("short", "perf: node to node | round trip | 900 | 1.000\n")
+	for _, c := range []struct {
+		name, newest, want string
+	}{
+		{"no run", "", "no run on the newest kernel"},
+		{"a run that failed", file("failed", "FAIL\n"), "no figures"},
+		{"a row of one kernel alone", short, "routes, round trip: not counted on the newest kernel"},
+		{"a line that is cut", file("cut", "perf: node to node | round trip |"), "no line of a figure"},
+	} {
+		runs := map[string][]string{"stable": {whole}}
+		if c.newest != "" {
+			runs["newest"] = []string{c.newest}
+		}
+		if err := Record(root, runs); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestPage(t *testing.T) {
+	root, file := repository(t)
+	file(File, "what,unit,tolerance,stable,newest,6.1.0,7.2.0\nroutes,KiB of a stream,0.01,1.100,1.050,1234,999\nroutes,round trip,0.04,2.200,2.100,2345678,34567\n"+
+		"routes,datagram,0.06,2.1,2.1,1,1\na pod connected,pod,0.25,2.647,2.561,800000,700000\n")
+	got, err := Page(root)
+	errtest.Must(t, err)
+	difftest.Contains(t, got, "6.1.0", "7.2.0",
+		"| routes | 1,234 | 1.100 | 2,345,678 | 2.200 (2.500) |  |  |\n", "| routes | 999 | 1.050 | 34,567 | 2.100 (2.400) |  |  |\n",
+		"| a pod connected, a pod | 800,000 | 2.647 | 700,000 | 2.561 |\n")
+	if strings.Contains(got, "datagram") {
+		t.Errorf("datagrams are shown:\n%s", got)
+	}
+}

@@ -1,0 +1,106 @@
+package instructions
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Lines of a run's output, as internal/tests/perf prints them: a figure, and the kernel's release.
+const (
+	prefix  = "perf: "
+	between = "|"
+	release = "kernel"
+)
+
+// Record writes the file anew, by the output of runs: of each kernel one at least, of several the mean. Tolerances stay; a new row has that of the
+// first one of its unit.
+func Record(root string, runs map[string][]string) error {
+	old, err := load(root, File)
+	if err != nil {
+		return err
+	}
+	tolerances := map[key]string{}
+	for _, r := range slices.Backward(old.rows) {
+		tolerances[key{"", r.unit}], tolerances[r.key] = r.tolerance, r.tolerance
+	}
+	var t Table
+	for i, kernel := range Kernels {
+		if len(runs[kernel]) == 0 {
+			return fmt.Errorf("no run on the %s kernel: name one, as %s=FILE", kernel, kernel)
+		}
+		for _, path := range runs[kernel] {
+			if err := t.add(i, path); err != nil {
+				return fmt.Errorf("%s=%s: %w", kernel, path, err)
+			}
+		}
+	}
+	for i := range t.rows {
+		r := &t.rows[i]
+		r.tolerance = cmp.Or(tolerances[r.key], tolerances[key{"", r.unit}])
+		for j := range r.on {
+			on := &r.on[j]
+			if on.runs == 0 {
+				return fmt.Errorf("%s, %s: not counted on the %s kernel", r.what, r.unit, Kernels[j])
+			}
+			on.instructions, on.ratio = on.instructions/on.runs, on.ratio/on.runs
+		}
+	}
+	return t.write(root)
+}
+
+// add adds a run to the sums of a kernel's figures.
+func (t *Table) add(kernel int, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	found := false
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		text, ok := strings.CutPrefix(lines.Text(), prefix)
+		if !ok {
+			continue
+		}
+		cells := strings.Split(text, between)
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if cells[0] == release && len(cells) == 2 {
+			t.releases[kernel] = cells[1]
+			continue
+		}
+		if len(cells) != 4 {
+			return fmt.Errorf("%q is no line of a figure", lines.Text())
+		}
+		one, err1 := strconv.ParseFloat(cells[2], 64)
+		ratio, err2 := strconv.ParseFloat(cells[3], 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		on := &t.row(key{cells[0], cells[1]}).on[kernel]
+		on.instructions, on.ratio, on.runs, found = on.instructions+one, on.ratio+ratio, on.runs+1, true
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	if !found {
+		return errors.New("no figures in it")
+	}
+	return nil
+}
+
+// row returns the row of a key, a new one if there is none.
+func (t *Table) row(k key) *row {
+	i := slices.IndexFunc(t.rows, func(r row) bool { return r.key == k })
+	if i < 0 {
+		i, t.rows = len(t.rows), append(t.rows, row{key: k})
+	}
+	return &t.rows[i]
+}

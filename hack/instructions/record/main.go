@@ -1,0 +1,35 @@
+// Command record writes what runs of internal/tests/perf have counted into testdata/ratios.csv, each output as KERNEL=FILE:
+//
+//	record -root .. stable=FILE newest=FILE
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/hack/instructions"
+)
+
+func main() {
+	root := flag.String("root", ".", "root of the repository")
+	flag.Parse()
+	if err := record(*root, flag.Args()); err != nil {
+		fmt.Fprintf(os.Stderr, "record: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func record(root string, args []string) error {
+	runs := map[string][]string{}
+	for _, arg := range args {
+		kernel, path, _ := strings.Cut(arg, "=")
+		if !slices.Contains(instructions.Kernels, kernel) || path == "" {
+			return fmt.Errorf("%q is not KERNEL=FILE: kernels are %s", arg, strings.Join(instructions.Kernels, ", "))
+		}
+		runs[kernel] = append(runs[kernel], path)
+	}
+	return instructions.Record(root, runs)
+}
