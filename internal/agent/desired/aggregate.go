@@ -89,7 +89,7 @@ func (s *Snapshot) holdsBlocks(p netip.Prefix) bool {
 
 // announced reports that blocks of a pool are announced: nodes have some, or may have.
 func (s *Snapshot) announced(pool *Pool) bool {
-	if pool.NoExport || !slices.ContainsFunc(pool.Uses, func(u api.AllowedUse) bool { return u != api.UseLoadBalancer }) {
+	if pool.NoExport || pool.servicesOnly() {
 		return false
 	}
 	in := func(block netip.Prefix) bool { return inside(block, pool.CIDR) }
