@@ -106,7 +106,7 @@ func (s *Snapshot) announced(pool *Pool) bool {
 
 // unfit says why a prefix cannot stand for blocks; empty if it can.
 func (j *Judge) unfit(p netip.Prefix) string {
-	if what := j.shares(p); what != "" {
+	if what := j.shares(p, j.ServiceRanges); what != "" {
 		return "shares addresses with " + what
 	}
 	if !j.filled(p) {
