@@ -89,7 +89,7 @@ func (s *Snapshot) holdsBlocks(p netip.Prefix) bool {
 
 // announced reports that blocks of a pool are announced: nodes have some, or may have.
 func (s *Snapshot) announced(pool *Pool) bool {
-	if pool.NoExport || !slices.ContainsFunc(pool.Uses, func(u api.AllowedUse) bool { return u != api.UseLoadBalancer }) {
+	if pool.NoExport || pool.servicesOnly() {
 		return false
 	}
 	in := func(block netip.Prefix) bool { return inside(block, pool.CIDR) }
@@ -106,7 +106,7 @@ func (s *Snapshot) announced(pool *Pool) bool {
 
 // unfit says why a prefix cannot stand for blocks; empty if it can.
 func (j *Judge) unfit(p netip.Prefix) string {
-	if what := j.shares(p); what != "" {
+	if what := j.shares(p, j.ServiceRanges); what != "" {
 		return "shares addresses with " + what
 	}
 	if !j.filled(p) {

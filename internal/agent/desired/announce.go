@@ -32,18 +32,19 @@ func (s *Snapshot) listen() []netip.Addr {
 	return addrs
 }
 
-// Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with disableBGPExport,
-// and by a route reflector inside of the ranges of services, too; BGP itself passes them on to other ASes and to reflectors' clients
-// only.
+// Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with disableBGPExport and
+// those for Services alone: who learns an address of a Service with policy Local by a node that has no endpoint loses its packets. A route
+// reflector passes them on inside of the ranges of services, too. BGP itself passes them on to other ASes and to reflectors' clients only.
 func (s *Snapshot) Policy() bgp.Policy {
 	p := bgp.Policy{
 		Tags: s.Peering.Tags, Import: s.imports(), Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,
 		Normal4: s.priorities.v4, Normal6: s.priorities.v6, Aggregates: s.Aggregates,
 	}
 	for _, pool := range s.Pools {
-		if pool.NoExport {
+		switch {
+		case pool.NoExport:
 			p.Hidden = append(p.Hidden, pool.CIDR)
-		} else {
+		case !pool.servicesOnly():
 			p.Transit = append(p.Transit, pool.CIDR)
 		}
 	}

@@ -92,6 +92,27 @@ func TestPoolsTakeNothingFromTheNetwork(t *testing.T) {
 	}
 }
 
+// A pool for Services is to lie in a range that is announced for them; one for pods is not to.
+func TestPoolsInRangesOfServices(t *testing.T) {
+	for _, c := range []struct {
+		uses    []api.AllowedUse
+		problem bool
+	}{
+		{nil, true},
+		{[]api.AllowedUse{api.UseLoadBalancer}, false},
+		{[]api.AllowedUse{api.UseLoadBalancer, api.UseWorkload}, true},
+	} {
+		s, _ := build(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0"}, desiredtest.World(func(w *state.Cluster) {
+			w.Pools[0].Spec.CIDR, w.Pools[0].Spec.AllowedUses = "203.0.113.64/26", c.uses
+		}), Evidence{})
+		s.ServiceRanges = rangesOf("203.0.113.0/24")
+		problems := s.CheckPools()
+		if c.problem != (len(problems) == 1 && strings.Contains(problems[0].Error(), "203.0.113.0/24, the addresses of services")) || !c.problem && len(problems) > 0 {
+			t.Errorf("allowedUses %v: problems %v, want one: %v", c.uses, problems, c.problem)
+		}
+	}
+}
+
 // While it is not known whose an address is, what there was before stays: routes to a block, or none.
 func TestUnsureAddressesChangeNothing(t *testing.T) {
 	poolAlone := func(w *state.Cluster) { evil("10.5.0.0/24", 26, "far 10.5.0.0/26")(w) }

@@ -291,7 +291,7 @@ func (s *Snapshot) NAT() nat.Config {
 	c := nat.Config{Source: s.Felix.NATSource, Ports: s.Felix.NATPorts}
 	for _, p := range s.Pools {
 		// Addresses of services only are outside: packets from pods to them lead to pods only after kube-proxy's DNAT.
-		if !slices.Equal(p.Uses, []api.AllowedUse{api.UseLoadBalancer}) {
+		if !p.servicesOnly() {
 			c.Pools = append(c.Pools, nat.Pool{CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
 		}
 	}

@@ -104,7 +104,8 @@ func TestAnnotationsThatCannotBeRead(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	priority := 900
 	s := snapshot(t, func(w *state.Cluster) {
-		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "hidden"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16", DisableBGPExport: true}})
+		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "hidden"}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16", DisableBGPExport: true}},
+			api.IPPool{Meta: api.Meta{Name: "services"}, Spec: api.IPPoolSpec{CIDR: "172.20.1.0/24", AllowedUses: []api.AllowedUse{api.UseLoadBalancer}}})
 		w.BGP.IPv6NormalRoutePriority = &priority
 		w.BGP.PrefixAdvertisements = []api.PrefixAdvertisement{{CIDR: "192.168.0.0/16", Communities: []string{"64512:7"}}}
 		w.BGP.ServiceExternalIPs, w.BGP.ServiceClusterIPs = []api.ServiceRange{{CIDR: "172.20.0.0/16"}}, []api.ServiceRange{{CIDR: "10.96.0.0/12"}}

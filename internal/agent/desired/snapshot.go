@@ -188,6 +188,11 @@ type Pool struct {
 	UID         string
 }
 
+// servicesOnly reports that Services alone get addresses of the pool.
+func (p *Pool) servicesOnly() bool {
+	return !slices.ContainsFunc(p.Uses, func(u api.AllowedUse) bool { return u != api.UseLoadBalancer })
+}
+
 // index is how a Snapshot finds things among thousands.
 type index struct {
 	byAddr   map[netip.Addr]int          // place in Others

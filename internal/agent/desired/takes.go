@@ -139,7 +139,11 @@ func (s *Snapshot) Meets() bool {
 // CheckPools says which pools share addresses with the network between the nodes. Their other addresses are of use.
 func (s *Snapshot) CheckPools() (problems []error) {
 	for _, p := range s.Pools {
-		if what := s.shares(p.CIDR); what != "" {
+		ranges := s.ServiceRanges
+		if p.servicesOnly() { // that is how its addresses come to be announced
+			ranges = nil
+		}
+		if what := s.shares(p.CIDR, ranges); what != "" {
 			problems = append(problems, InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: p.Name, UID: p.UID},
 				fmt.Errorf("spec.cidr %s shares addresses with %s: nothing that would take these away becomes a route: use a range that is not in use", p.CIDR, what)))
 		}
@@ -147,15 +151,15 @@ func (s *Snapshot) CheckPools() (problems []error) {
 	return problems
 }
 
-// shares names something that a pool shares addresses with.
-func (s *Snapshot) shares(pool netip.Prefix) string {
+// shares names something that a pool shares addresses with: a network or address that is not for pods, or one of the ranges of Services.
+func (s *Snapshot) shares(pool netip.Prefix, ranges []netip.Prefix) string {
 	for _, at := range s.local().subnets {
 		if pool.Overlaps(at.prefix) {
 			return fmt.Sprintf("%s, which this node is in by %s", at.prefix, at.link)
 		}
 	}
-	if i := slices.IndexFunc(s.ServiceRanges, pool.Overlaps); i >= 0 {
-		return fmt.Sprintf("%s, the addresses of services", s.ServiceRanges[i])
+	if i := slices.IndexFunc(ranges, pool.Overlaps); i >= 0 {
+		return fmt.Sprintf("%s, the addresses of services", ranges[i])
 	}
 	if i := slices.IndexFunc(s.Self.APIServer, pool.Contains); i >= 0 {
 		return fmt.Sprintf("the API server's address %s", s.Self.APIServer[i])

@@ -463,7 +463,7 @@ func (e *encryption) own() (own []netip.Prefix) {
 func (e *encryption) refused() (ways []routes.Route) {
 	leave := slices.Concat(e.nodeAddrs(), e.Self.Internal, e.Self.APIServer, e.Self.Gateways)
 	for _, pool := range e.Pools {
-		if pool.CIDR.Addr().Is6() != e.v6 || slices.Equal(pool.Uses, []api.AllowedUse{api.UseLoadBalancer}) {
+		if pool.CIDR.Addr().Is6() != e.v6 || pool.servicesOnly() {
 			continue
 		}
 		ways = append(ways, routes.Route{Dst: pool.CIDR, Type: netlinkx.Prohibit})
