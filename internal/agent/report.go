@@ -292,10 +292,10 @@ func routeReport(w desired.DesiredRoute, names map[netip.Addr]string) nodestatus
 		line.Source, line.Peer = "BGP", p.From.String()
 	}
 	if len(w.Paths) > 1 {
-		for _, p := range w.Paths {
+		sorted := slices.SortedFunc(slices.Values(w.Paths), func(a, b bgp.Path) int { return a.From.Compare(b.From) })
+		for _, p := range sorted {
 			line.Peers = append(line.Peers, addrText(p.From))
 		}
-		slices.Sort(line.Peers)
 		line.Peers = slices.Compact(line.Peers)
 	}
 	return line

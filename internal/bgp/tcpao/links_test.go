@@ -27,12 +27,13 @@ func TestWithoutLinks(t *testing.T) {
 		failed    []netip.Addr
 	}{
 		"alone":                          {map[netip.Addr]Keys{b: two}, "", b, nil},
-		"with the same":                  {map[netip.Addr]Keys{a: one, b: one}, "", b, nil},
+		"with the same":                  {map[netip.Addr]Keys{a: one, b: one}, "", a, nil},
 		"the first":                      {map[netip.Addr]Keys{a: one, b: two}, "", a, []netip.Addr{b}},
 		"the one that is there":          {map[netip.Addr]Keys{a: one, b: two}, two, b, []netip.Addr{a}},
 		"the one that is rolled over":    {map[netip.Addr]Keys{a: one, b: two}, both, a, []netip.Addr{b}},
-		"one of three, and its like":     {map[netip.Addr]Keys{a: one, b: two, c: two}, two, c, []netip.Addr{a}},
+		"one of three, and its like":     {map[netip.Addr]Keys{a: one, b: two, c: two}, two, b, []netip.Addr{a}},
 		"one of three, between the like": {map[netip.Addr]Keys{a: one, b: two, c: one}, two, b, []netip.Addr{a, c}},
+		"one of three, after the like":   {map[netip.Addr]Keys{a: one, b: one, c: two}, two, c, []netip.Addr{a, b}},
 	} {
 		have := map[netip.Addr][]installed{at: nil}
 		for _, k := range test.installed.all() {

@@ -156,22 +156,23 @@ func Expect(listener syscall.RawConn, want map[netip.Addr]Keys) (failed map[neti
 	return failed, err
 }
 
-// WithoutLinks returns peers by their addresses as the kernel has them: for keys it tells no link of a link-local address. Of peers with one address
-// and other keys the one counts whose keys are installed, so that a new one takes nothing from it, else the first: the kernel would take the keys of
-// one from the other. The others are in failed.
+// WithoutLinks returns peers by their addresses as the kernel has them: a key, of TCP-AO or MD5, is of a VRF (TCP_AO_KEYF_IFINDEX,
+// TCP_MD5SIG_FLAG_IFINDEX; EINVAL for any other device), but of no link. Of peers with one address and other keys the first counts whose keys are
+// installed, so that a new one takes nothing from it, else the first: the kernel would take the keys of one from the other. Those with other keys than
+// this one are in failed.
 func WithoutLinks[K comparable](want map[netip.Addr]K, installed func(netip.Addr, K) bool) (named map[netip.Addr]netip.Addr, failed map[netip.Addr]error) {
 	named, failed = make(map[netip.Addr]netip.Addr, len(want)), map[netip.Addr]error{}
 	for _, peer := range slices.SortedFunc(maps.Keys(want), netip.Addr.Compare) {
 		at := peer.WithZone("")
 		first, taken := named[at]
-		if !taken || want[first] == want[peer] {
+		if !taken || installed(peer, want[peer]) && !installed(first, want[first]) {
 			named[at] = peer
-			continue
 		}
-		if installed(peer, want[peer]) && !installed(first, want[first]) {
-			first, peer, named[at] = peer, first, peer
+	}
+	for peer, keys := range want {
+		if one := named[peer.WithZone("")]; keys != want[one] {
+			failed[peer] = fmt.Errorf("%s has not the same, and a listener on all addresses tells no links apart: give both the same, or bindMode NodeIP", one)
 		}
-		failed[peer] = fmt.Errorf("%s has not the same, and a listener on all addresses tells no links apart: give both the same, or bindMode NodeIP", first)
 	}
 	return named, failed
 }
