@@ -143,8 +143,8 @@ func podWire(t *testing.T, p *pathtest.Mesh) *wire {
 	return newWire(t, p.Nodes[0].Pod, to...)
 }
 
-// leastOfHand is the least throughput that a stream by the agent's WireGuard may have, in that of a stream by WireGuard by hand with routes in a table
-// of its own, too: the rule that leads there costs a twentieth.
+// leastOfHand is the least throughput that a stream by the agent's WireGuard may have, in that of a stream by WireGuard by hand whose routes are in
+// a table of their own, too: the rule that leads there costs a twentieth.
 const leastOfHand = 0.97
 
 // encrypted measures WireGuard as the agent makes it, without its rules and with them, beside the same by hand.
@@ -219,6 +219,10 @@ func show(t *testing.T, all []figure) {
 	}
 }
 
+// quickTolerance is the least tolerance of a quick run by unit. It measures fewer paths before each than the runs that the file is of, so that what
+// these leave in the kernel's memory differs; with these it has failed by nothing but worse code.
+var quickTolerance = map[string]float64{"KiB of a stream": 0.03, "round trip": 0.10, "connection": 0.10, "datagram": 0.06}
+
 // limit is a line of the file.
 type limit struct{ ratio, tolerance float64 }
 
@@ -241,6 +245,9 @@ func limits(t *testing.T) map[[2]string]limit {
 		errtest.Must(t, err)
 		ratio, err := strconv.ParseFloat(line[column], 64)
 		errtest.Must(t, err)
+		if *quick {
+			tolerance = max(tolerance, quickTolerance[line[1]])
+		}
 		all[[2]string{line[0], line[1]}] = limit{ratio, tolerance}
 	}
 	return all
