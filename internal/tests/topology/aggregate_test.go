@@ -88,15 +88,18 @@ func testAggregate(t *testing.T, a *aggregated) {
 	for _, n := range a.nodes {
 		learned(t, a.tor, n.V6, bgptest.Route{Prefix: netip.MustParsePrefix("fd90::/48"), ASPath: "64512"})
 		leads(t, n.NS, n.Name, "10.90.0.0/16", "unreachable")
-	}
+		return nil
+	})
 	leads(t, a.host.NS, "tor", "10.90.0.0/16", "172.31.1.11 nodes", "172.31.1.12 nodes")
 	a.knows(t, one, two)
 	a.knows(t, two, one)
 	learnedFrom(t, one, blockOf(two), "172.31.1.12")
 	sent := map[string]int{"172.31.1.2": 2, "172.31.1.12": 1, "fd31:1::2": 1, "fd31:1::c": 1}
-	for addr, p := range sessions(t, one) {
-		if p.Sent != sent[addr] {
-			t.Errorf("%s was told %d prefixes, want %d", addr, p.Sent, sent[addr])
+	meshtest.Eventually(t, func() error {
+		for addr, p := range sessions(t, one) {
+			if p.Sent != sent[addr] {
+				return fmt.Errorf("%s was told %d prefixes, want %d", addr, p.Sent, sent[addr])
+			}
 		}
 	}
 	t.Run("packets", func(t *testing.T) { a.packets(t) })
