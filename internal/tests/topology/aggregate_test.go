@@ -28,26 +28,14 @@ const toTor = "kubectl annotate --overwrite bgppeers.crd.projectcalico.org tor t
 func newAggregated(t *testing.T, kind bgptest.Kind) *aggregated {
 	t.Helper()
 	a := &aggregated{world: newWorld(t, true)}
-	for name, cidr := range map[string]string{"pods": "10.90.0.0/16", "pods6": "fd90::/48"} {
-		pool := meshtest.NewPool(name, cidr, api.EncapNever)
-		pool.Spec.NATOutgoing = false
-		a.Create(t, pool)
-	}
+	a.podPools(t)
 	a.nodes = []*meshtest.Node{a.node(t, 0, 11), a.node(t, 0, 12)}
 	a.AssignBorrowed(t, blockOf(a.nodes[0]), a.nodes[0], 9, a.nodes[1])
 	a.pods[nil] = a.nodes[1].NewPod(t, "10.90.11.9")
-	a.host = a.world.host(t, "tor", link{"nodes", "br0", []string{"172.31.1.2/24", "fd31:1::2/64"}})
+	a.host, a.tor = a.torOf(t, kind, map[string]string{api.AnnotationAggregate: "pools"}, a.nodes...)
 	a.client = clientOf(t, a.host, "198.51.100.1/24", "198.51.100.10/24")
-	var sessions []bgptest.Session
 	for _, n := range a.nodes {
 		n.Run(t, "ip", "route", "replace", "default", "via", "172.31.1.2")
-		sessions = append(sessions, bgptest.Session{Peer: n.Prefix.Addr(), ASN: 64512}, bgptest.Session{Peer: n.V6, ASN: 64512})
-	}
-	a.tor = a.host.Daemon(kind, bgptest.Config{ASN: 65000, Sessions: sessions})
-	for name, ip := range map[string]string{"tor": "172.31.1.2", "tor6": "fd31:1::2"} {
-		a.Create(t, &api.BGPPeer{
-			Meta: api.Meta{Name: name, Annotations: map[string]string{api.AnnotationAggregate: "pools"}}, Spec: api.BGPPeerSpec{PeerIP: ip, ASNumber: 65000},
-		})
 	}
 	meshtest.Start(t, a.nodes...)
 	return a
@@ -94,11 +82,14 @@ func testAggregate(t *testing.T, a *aggregated) {
 	a.knows(t, two, one)
 	learnedFrom(t, one, blockOf(two), "172.31.1.12")
 	sent := map[string]int{"172.31.1.2": 2, "172.31.1.12": 1, "fd31:1::2": 1, "fd31:1::c": 1}
-	for addr, p := range sessions(t, one) {
-		if p.Sent != sent[addr] {
-			t.Errorf("%s was told %d prefixes, want %d", addr, p.Sent, sent[addr])
+	meshtest.Eventually(t, func() error {
+		for addr, p := range sessions(t, one) {
+			if p.Sent != sent[addr] {
+				return fmt.Errorf("%s was told %d prefixes, want %d", addr, p.Sent, sent[addr])
+			}
 		}
-	}
+		return nil
+	})
 	t.Run("packets", func(t *testing.T) { a.packets(t) })
 	before := uptimes(t, a.nodes...)
 	a.shell(t, toTor+"=prefixAdvertisements", "")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -112,6 +113,30 @@ func run(t testing.TB, h *bgptest.Host, b block, changes ...string) bgptest.Daem
 		kind = bgptest.BIRD2
 	}
 	return h.Daemon(kind, bgptest.Config{ASN: 1, Text: strings.NewReplacer(changes...).Replace(b.text)})
+}
+
+// podPools creates a pool of each family for pods, without encapsulation and outgoing NAT.
+func (w *world) podPools(t testing.TB) {
+	t.Helper()
+	for name, cidr := range map[string]string{"pods": "10.90.0.0/16", "pods6": "fd90::/48"} {
+		pool := meshtest.NewPool(name, cidr, api.EncapNever)
+		pool.Spec.NATOutgoing = false
+		w.Create(t, pool)
+	}
+}
+
+// torOf starts a router of AS 65000 on the first subnet with a session of each family with each node, and creates the BGPPeers tor and tor6.
+func (w *world) torOf(t testing.TB, kind bgptest.Kind, annotations map[string]string, nodes ...*meshtest.Node) (*bgptest.Host, bgptest.Daemon) {
+	t.Helper()
+	host := w.host(t, "tor", link{"nodes", "br0", []string{"172.31.1.2/24", "fd31:1::2/64"}})
+	var sessions []bgptest.Session
+	for _, n := range nodes {
+		sessions = append(sessions, bgptest.Session{Peer: n.Prefix.Addr(), ASN: 64512}, bgptest.Session{Peer: n.V6, ASN: 64512})
+	}
+	for name, ip := range map[string]string{"tor": "172.31.1.2", "tor6": "fd31:1::2"} {
+		w.Create(t, &api.BGPPeer{Meta: api.Meta{Name: name, Annotations: annotations}, Spec: api.BGPPeerSpec{PeerIP: ip, ASNumber: 65000}})
+	}
+	return host, host.Daemon(kind, bgptest.Config{ASN: 65000, Sessions: sessions})
 }
 
 // clientOf returns a host behind a router, on a link of its own called outside.
