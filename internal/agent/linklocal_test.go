@@ -14,9 +14,9 @@ import (
 // TestLinkLocalInRoutes: node routes shows on which links link-local next hops are.
 func TestLinkLocalInRoutes(t *testing.T) {
 	way := desired.DesiredRoute{Route: routes.Route{Dst: prefix("10.9.0.0/16"), Metric: 1024, Hops: []routes.Hop{
-		{Via: addr("fe80::1"), Dev: "eth0"}, {Via: addr("fe80::2"), Dev: "eth0"}, {Via: addr("fe80::1"), Dev: "eth1"}, {Via: addr("10.0.0.9"), Dev: "eth1"},
+		{Via: addr("fe80::1"), Dev: "eth0"}, {Via: addr("fe80::10"), Dev: "eth0"}, {Via: addr("fe80::1"), Dev: "eth1"}, {Via: addr("fe80::9"), Dev: "eth1"}, {Via: addr("10.0.0.9"), Dev: "eth1"},
 	}}}
-	for _, from := range []string{"fe80::1%eth0", "fe80::2%eth0", "fe80::1%eth1"} {
+	for _, from := range []string{"fe80::1%eth0", "fe80::10%eth0", "fe80::1%eth1", "fe80::9%eth1"} {
 		way.Paths = append(way.Paths, bgp.Path{Prefix: way.Route.Dst, NextHop: addr(from), From: addr(from), ASPath: "65000"})
 	}
 	var r nodestatus.Report
@@ -27,7 +27,8 @@ func TestLinkLocalInRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"fe80::1%eth0, fe80::2%eth0, fe80::1%eth1, 10.0.0.9", "BGP fe80::1%eth0, fe80::1%eth1, fe80::2%eth0, AS path 65000",
+		"10.0.0.9, fe80::1%eth0, fe80::1%eth1, fe80::9%eth1, fe80::10%eth0",
+		"BGP fe80::1%eth0, fe80::1%eth1, fe80::9%eth1, fe80::10%eth0, AS path 65000",
 		"from fe80::1%eth0: 10.8.0.0/16 via fe80::1%eth1: no",
 	} {
 		if !strings.Contains(text.String(), want) {
