@@ -27,7 +27,7 @@ func TestLinkLocalInRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"fe80::1%eth0, fe80::10%eth0, fe80::1%eth1, fe80::9%eth1, 10.0.0.9",
+		"10.0.0.9, fe80::1%eth0, fe80::1%eth1, fe80::9%eth1, fe80::10%eth0",
 		"BGP fe80::1%eth0, fe80::1%eth1, fe80::9%eth1, fe80::10%eth0, AS path 65000",
 		"from fe80::1%eth0: 10.8.0.0/16 via fe80::1%eth1: no",
 	} {

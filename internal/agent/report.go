@@ -265,14 +265,18 @@ const mostUnencrypted = 10
 // encapsulations are the encapsulations of packets that leave by a device.
 var encapsulations = map[string]string{ipip.Device: "IPIP", vxlan.Device(false): "VXLAN", vxlan.Device6: "VXLAN"}
 
-// routeReport shows a route. Of one with several next hops Via and Device have them all, in one order; of several paths it has the
-// attributes of the preferred one.
+// routeReport shows a route. Of one with several next hops Via and Device have them all, ordered by address, as are peers; of several paths it has
+// the attributes of the preferred one.
 func routeReport(w desired.DesiredRoute, names map[netip.Addr]string) nodestatus.Route {
-	var via, dev []string
-	for _, h := range w.Route.Hops {
-		if h.Via.IsLinkLocalUnicast() {
-			h.Via = h.Via.WithZone(h.Dev)
+	hops := slices.Clone(w.Route.Hops)
+	for i := range hops {
+		if hops[i].Via.IsLinkLocalUnicast() {
+			hops[i].Via = hops[i].Via.WithZone(hops[i].Dev)
 		}
+	}
+	slices.SortStableFunc(hops, func(a, b routes.Hop) int { return a.Via.Compare(b.Via) })
+	var via, dev []string
+	for _, h := range hops {
 		via, dev = append(via, addrText(h.Via)), append(dev, h.Dev)
 	}
 	line := nodestatus.Route{
