@@ -73,7 +73,7 @@ const (
 
 // everything is the values that enable what is off by default.
 const everything = "--set migrateFromHostLocal=true,monitoring.metrics.enabled=true,monitoring.metrics.perPeer=true,monitoring.metrics.annotations=true," +
-	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true,wireguard.enabled=true,wireguard.required=true,wireguard.threaded=true"
+	"monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true,monitoring.podMonitor.enabled=true,wireguard.enabled=true,wireguard.required=true,wireguard.threaded=true,wireguard.rotate=720h"
 
 // longest are the packages that take minutes: if one of them came last, a processor would have nothing else to do. Those that wait for the
 // most part have one that works beside.

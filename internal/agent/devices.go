@@ -33,7 +33,10 @@ type tunnels struct {
 	states  [2]wireguard.State // of WireGuard's devices over IPv4 and IPv6, as of the last pass
 	// unencrypted is why some packets are not encrypted, of this pass; unthreaded why they are not taken in as desired.
 	unencrypted, unthreaded []error
-	again                   time.Duration // until changes look different; 0: they will not by themselves
+	// unrotated is why keys are not changed, and keys since when the devices have theirs.
+	unrotated []error
+	keys      keyAges
+	again     time.Duration // until changes look different; 0: they will not by themselves
 	// rest has the devices to remove once no route needs them.
 	rest []vxlan.Merged
 	// checksumsBroken: see Self.
@@ -57,7 +60,7 @@ type tunnelEnd struct {
 
 // newTunnels are in the order in which Calico assigns their addresses.
 func newTunnels(client *ipam.Client, node, stateDir string) tunnels {
-	t := tunnels{checksumsBroken: vxlan.ChecksumsBroken()}
+	t := tunnels{checksumsBroken: vxlan.ChecksumsBroken(), keys: readKeyAges(stateDir)}
 	if text, err := os.ReadFile(filepath.Join(stateDir, nodeFile)); err == nil { // without it one write more is made
 		t.known = strings.TrimSpace(string(text))
 	}
@@ -148,9 +151,13 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 		}
 	}
 	for i, key := range desired.KeyAnnotations {
-		want[key] = ""
+		next := desired.NextKeyAnnotations[i]
+		want[key], want[next] = "", ""
 		if state := a.tunnels.states[i]; s.Announces(i == 1) && state.Public != (wireguard.Key{}) {
-			want[key] = state.Public.String()
+			want[key], want[next] = state.Public.String(), state.Public.String()
+			if state.Second != nil {
+				want[next] = state.Second.Public.String()
+			}
 		}
 	}
 	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {
@@ -198,7 +205,7 @@ func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 // syncWireGuard makes WireGuard's devices, but for their peers.
 func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 	t := &a.tunnels
-	t.unencrypted = nil
+	t.unencrypted, t.unrotated = nil, s.Unrotated(time.Now())
 	for i := range t.states {
 		d := s.WireGuard(i == 1)
 		if d == nil {
@@ -210,7 +217,14 @@ func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 			t.unencrypted = append(t.unencrypted, err)
 			continue
 		}
+		state.Second = t.states[i].Second
 		t.states[i] = state
+		if err := a.rotate(ctx, s, i); err != nil {
+			t.unrotated = append(t.unrotated, err)
+		}
+	}
+	if err := a.noteKeys(s); err != nil {
+		t.unrotated = append(t.unrotated, err)
 	}
 }
 
@@ -224,7 +238,7 @@ func (a *Agent) encrypt(ctx context.Context, judge *desired.Judge, accepted []bg
 			errs = append(errs, err)
 		}
 	}
-	a.setProblems("wireguard", slices.Concat(errs, a.tunnels.unthreaded))
+	a.setProblems("wireguard", slices.Concat(errs, a.tunnels.unthreaded, a.tunnels.unrotated))
 	if a.Config.RequireEncryption {
 		return errors.Join(errs...)
 	}
@@ -244,10 +258,17 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 		*state = wireguard.State{}
 		return a.WireGuard.Remove(ctx, v6, before)
 	}
-	peers, ways := judge.Encrypted(v6, accepted)
+	peers, nexts, ways := judge.Encrypted(v6, accepted)
 	var errs []error
+	var devices []*wireguard.Device
 	if stands := d != nil && state.Public != (wireguard.Key{}); stands {
-		d.Peers = peers
+		d.Peers, devices = peers, append(devices, d)
+	}
+	second := judge.SecondWireGuard(v6)
+	if stands := second != nil && state.Second != nil; stands {
+		second.Peers, devices = nexts, append(devices, second)
+	}
+	for _, d := range devices {
 		errs = append(errs, a.WireGuard.Peers(ctx, *d))
 		if err := d.Thread(sysctl.Root(a.Config.NetSysfs)); err != nil {
 			a.tunnels.unthreaded = append(a.tunnels.unthreaded, err)
@@ -258,9 +279,16 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 	case held:
 	case d == nil:
 		*state = wireguard.State{}
-		errs = append(errs, a.WireGuard.RemoveDevice(ctx, v6))
-	case len(d.Peers) > 0 || state.Peers > 0:
-		errs = append(errs, a.WireGuard.Prune(ctx, *d))
+		errs = append(errs, a.WireGuard.RemoveDevices(ctx, v6))
+	default:
+		for _, d := range devices {
+			if d.Second || len(d.Peers) > 0 || state.Peers > 0 {
+				errs = append(errs, a.WireGuard.Prune(ctx, *d))
+			}
+		}
+		if second == nil {
+			errs = append(errs, a.WireGuard.RemoveSecond(ctx, v6))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
@@ -96,6 +97,17 @@ func peerGauge(name, help string, labels []string, value func(bgp.PeerStatus) fl
 			set(value(p), s.labels[i][:]...)
 		}
 	})
+}
+
+// ofKeys returns the values of a gauge of WireGuard's devices that have keys.
+func ofKeys(value func(nodestatus.Tunnel) float64) func(*sample, func(float64, ...string)) {
+	return func(s *sample, set func(float64, ...string)) {
+		for _, t := range tunnelReports(s.snapshot) {
+			if !t.KeySince.IsZero() {
+				set(value(t), t.Device)
+			}
+		}
+	}
 }
 
 // table is a prometheus.Collector.
@@ -253,6 +265,10 @@ var rows = []row{
 			set(number(t.Ends), t.Device)
 		}
 	}),
+	gauges("tortie_wireguard_key_timestamp_seconds", "When a device of WireGuard got its key.", []string{"device"},
+		ofKeys(func(t nodestatus.Tunnel) float64 { return seconds(t.KeySince) })),
+	gauges("tortie_wireguard_key_changing", "1 while a device's key is being changed, which takes about a minute.", []string{"device"},
+		ofKeys(func(t nodestatus.Tunnel) float64 { return truth(t.KeyChanging) })),
 
 	gauge("tortie_facts_bytes", "Size of the file of facts that saves the plugins requests.", func(s *sample) float64 {
 		if s.facts == nil {

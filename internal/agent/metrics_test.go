@@ -60,7 +60,8 @@ func everything(t *testing.T) *Status {
 	s.ShowFlows(recorded())
 	s.ShowTraffic(nil, func() bgp.Totals { return bgp.Totals{Received: 1, Sent: 2, Flawed: 3, Strangers: 4} })
 	s.SetNode(&desired.Snapshot{
-		Self: desired.Self{Addr: prefix("10.0.0.5/24")}, Pools: []desired.Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
+		Self: desired.Self{Addr: prefix("10.0.0.5/24"), KeySince: [2]time.Time{time.Now()}}, Felix: desired.Felix{WireGuard: desired.WireGuard{On: [2]bool{true}}},
+		Pools:   []desired.Pool{{Pool: ipam.Pool{CIDR: prefix("10.1.0.0/16"), Enabled: true}, IPIP: api.EncapAlways}},
 		Peering: peering.Decision{Peers: []bgp.Peer{{Addr: addr("10.0.0.7"), AO: "1/1 hmac-sha1-96 x\n"}}},
 	})
 	s.SetBGP([]bgp.PeerStatus{{Addr: addr("10.0.0.7"), State: bgp.Established, Since: time.Now(), BFD: &bfd.Status{State: bfd.Up}}}, nil)

@@ -121,10 +121,11 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	_, unfit := s.By(a.bgp.table.grounds).Aggregate(a.bgp.table.learned)
 	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems, unfit))
 	now := time.Now()
+	unread := a.readKeys(&s, links)
 	a.tunnels.again = desired.Sooner(a.tunnels.changes.Follow(&s, desired.StandingOf(links), now), a.tunnels.crypts.Follow(&s, a.tunnels.states, now))
 	none := a.tunnelAddresses(ctx, &s)
 	a.pods = occupied(self.Pods, s.Self.TunnelAddrs())
-	return s, errors.Join(gone, trouble, none), nil
+	return s, errors.Join(gone, trouble, unread, none), nil
 }
 
 // gateways returns the next hops of the host's own routes.

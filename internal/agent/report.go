@@ -253,14 +253,15 @@ func tunnelReports(s *desired.Snapshot) []nodestatus.Tunnel {
 	for _, c := range s.CryptReports() {
 		all = append(all, nodestatus.Tunnel{
 			Kind: "WireGuard", Device: wireguard.Name(c.V6), Address: addrText(c.Addr), MTU: c.MTU, Port: int(c.Port), Ends: c.Encrypted,
-			Unencrypted: len(c.Clear), UnencryptedNodes: c.Clear[:min(len(c.Clear), mostUnencrypted)],
+			Unencrypted: len(c.Clear), UnencryptedNodes: c.Clear[:min(len(c.Clear), mostListed)],
+			KeySince: c.Since, KeyChanging: c.Changing, KeyWaitsFor: c.Waiting[:min(len(c.Waiting), mostListed)],
 		})
 	}
 	return all
 }
 
-// mostUnencrypted is how many nodes are named that are not sent encrypted packets.
-const mostUnencrypted = 10
+// mostListed is how many nodes are named that are not sent encrypted packets, or that a new key waits for.
+const mostListed = 10
 
 // encapsulations are the encapsulations of packets that leave by a device.
 var encapsulations = map[string]string{ipip.Device: "IPIP", vxlan.Device(false): "VXLAN", vxlan.Device6: "VXLAN"}

@@ -122,6 +122,10 @@ const (
 const (
 	// AnnotationReflection is by which nodes agree on route reflectors. Only the node's own agent writes it.
 	AnnotationReflection = "tortie.io/reflection"
+	// AnnotationWireGuardNextKey is the public key that the node will have, or has: while it differs from the one of WireguardPublicKey the node
+	// changes its key. A node without it takes no part in that.
+	AnnotationWireGuardNextKey   = "tortie.io/wireguard-next-key"
+	AnnotationWireGuardNextKeyV6 = "tortie.io/wireguard-next-key-v6"
 	// NoReflector, as an annotation or a label, keeps a node from becoming one.
 	NoReflector = "tortie.io/no-reflector"
 	// LabelZone is the zone of a Node.

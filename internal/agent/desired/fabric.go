@@ -187,7 +187,7 @@ func internal(link string) bool {
 func ofServices(link string) bool { return strings.HasPrefix(link, "kube-ipvs") }
 
 // ownDevices are the links that Calico or the agent make, beside those of pods.
-var ownDevices = []string{vxlan.Device4, vxlan.Device6, wireguard.Device4, wireguard.Device6}
+var ownDevices = []string{vxlan.Device4, vxlan.Device6, wireguard.Device4, wireguard.Device6, wireguard.Second4, wireguard.Second6}
 
 // isSelf reports that an address is this node's.
 func (s *Snapshot) isSelf(a netip.Addr) bool { return s.local().own[a] }

@@ -364,6 +364,9 @@ func (s *Snapshot) Host() hostsysctl.Config {
 	}
 	if s.Needs(WireGuardTunnel) {
 		c.Tunnels = append(c.Tunnels, wireguard.Device4)
+		if s.crypt[0].second {
+			c.Tunnels = append(c.Tunnels, wireguard.Second4)
+		}
 	}
 	for _, source := range s.otherSources() {
 		if source.Prefix.Addr().Is4() && !slices.Contains(c.Pods, source.Link) {

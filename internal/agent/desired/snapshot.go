@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
@@ -117,6 +118,9 @@ type Self struct {
 	WireGuard, WireGuard6 netip.Addr
 	// RequireEncryption: what is not encrypted is not sent to pods of other nodes, if WireGuard is on.
 	RequireEncryption bool
+	// RotateKeys: the keys of WireGuard over IPv4 and IPv6 are to be changed, which the devices have had since KeySince.
+	RotateKeys [2]bool
+	KeySince   [2]time.Time
 	// ChecksumsBroken: this kernel computes wrong checksums of tunneled packets with checksum offload.
 	ChecksumsBroken bool
 	// TunnelMTU is the MTU of tunl0 that the environment sets; 0 means that FelixConfiguration or the link decide.
@@ -161,6 +165,8 @@ type Member struct {
 	Tunneled    bool
 	// Keys are its public keys for WireGuard over IPv4 and IPv6; zero: none that is its own.
 	Keys [2]wireguard.Key
+	// Next are those that it changes to, or has changed to last; zero: it takes no part in that.
+	Next [2]wireguard.Key
 }
 
 // In returns the member's address in the family of a, which may be invalid.
@@ -284,7 +290,7 @@ func (s *Snapshot) members(w state.Cluster, ev *Evidence, note func(error)) {
 			VTEP:  vtep(n, false, note), VTEP6: vtep(n, true, note), Tunneled: n.Annotations[api.AnnotationIPv4TunnelAddr] != "",
 		}
 		m.ClusterID, m.Reflector = clusterID(n, note)
-		m.Keys = keysOf(n, note)
+		m.Keys, m.Next = keysOf(n, KeyAnnotations, note), keysOf(n, NextKeyAnnotations, note)
 		if m.Addr.IsValid() || m.Addr6.IsValid() { // else its agent has not come up yet
 			s.Others = append(s.Others, m)
 		}

@@ -16,6 +16,7 @@ const changeGrace = 3 * time.Second
 var addressKeys = [...]string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr,
 	api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6,
+	api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6,
 }
 
 // Places of annotations in addressKeys.
@@ -25,6 +26,7 @@ const (
 	keyMAC   = 4
 	keyMAC6  = 5
 	keyCrypt = 6 // of WireGuard for IPv4, before that for IPv6
+	keyNext  = 8 // likewise
 )
 
 // Announcements remember, by the Node's name, which addresses the other nodes are reached by.
@@ -79,6 +81,8 @@ func (a *announcement) update(annotations map[string]string, now time.Time) (wai
 	for i, key := range addressKeys {
 		text := annotations[key]
 		switch {
+		case i >= keyNext && text != "" && text != a.texts[i]: // the first node that announces a key has it
+			a.texts[i], a.since[i], a.doubts[i] = text, now, time.Time{}
 		case a.texts[i] != "" && text != a.texts[i] && a.doubts[i].IsZero():
 			a.doubts[i] = now
 			wait = changeGrace

@@ -68,14 +68,24 @@ func (w *WireGuard) port(i int) uint16 {
 	return cmp.Or(w.Port[i], [...]uint16{wireguard.DefaultPort4, wireguard.DefaultPort6}[i])
 }
 
-// wireGuardPorts are the ports of the devices that this node has.
+// secondPort is where they receive by their second devices: behind the greater of both ports, or before the lesser one at the end of all.
+func (w *WireGuard) secondPort(i int) uint16 {
+	first := max(w.port(0), w.port(1)) + 1
+	if first == 0 || first == math.MaxUint16 {
+		first = min(w.port(0), w.port(1)) - 2
+	}
+	return first + uint16(i)
+}
+
+// wireGuardPorts are the ports of the devices that this node has, and of the second ones that it may have.
 func (s *Snapshot) wireGuardPorts() (ports []uint16) {
 	for i := range s.crypt {
-		if port := s.Felix.WireGuard.port(i); s.Needs(cryptKind(i)) && !slices.Contains(ports, port) {
-			ports = append(ports, port)
+		if s.Needs(cryptKind(i)) {
+			ports = append(ports, s.Felix.WireGuard.port(i), s.Felix.WireGuard.secondPort(i))
 		}
 	}
-	return ports
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 // encrypts reports that the tunnel is one of WireGuard that is on.
@@ -95,9 +105,12 @@ func (s *Snapshot) mustEncrypt() bool {
 // KeyAnnotations are where nodes announce keys, of IPv4 and IPv6.
 var KeyAnnotations = [2]string{api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6}
 
+// NextKeyAnnotations are where they announce the next ones.
+var NextKeyAnnotations = [2]string{api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6}
+
 // keysOf reads the public keys of a Node.
-func keysOf(n api.Node, note func(error)) (keys [2]wireguard.Key) {
-	for i, annotation := range KeyAnnotations {
+func keysOf(n api.Node, annotations [2]string, note func(error)) (keys [2]wireguard.Key) {
+	for i, annotation := range annotations {
 		text := n.Annotations[annotation]
 		if text == "" {
 			continue
@@ -112,32 +125,57 @@ func keysOf(n api.Node, note func(error)) (keys [2]wireguard.Key) {
 }
 
 // checkKeys leaves each key to one node, the first in precedence of those that announce it. Who has another node's key cannot decrypt by it, but all
-// that is sent to that node would go astray.
+// that is sent to that node would go astray. A node has the key that it has announced as its next one, before others could know of it.
 func (s *Snapshot) checkKeys(nodes []api.Node, ev *Evidence, note func(error)) {
 	for i := range KeyAnnotations {
 		first := map[wireguard.Key]claimant{}
 		for n := range nodes {
 			at, member := s.index.byName[nodes[n].Name]
-			if !member || s.Others[at].Keys[i] == (wireguard.Key{}) {
+			if !member {
 				continue
 			}
-			key, c := s.Others[at].Keys[i], claimant{Node: &nodes[n], since: ev.Known.since(nodes[n].Name, keyCrypt+i)}
-			before, taken := first[key]
-			if !taken {
-				first[key] = c
-				continue
+			m := &s.Others[at]
+			for _, key := range m.distinctKeys(i) {
+				c := claimant{Node: &nodes[n], since: ev.Known.since(m.Name, keyNext+i)}
+				if main := ev.Known.since(m.Name, keyCrypt+i); m.Keys[i] == key && (m.Next[i] != key || main.Before(c.since)) {
+					c.since = main
+				}
+				before, taken := first[key]
+				switch {
+				case !taken:
+					first[key] = c
+				case c.before(before):
+					first[key] = c
+					s.disown(before.Name, key, i, c.Name, note)
+				default:
+					s.disown(c.Name, key, i, before.Name, note)
+				}
 			}
-			loser := c
-			if c.before(before) {
-				first[key], loser = c, before
-			}
-			s.Others[s.index.byName[loser.Name]].Keys[i] = wireguard.Key{}
-			if s.disowned == nil {
-				s.disowned = map[string][]string{}
-			}
-			s.disowned[loser.Name] = append(s.disowned[loser.Name], KeyAnnotations[i])
-			note(inNode(loser.Name, fmt.Errorf("its key for WireGuard is that of node %s: what is sent to its pods is not encrypted: remove annotation %s of the wrong one",
-				first[key].Name, KeyAnnotations[i])))
+		}
+	}
+}
+
+// distinctKeys are the keys that a node announces in an address family.
+func (m *Member) distinctKeys(i int) []wireguard.Key {
+	keys := []wireguard.Key{m.Keys[i], m.Next[i]}
+	if m.Keys[i] == m.Next[i] {
+		keys = keys[:1]
+	}
+	return slices.DeleteFunc(keys, func(k wireguard.Key) bool { return k == wireguard.Key{} })
+}
+
+// disown takes a key of an address family from a node that is not its owner.
+func (s *Snapshot) disown(node string, key wireguard.Key, i int, owner string, note func(error)) {
+	m := &s.Others[s.index.byName[node]]
+	if s.disowned == nil {
+		s.disowned = map[string][]string{}
+	}
+	for own, annotation := range map[*wireguard.Key]string{&m.Keys[i]: KeyAnnotations[i], &m.Next[i]: NextKeyAnnotations[i]} {
+		if *own == key {
+			*own = wireguard.Key{}
+			s.disowned[node] = append(s.disowned[node], annotation)
+			note(inNode(node, fmt.Errorf("its key for WireGuard is that of node %s: what is sent to its pods is not encrypted: remove annotation %s of the wrong one",
+				owner, annotation)))
 		}
 	}
 }
@@ -166,6 +204,7 @@ type crypt struct {
 	leaving bool
 	// peers are the nodes with keys, by name; all of them can be received from.
 	peers map[string]cryptPeer
+	turn
 }
 
 type cryptPeer struct {
@@ -174,6 +213,10 @@ type cryptPeer struct {
 	ready bool
 	// gone: the node announces this key no more.
 	gone bool
+	// next is the key that the second device knows the node by; zero: that device does not know it.
+	next wireguard.Key
+	// second: what is sent to the node goes by the second device.
+	second bool
 }
 
 // Crypts remember, for both address families, which nodes can decrypt. Nodes hear of each other's keys at different times: a node is sent encrypted
@@ -183,11 +226,16 @@ type Crypts [2]struct {
 	on    bool
 	ended time.Time // when it was turned off
 	peers map[string]knownPeer
+	rotation
 }
 
 type knownPeer struct {
 	cryptPeer
 	since time.Time // when it got the key, or lost it
+	// announced is its next key, and announcedAt when it was first seen.
+	announced   wireguard.Key
+	announcedAt time.Time
+	changes     bool // it changes its key
 }
 
 // patience is how long a handshake is waited for while packets go in the clear: a node that is silent for longer is no reason to send so for ever.
@@ -208,7 +256,7 @@ func (c *Crypts) Follow(s *Snapshot, states [2]wireguard.State, now time.Time) (
 		m.on = local.IsValid() && s.Felix.WireGuard.On[i]
 		leaving := !m.ended.IsZero() && now.Sub(m.ended) < followTime
 		if !m.on && !leaving {
-			m.peers = nil
+			m.peers, m.rotation = nil, rotation{}
 			continue
 		}
 		if m.peers == nil {
@@ -218,7 +266,9 @@ func (c *Crypts) Follow(s *Snapshot, states [2]wireguard.State, now time.Time) (
 		if leaving {
 			again = Sooner(again, followTime-now.Sub(m.ended))
 		}
-		s.crypt[i] = crypt{leaving: leaving, peers: make(map[string]cryptPeer, len(m.peers))}
+		turn, pause := m.rotation.follow(s, m.peers, &states[i], now, i)
+		again = Sooner(again, pause)
+		s.crypt[i] = crypt{leaving: leaving, peers: make(map[string]cryptPeer, len(m.peers)), turn: turn}
 		for name, p := range m.peers {
 			p.ready = p.ready && m.on
 			s.crypt[i].peers[name] = p.cryptPeer
@@ -239,14 +289,15 @@ func (c *Crypts) follow(i int, s *Snapshot, state wireguard.State, now time.Time
 		announced[m.Name] = true
 		p := peers[m.Name]
 		if p.key != key {
-			p = knownPeer{cryptPeer{key: key}, now}
+			p.cryptPeer, p.since = cryptPeer{key: key}, now
 		}
+		p.turn(m.Next[i], &state, now)
 		if p.gone {
 			p.gone, p.since = false, now
 		}
 		_, answered := state.Handshakes[key]
 		silent := !answered && now.Sub(p.since) < patience
-		if p.ready = p.ready || s.mustEncrypt() || !silent; silent {
+		if p.ready = p.ready || p.second || s.mustEncrypt() || !silent; silent {
 			again = Sooner(again, min(time.Second, patience-now.Sub(p.since)))
 		}
 		peers[m.Name] = p
@@ -291,9 +342,13 @@ func (s *Snapshot) WireGuard(v6 bool) *wireguard.Device {
 		return nil
 	}
 	w := &s.Felix.WireGuard
-	return &wireguard.Device{
+	d := &wireguard.Device{
 		V6: v6, Port: w.port(place(v6)), MTU: s.tunnelMTU(k), Addr: *s.Self.AddrOf(k), Keepalive: w.Keepalive, Threaded: w.Threaded,
 	}
+	if d.Keepalive == 0 && s.crypt[place(v6)].own { // shows which nodes can be reached
+		d.Keepalive = turnKeepalive
+	}
+	return d
 }
 
 // Rules reports whether a family's table is to be looked up: there is a device, or what must not be sent.
@@ -309,15 +364,15 @@ func (s *Snapshot) RulePriority() int {
 // Announces reports whether the node announces a family's key: it is to, unless WireGuard is off or being turned off.
 func (s *Snapshot) Announces(v6 bool) bool { return s.encrypts(cryptKind(place(v6))) }
 
-// Encrypted returns the peers of a family's device and the routes of its table, by the accepted paths. All paths in pools by way of a node with a key
-// lead there; what else lies in such a path is left to the main table, or refused where encryption is required.
-func (j *Judge) Encrypted(v6 bool, accepted []bgp.Path) (peers []wireguard.Peer, ways []routes.Route) {
+// Encrypted returns the peers of a family's device, those of the second one, and the routes of the table, by the accepted paths. All paths in pools
+// by way of a node with a key lead there; what else lies in such a path is left to the main table, or refused where encryption is required.
+func (j *Judge) Encrypted(v6 bool, accepted []bgp.Path) (peers, second []wireguard.Peer, ways []routes.Route) {
 	e := encryption{Judge: j, v6: v6, crypt: &j.crypt[place(v6)], allowed: map[string][]netip.Prefix{}}
 	if j.Needs(cryptKind(place(v6))) {
 		e.follow(accepted)
-		peers = e.peers()
+		peers, second = e.peers()
 	}
-	return peers, distinct(e.ways())
+	return peers, second, distinct(e.ways())
 }
 
 // distinct drops routes to destinations that an earlier one has.
@@ -352,7 +407,11 @@ func (e *encryption) follow(accepted []bgp.Path) {
 			e.allowed[node] = append(e.allowed[node], prefix)
 		}
 		if has && p.ready {
-			e.encrypted = append(e.encrypted, routes.To(prefix, routes.Hop{Dev: wireguard.Name(e.v6)}))
+			dev := wireguard.Name(e.v6)
+			if p.second {
+				dev = wireguard.SecondName(e.v6)
+			}
+			e.encrypted = append(e.encrypted, routes.To(prefix, routes.Hop{Dev: dev}))
 		} else {
 			e.clear = append(e.clear, prefix)
 		}
@@ -379,7 +438,7 @@ func (s *Snapshot) encryptedTo(paths []bgp.Path) bool {
 
 // peers are the nodes with keys. They may also send from their own address, which what they answer to pods has as its source. A key that a node has
 // given up is left to the node that has it now.
-func (e *encryption) peers() (peers []wireguard.Peer) {
+func (e *encryption) peers() (peers, second []wireguard.Peer) {
 	i := place(e.v6)
 	live, taken := map[wireguard.Key]bool{}, map[netip.Prefix]bool{}
 	for _, p := range e.crypt.peers {
@@ -400,9 +459,12 @@ func (e *encryption) peers() (peers []wireguard.Peer) {
 				peer.Allowed = append(peer.Allowed, a)
 			}
 		}
-		peers = append(peers, peer)
+		if peers = append(peers, peer); p.next != (wireguard.Key{}) {
+			peer.Key, peer.Endpoint = p.next, netip.AddrPortFrom(addr, e.Felix.WireGuard.secondPort(i))
+			second = append(second, peer)
+		}
 	}
-	return peers
+	return peers, second
 }
 
 // ways are the routes of the table, of several to one destination the one that counts first.
@@ -488,6 +550,10 @@ type CryptReport struct {
 	// is required.
 	Encrypted int
 	Clear     []string
+	// Since is when the device got its key, Changing that this is being changed, and Waiting which nodes that waits for.
+	Since    time.Time
+	Changing bool
+	Waiting  []string
 }
 
 // CryptReports returns them for the devices that this node should have.
@@ -497,7 +563,8 @@ func (s *Snapshot) CryptReports() (all []CryptReport) {
 		if d == nil {
 			continue
 		}
-		r := CryptReport{Device: *d}
+		t := &s.crypt[i].turn
+		r := CryptReport{Device: *d, Since: s.Self.KeySince[i], Changing: t.own, Waiting: t.waiting}
 		for _, m := range s.Others {
 			switch p, has := s.crypt[i].peers[m.Name]; {
 			case !m.of(i).IsValid():

@@ -47,7 +47,7 @@ func answered(keys ...byte) [2]wireguard.State {
 func encrypted(s *Snapshot, v6 bool, g Grounds) (lines []string) {
 	j := s.By(g)
 	accepted, _ := j.Accept(nil)
-	peers, ways := j.Encrypted(v6, accepted)
+	peers, _, ways := j.Encrypted(v6, accepted)
 	slices.SortFunc(peers, func(a, b wireguard.Peer) int { return int(a.Key[0]) - int(b.Key[0]) })
 	for _, p := range peers {
 		lines = append(lines, fmt.Sprint(p.Key[0], " ", p.Endpoint, " ", p.Allowed))
@@ -211,7 +211,7 @@ func TestWireGuardDevice(t *testing.T) {
 	var c Crypts
 	c.Follow(s, answered(2), time.Unix(1000, 0))
 	difftest.Want(t, "device", &wireguard.Device{Port: 51820, MTU: 1440, Addr: addr("192.168.1.9")}, s.WireGuard(false))
-	if ports := s.Guard().WireGuardPorts; !slices.Equal(ports, []uint16{51820, 51821}) || !slices.Equal(s.HostRules().WireGuardPorts, ports) {
+	if ports := s.Guard().WireGuardPorts; !slices.Equal(ports, []uint16{51820, 51821, 51822, 51823}) || !slices.Equal(s.HostRules().WireGuardPorts, ports) {
 		t.Errorf("ports %v", ports)
 	}
 	if got := s.Host().Tunnels; !slices.Contains(got, wireguard.Device4) || s.PodMTU() != 1440 || !s.Announces(false) || !s.Announces(true) {

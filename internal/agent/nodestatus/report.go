@@ -87,6 +87,10 @@ type Tunnel struct {
 
 	Unencrypted      int      `json:"unencrypted,omitempty" help:"How many nodes are not, of WireGuard: they have no key or do not answer. Their pods are reached in the clear, or with TORTIE_REQUIRE_ENCRYPTION not at all."`
 	UnencryptedNodes []string `json:"unencryptedNodes,omitempty" help:"The first of them by name."`
+
+	KeySince    time.Time `json:"keySince,omitzero" help:"When it got its key, of WireGuard, as far as the agent knows."`
+	KeyChanging bool      `json:"keyChanging,omitempty" help:"Whether that key is being changed."`
+	KeyWaitsFor []string  `json:"keyWaitsFor,omitempty" help:"The first nodes by name that the change waits for."`
 }
 
 // Reflection is a node's part in route reflection.

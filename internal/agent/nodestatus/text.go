@@ -182,6 +182,15 @@ func (r *Report) tunnelText() string {
 		if t.Unencrypted > 0 {
 			texts[i] += fmt.Sprintf(", not encrypted to %s (%s)", count(t.Unencrypted, "node", "nodes"), strings.Join(t.UnencryptedNodes, ", "))
 		}
+		if !t.KeySince.IsZero() {
+			texts[i] += fmt.Sprintf(", key %s old", r.ago(t.KeySince))
+		}
+		if t.KeyChanging {
+			texts[i] += ", being changed"
+		}
+		if len(t.KeyWaitsFor) > 0 {
+			texts[i] += " once these take part: " + strings.Join(t.KeyWaitsFor, ", ")
+		}
 	}
 	return strings.Join(texts, "; ")
 }

@@ -92,7 +92,9 @@ func troubled() *Report {
 func routed() *Report {
 	r := healthy()
 	r.RouterID = "10.0.0.5"
-	r.Tunnels = []Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}, {Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1450, Port: 4789}}
+	r.Tunnels = []Tunnel{{Kind: "IPIP", Device: "tunl0", Address: "192.168.1.0", MTU: 1480}, {Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1450, Port: 4789}, {
+		Kind: "WireGuard", Device: "wireguard.cali", Address: "192.168.1.2", MTU: 1440, KeySince: now.Add(-48 * time.Hour), KeyChanging: true, KeyWaitsFor: []string{"node4", "node7"},
+	}}
 	r.Reflection = &Reflection{Role: "reflector", ClusterID: "10.0.0.5", Reflectors: []string{"node1", "node4", "node7"}}
 	r.Services = &Services{Known: true, Ranges: []string{"10.96.0.0/12", "198.51.100.0/24"}, Prefixes: 3}
 	r.Pools = append(r.Pools, Pool{Name: "vx", CIDR: "10.20.0.0/16", BlockSize: 26, IPIPMode: "Never", VXLANMode: "CrossSubnet", SelectsNode: true})

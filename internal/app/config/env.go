@@ -153,11 +153,14 @@ func (p *problems) integer(name, value, between string) int {
 	return n
 }
 
-// duration parses a duration that is not negative; if `is` is 1m, at least a minute.
+// duration parses a duration that is not negative; if `is` is 1m or 1h, at least that.
 func (p *problems) duration(name, value, is string) time.Duration {
 	least, remedy := time.Duration(0), "must be a time such as 90s or 15m, not negative"
-	if is == "1m" {
+	switch is {
+	case "1m":
 		least, remedy = time.Minute, "must be a duration of at least a minute, such as 90m or 12h"
+	case "1h":
+		least, remedy = time.Hour, "must be a duration of at least an hour, such as 720h"
 	}
 	d, err := time.ParseDuration(value)
 	if err != nil || d < least {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -36,12 +37,14 @@ type Node struct {
 	Flows            Flows
 	Flowtable        FlowtableMode `env:"TORTIE_FLOWTABLE" default:"off" help:"auto has the kernel pass packets of pods' established connections from device to device, where that costs less than routes and rules; off does not."`
 	// RequireEncryption counts where WireGuard is on.
-	RequireEncryption bool       `env:"TORTIE_REQUIRE_ENCRYPTION" default:"false" help:"true sends nothing in the clear to pods of other nodes where WireGuard is on (wireguardEnabled or wireguardEnabledV6), in both address families: nodes without a key are not reached."`
-	SysctlRoot        string     `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
-	NetSysfs          string     `env:"TORTIE_NET_SYSFS" default:"/sys/class/net" help:"Where threaded of WireGuard's devices is written."`
-	StateDir          string     `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
-	RunDir            string     `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
-	LogLevel          slog.Level `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
+	RequireEncryption bool `env:"TORTIE_REQUIRE_ENCRYPTION" default:"false" help:"true sends nothing in the clear to pods of other nodes where WireGuard is on (wireguardEnabled or wireguardEnabledV6), in both address families: nodes without a key are not reached."`
+	// RotateKeys is 0 for never.
+	RotateKeys time.Duration `env:"TORTIE_WIREGUARD_ROTATE" default:"" is:"1h" help:"Age at which WireGuard's keys are changed, such as 720h; nodes add up to a tenth of it. Empty: only by the command node rotate."`
+	SysctlRoot string        `env:"TORTIE_SYSCTL_ROOT" default:"/proc/sys" help:"Where sysctls are written."`
+	NetSysfs   string        `env:"TORTIE_NET_SYSFS" default:"/sys/class/net" help:"Where threaded of WireGuard's devices is written."`
+	StateDir   string        `env:"TORTIE_STATE_DIR" default:"/var/lib/calico" help:"Directory of nodename and mtu, for the plugins, and of their journal."`
+	RunDir     string        `env:"TORTIE_RUN_DIR" default:"/var/run/calico" help:"Directory of tortie/facts.json, for the plugins."`
+	LogLevel   slog.Level    `env:"LOG_LEVEL" default:"info" help:"Log level: debug, info, warn or error."`
 }
 
 // NodeVariables are the variables of cmd/node.
@@ -100,6 +103,14 @@ func LoadHealthAddr(env Env) (string, error) {
 	var p problems
 	p.load(env, &raw, "FELIX_HEALTHHOST", "FELIX_HEALTHPORT")
 	return raw.healthAddr(), p.err()
+}
+
+// LoadStateDir reads only the agent's state directory, for the command that leaves something for it there.
+func LoadStateDir(env Env) (string, error) {
+	var raw NodeVariables
+	var p problems
+	p.load(env, &raw, "TORTIE_STATE_DIR")
+	return raw.StateDir, p.err()
 }
 
 func (v *NodeVariables) healthAddr() string {

@@ -14,6 +14,7 @@ import (
 var written = []string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4TunnelAddr, api.AnnotationInterfaces,
 	api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationReflection,
+	api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6,
 }
 
 // isOurs reports that an agent has been on the node: what it wrote is there until the node is clean.

@@ -3,6 +3,7 @@ package netlinkx
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -19,7 +20,7 @@ type WireGuardKey [32]byte
 // String is the key in base64, as wg(8) and Calico write it.
 func (k WireGuardKey) String() string { return base64.StdEncoding.EncodeToString(k[:]) }
 
-// WireGuard is what a link of kind wireguard is set to, without its private key, which never leaves the kernel.
+// WireGuard is what a link of kind wireguard is set to, without its private key.
 type WireGuard struct {
 	Public WireGuardKey // zero: the link has no private key
 	Port   uint16
@@ -106,6 +107,27 @@ func (c *Conn) WireGuard(index int) (WireGuard, error) {
 // SetWireGuardKey gives a link a private key.
 func (c *Conn) SetWireGuardKey(index int, private WireGuardKey) error {
 	return c.setWireGuard(index, "private key", nlmsg.AppendAttribute(nil, wgPrivateKey, private[:]))
+}
+
+// CopyWireGuardKey gives a link the private key of another one.
+func (c *Conn) CopyWireGuardKey(from, to int) error {
+	var private WireGuardKey
+	err := c.wireguard(func(s *nlmsg.Socket, family uint16) error {
+		m := genlMessage(family, wgGetDevice, unix.NLM_F_DUMP, nlmsg.AppendUint32(nil, wgIfIndex, uint32(from)))
+		return s.Execute(m, func(m nlmsg.Message) error {
+			if len(m.Body) >= genlHeader {
+				copy(private[:], nlmsg.Find(m.Body[genlHeader:], wgPrivateKey)) // the first message of several has it
+			}
+			return nil
+		})
+	})
+	if err == nil && private == (WireGuardKey{}) {
+		err = errors.New("it has none")
+	}
+	if err != nil {
+		return fmt.Errorf("read the private key of the wireguard link with index %d: %w", from, err)
+	}
+	return c.SetWireGuardKey(to, private)
 }
 
 // SetWireGuardPort sets the UDP port that a link listens at; the error wraps unix.EADDRINUSE if another socket has it.

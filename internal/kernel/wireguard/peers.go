@@ -12,24 +12,24 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// sessionTime is how long a session may be used after its handshake (RejectAfterTime of WireGuard). Before, an endpoint that differs is where the
+// SessionTime is how long a session may be used after its handshake (RejectAfterTime of WireGuard). Before, an endpoint that differs is where the
 // peer has really sent from.
-const sessionTime = 180 * time.Second
+const SessionTime = 180 * time.Second
 
 // Peers makes what is missing of a device's peers. Nothing is removed.
 func (s *Syncer) Peers(_ context.Context, d Device) error {
-	link, have, err := s.read(d.V6)
+	link, have, err := s.read(&d)
 	if err == nil {
 		err = s.peers(link, have, d)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", Name(d.V6), err)
+		return fmt.Errorf("%s: %w", d.name(), err)
 	}
 	return nil
 }
 
-func (s *Syncer) read(v6 bool) (link netlinkx.Link, have netlinkx.WireGuard, err error) {
-	if link, err = s.conn.LinkByName(Name(v6)); err == nil {
+func (s *Syncer) read(d *Device) (link netlinkx.Link, have netlinkx.WireGuard, err error) {
+	if link, err = s.conn.LinkByName(d.name()); err == nil {
 		have, err = s.conn.WireGuard(link.Index)
 	}
 	return link, have, err
@@ -39,7 +39,7 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) er
 	if err := d.validatePeers(); err != nil {
 		return err
 	}
-	told := s.told[place(d.V6)]
+	told := s.told[d.name()]
 	there := make(map[Key]*netlinkx.WireGuardPeer, len(have.Peers))
 	for i := range have.Peers {
 		there[have.Peers[i].Public] = &have.Peers[i]
@@ -86,7 +86,7 @@ func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, greet bo
 		return c, true
 	}
 	// A peer behind a translation of addresses is where its packets come from, unless it is known to have moved.
-	if have.Endpoint != p.Endpoint && (told.IsValid() && told != p.Endpoint || now.Sub(have.Handshake) > sessionTime) {
+	if have.Endpoint != p.Endpoint && (told.IsValid() && told != p.Endpoint || now.Sub(have.Handshake) > SessionTime) {
 		c.Endpoint, needed = p.Endpoint, true
 	}
 	fresh := have.Handshake.IsZero()
@@ -110,14 +110,14 @@ func (p Peer) change(have *netlinkx.WireGuardPeer, told netip.AddrPort, greet bo
 
 // Prune removes the peers that a device has and is not to have, and their addresses.
 func (s *Syncer) Prune(_ context.Context, d Device) error {
-	link, have, err := s.read(d.V6)
+	link, have, err := s.read(&d)
 	if err == nil {
 		err = s.conn.ChangeWireGuardPeers(link.Index, d.removals(have))
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", Name(d.V6), err)
+		return fmt.Errorf("%s: %w", d.name(), err)
 	}
-	told := s.told[place(d.V6)]
+	told := s.told[d.name()]
 	for key := range told {
 		if !slices.ContainsFunc(d.Peers, func(p Peer) bool { return p.Key == key }) {
 			delete(told, key)

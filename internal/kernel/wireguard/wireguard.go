@@ -28,6 +28,12 @@ const (
 	Device6 = "wg-v6.cali"
 )
 
+// The second devices' names. They are there while a node changes its key.
+const (
+	Second4 = "wireguard.next"
+	Second6 = "wg-v6.next"
+)
+
 // Mark is that of outer packets, which the rule leaves to the main table. Its value is Calico's, as those of the tables are.
 const Mark uint32 = 0x200000
 
@@ -62,7 +68,10 @@ func ParseKey(text string) (k Key, err error) {
 
 // Device is the desired device of one family, and all that is in it.
 type Device struct {
-	V6   bool
+	V6 bool
+	// Second: it is the one beside the family's device. SameKey: if it has to be made it gets that device's key, and else a new one.
+	Second, SameKey bool
+
 	Port uint16
 	MTU  int
 	// Addr becomes the device's only address, as a /32 or /128; invalid: it has none.
@@ -90,6 +99,13 @@ type State struct {
 	// Handshakes says when a handshake with a peer was completed last. A peer without one is missing.
 	Handshakes map[Key]time.Time
 	Peers      int
+	// Second is the state of the second device, nil without one that has a key.
+	Second *State
+}
+
+// Changes reports that the second device has a key of its own, which the first one is to get.
+func (s *State) Changes() bool {
+	return s.Second != nil && s.Public != (Key{}) && s.Second.Public != s.Public
 }
 
 // Name returns the name of a family's device.
@@ -100,8 +116,26 @@ func Name(v6 bool) string {
 	return Device4
 }
 
+// SecondName returns the name of the one beside it.
+func SecondName(v6 bool) string {
+	if v6 {
+		return Second6
+	}
+	return Second4
+}
+
+func (d *Device) name() string {
+	if d.Second {
+		return SecondName(d.V6)
+	}
+	return Name(d.V6)
+}
+
 // Is reports that a link is a family's device, and not another of the same name.
 func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Name(v6) && l.Kind == kind }
+
+// IsSecond reports that of a family's second device.
+func IsSecond(l netlinkx.Link, v6 bool) bool { return l.Name == SecondName(v6) && l.Kind == kind }
 
 // Table returns the routing table of a family.
 func Table(v6 bool) int {
@@ -131,7 +165,7 @@ func MTULimits(v6 bool) (least, most int) {
 type Syncer struct {
 	conn     *netlinkx.Conn
 	protocol netlinkx.Protocol
-	told     [2]map[Key]telling // what was set last, of IPv4 and IPv6
+	told     map[string]map[Key]telling // what was set last, by device
 	tables   [2]*routes.Table
 }
 
@@ -144,11 +178,13 @@ type telling struct {
 // New returns the syncer of the connection's namespace, whose routes have the protocol given. takeOver are the protocols of predecessors. It touches
 // nothing yet.
 func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Protocol) *Syncer {
-	s := &Syncer{conn: conn, protocol: protocol}
+	s := &Syncer{conn: conn, protocol: protocol, told: map[string]map[Key]telling{}}
 	for i := range s.tables {
-		name := Name(i == 1)
-		s.tables[i] = routes.New(conn, routes.Options{Protocol: protocol, Table: Table(i == 1), TakeOver: takeOver, Devices: []string{name}})
-		s.told[i] = map[Key]telling{}
+		devices := []string{Name(i == 1), SecondName(i == 1)}
+		s.tables[i] = routes.New(conn, routes.Options{Protocol: protocol, Table: Table(i == 1), TakeOver: takeOver, Devices: devices})
+		for _, name := range devices {
+			s.told[name] = map[Key]telling{}
+		}
 	}
 	return s
 }
@@ -165,7 +201,7 @@ func place(v6 bool) int {
 func (s *Syncer) Merge(ctx context.Context, d Device) (State, error) {
 	state, err := s.merge(ctx, d)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", Name(d.V6), err)
+		err = fmt.Errorf("%s: %w", d.name(), err)
 	}
 	return state, err
 }
@@ -240,10 +276,10 @@ func (d *Device) validatePeers() error {
 
 // ensure returns the device.
 func (s *Syncer) ensure(d Device) (netlinkx.Link, error) {
-	name := Name(d.V6)
+	name := d.name()
 	link, err := s.conn.LinkByName(name)
 	if netlinkx.IsNotExist(err) {
-		clear(s.told[place(d.V6)])
+		clear(s.told[name])
 		if err = s.conn.AddWireGuard(name, d.MTU); netlinkx.IsUnsupported(err) {
 			return link, fmt.Errorf("%w (%w)", ErrNoWireGuard, err)
 		}
@@ -268,11 +304,7 @@ func (s *Syncer) settings(link netlinkx.Link, d Device) (have netlinkx.WireGuard
 		return have, err
 	}
 	if have.Public == (Key{}) {
-		var private Key
-		if _, err := rand.Read(private[:]); err != nil {
-			return have, err
-		}
-		if err := s.conn.SetWireGuardKey(link.Index, private); err != nil {
+		if err := s.key(link, d); err != nil {
 			return have, err
 		}
 		now, err := s.conn.WireGuard(link.Index)
@@ -290,6 +322,63 @@ func (s *Syncer) settings(link netlinkx.Link, d Device) (have netlinkx.WireGuard
 		return have, nil
 	}
 	return have, explainPort(s.conn.SetWireGuardPort(link.Index, d.Port), d.Port)
+}
+
+// key gives a device its private key.
+func (s *Syncer) key(link netlinkx.Link, d Device) error {
+	if d.SameKey {
+		first, err := s.conn.LinkByName(Name(d.V6))
+		if err != nil {
+			return err
+		}
+		return s.conn.CopyWireGuardKey(first.Index, link.Index)
+	}
+	var private Key
+	if _, err := rand.Read(private[:]); err != nil {
+		return err
+	}
+	return s.conn.SetWireGuardKey(link.Index, private)
+}
+
+// States returns what the devices of a family are, as far as they are there.
+func (s *Syncer) States(v6 bool) (first State, err error) {
+	for _, second := range []bool{false, true} {
+		_, have, err := s.read(&Device{V6: v6, Second: second})
+		switch {
+		case netlinkx.IsNotExist(err):
+		case err != nil:
+			return first, err
+		case !second:
+			first = stateOf(have)
+		case have.Public != (Key{}):
+			state := stateOf(have)
+			first.Second = &state
+		}
+	}
+	return first, nil
+}
+
+// TakeKey gives a family's device the key of the second one. The peers named leave the device first, for their handshakes with it say nothing of
+// the new key: Peers makes them anew. What the others send by their sessions is still received.
+func (s *Syncer) TakeKey(_ context.Context, v6 bool, leave []Key) error {
+	d := Device{V6: v6}
+	first, err := s.conn.LinkByName(d.name())
+	if err != nil {
+		return err
+	}
+	second, err := s.conn.LinkByName(SecondName(v6))
+	if err != nil {
+		return err
+	}
+	var changes []netlinkx.WireGuardChange
+	for _, k := range leave {
+		changes = append(changes, netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Public: k}, Remove: true, UpdateOnly: true})
+		delete(s.told[d.name()], k)
+	}
+	if err := s.conn.ChangeWireGuardPeers(first.Index, changes); err != nil {
+		return err
+	}
+	return s.conn.CopyWireGuardKey(second.Index, first.Index)
 }
 
 func explainPort(err error, port uint16) error {
@@ -369,7 +458,7 @@ func (s *Syncer) Remove(ctx context.Context, v6 bool, before routes.Predecessors
 	if err != nil {
 		return err
 	}
-	_, has, err := s.find(v6)
+	_, has, err := s.find(Name(v6))
 	if err != nil {
 		return err
 	}
@@ -379,25 +468,34 @@ func (s *Syncer) Remove(ctx context.Context, v6 bool, before routes.Predecessors
 			errs = append(errs, s.deleteRule(r))
 		}
 	}
-	return errors.Join(append(errs, s.Routes(ctx, v6, nil, true, before), s.RemoveDevice(ctx, v6))...)
+	return errors.Join(append(errs, s.Routes(ctx, v6, nil, true, before), s.RemoveDevices(ctx, v6))...)
 }
 
-// RemoveDevice takes away a family's device alone.
-func (s *Syncer) RemoveDevice(_ context.Context, v6 bool) error {
-	link, has, err := s.find(v6)
+// RemoveDevices takes away a family's devices alone.
+func (s *Syncer) RemoveDevices(ctx context.Context, v6 bool) error {
+	return errors.Join(s.removeDevice(Name(v6)), s.RemoveSecond(ctx, v6))
+}
+
+// RemoveSecond takes away a family's second device.
+func (s *Syncer) RemoveSecond(_ context.Context, v6 bool) error {
+	return s.removeDevice(SecondName(v6))
+}
+
+func (s *Syncer) removeDevice(name string) error {
+	link, has, err := s.find(name)
 	if err != nil || !has {
 		return err
 	}
-	clear(s.told[place(v6)])
+	clear(s.told[name])
 	if err := s.conn.DeleteLink(link.Index); err != nil && !netlinkx.IsNotExist(err) {
 		return fmt.Errorf("remove %s: %w", link.Name, err)
 	}
 	return nil
 }
 
-// find finds a family's device.
-func (s *Syncer) find(v6 bool) (link netlinkx.Link, has bool, err error) {
-	link, err = s.conn.LinkByName(Name(v6))
+// find finds a device.
+func (s *Syncer) find(name string) (link netlinkx.Link, has bool, err error) {
+	link, err = s.conn.LinkByName(name)
 	if netlinkx.IsNotExist(err) {
 		return link, false, nil
 	}

@@ -308,6 +308,52 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// A second device has the first one's key, or one of its own that the first one gets; a peer that is to leave has no handshake by the former key then.
+func TestSecondDevice(t *testing.T) {
+	ns := newNS(t)
+	s, d := newSyncer(ns), device(peer(2, "10.0.2.0/26"), peer(3, "10.0.3.0/26"))
+	second := device(peer(4, "10.0.2.0/26"))
+	second.Second, second.Port, second.SameKey = true, 51822, true
+	if _, err := s.Merge(t.Context(), second); !netlinkx.IsNotExist(err) {
+		t.Errorf("the key of a device that is not there: %v", err)
+	}
+	first := sync(t, s, d, nil)
+	if states, err := s.States(false); err != nil || states.Second != nil || states.Public != first.Public {
+		t.Errorf("a second device without a key: %+v, %v", states, err)
+	}
+	state, err := s.Merge(t.Context(), second)
+	errtest.Must(t, err)
+	if state.Public != first.Public {
+		t.Errorf("key %s, want %s", state.Public, first.Public)
+	}
+	errtest.Must(t, s.RemoveSecond(t.Context(), false))
+	second.SameKey = false
+	state, err = s.Merge(t.Context(), second)
+	errtest.Must(t, err)
+	errtest.Must(t, s.Peers(t.Context(), second))
+	states, err := s.States(false)
+	if err != nil || states.Second == nil || !states.Changes() || states.Public != first.Public || states.Second.Peers != 1 || states.Peers != 2 {
+		t.Errorf("%+v, %v", states, err)
+	}
+	wantSeen(t, ns, d)
+	errtest.Must(t, s.TakeKey(t.Context(), false, []wireguard.Key{d.Peers[0].Key}))
+	have, err := ns.Conn.WireGuard(ns.Link(t, wireguard.Device4).Index)
+	if err != nil || have.Public != state.Public || len(have.Peers) != 1 || have.Peers[0].Public != d.Peers[1].Key {
+		t.Errorf("%+v, %v; want key %s", have, err, state.Public)
+	}
+	second.Peers = nil
+	errtest.Must(t, s.Prune(t.Context(), second))
+	if states, err = s.States(false); err != nil || states.Changes() || states.Second.Peers != 0 {
+		t.Errorf("%+v, %v", states, err)
+	}
+	sync(t, s, d, nil)
+	wantSeen(t, ns, d)
+	errtest.Must(t, s.Remove(t.Context(), false, routes.Predecessors{}))
+	if links := ns.Run(t, "ip", "link"); strings.Contains(links, "wireguard") {
+		t.Errorf("left are %s", links)
+	}
+}
+
 // A device, a rule and routes of Felix's are taken over: the device keeps its key, so that its peers go on.
 func TestFelix(t *testing.T) {
 	ns := newNS(t)

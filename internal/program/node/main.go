@@ -1,6 +1,7 @@
 // Package node is the program of that name: the agent of a node. It announces the node's blocks by BGP, learns the others', and
 // programs tunnel, routes and NAT. With the argument status, peers or routes it asks the agent that runs and prints the answer;
-// with policy it explains who may talk to whom, with diagnose it looks for what is wrong, and with cleanup it hands a node over to Calico.
+// with policy it explains who may talk to whom, with diagnose it looks for what is wrong, with rotate it has the agent change WireGuard's keys, and with
+// cleanup it hands a node over to Calico.
 package node
 
 import (
@@ -80,9 +81,11 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 		return command(ctx, flags.Args()[1:], settings, out)
 	case flags.Arg(0) == policyview.Command:
 		return policyview.Main(ctx, flags.Args()[1:], config.LoadPolicyView(env), out)
+	case flags.Arg(0) == rotateCommand:
+		return rotate(flags.Args()[1:], env, out)
 	case flags.Arg(0) != flows.Command && !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
 		return fmt.Errorf("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
-			flags.Arg(0), strings.Join(append(nodestatus.Commands(), flows.Command, policyview.Command, diagnose.Command, cleanupCommand), ", "))
+			flags.Arg(0), strings.Join(append(nodestatus.Commands(), flows.Command, policyview.Command, diagnose.Command, rotateCommand, cleanupCommand), ", "))
 	}
 	address, err := config.LoadHealthAddr(env)
 	if err != nil {
@@ -101,7 +104,8 @@ func usage(flags *flag.FlagSet) {
 		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
 	}
 	fmt.Fprintf(w, "  %-8s %s\n", flows.Command, flows.Help)
-	fmt.Fprintf(w, "  %-8s %s\n  %-8s %s\n  %-8s %s\n", policyview.Command, policyview.Help, diagnose.Command, diagnose.Help, cleanupCommand, cleanupHelp)
+	fmt.Fprintf(w, "  %-8s %s\n  %-8s %s\n  %-8s %s\n  %-8s %s\n", policyview.Command, policyview.Help, diagnose.Command, diagnose.Help,
+		rotateCommand, rotateHelp, cleanupCommand, cleanupHelp)
 	fmt.Fprintln(w)
 	flags.PrintDefaults()
 }

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +56,19 @@ func TestCommandsFindTheAgent(t *testing.T) {
 	}
 	if out, _, err := execute(t, nil, "status", "-address", host+":"+port, "-o", "json"); err != nil || !strings.Contains(out, `"node": "node1"`) {
 		t.Errorf("node status -address: %v\n%s", err, out)
+	}
+}
+
+// The command leaves a request where the agent looks for it.
+func TestRotate(t *testing.T) {
+	env := map[string]string{"TORTIE_STATE_DIR": t.TempDir()}
+	if _, _, err := execute(t, env, "rotate", "now"); err == nil {
+		t.Error("an argument is accepted")
+	}
+	out, _, err := execute(t, env, "rotate")
+	text, unread := os.ReadFile(filepath.Join(env["TORTIE_STATE_DIR"], "tortie", "wireguard-rotate"))
+	if _, unclear := time.Parse(time.RFC3339Nano, string(text)); err != nil || !strings.HasPrefix(out, "asked") || unread != nil || unclear != nil {
+		t.Errorf("%q, %v; %v, %v", out, err, unread, unclear)
 	}
 }
 

@@ -4,13 +4,16 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/agent"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -41,6 +44,8 @@ func (n *tunnelled) encrypt(t *testing.T) {
 	packets.Intact(t)
 	n.done(t, "an agent with WireGuard restarted")
 
+	n.rotate(t)
+
 	packets = n.streams(t)
 	on = false
 	errtest.Must(t, n.Store.Update(t.Context(), felix))
@@ -59,6 +64,56 @@ func (n *tunnelled) encrypt(t *testing.T) {
 	})
 	packets.Intact(t)
 	n.done(t, "WireGuard turned off")
+}
+
+// rotate has a node change its key under traffic, while its agent and another one start anew.
+func (n *tunnelled) rotate(t *testing.T) {
+	node := n.nodes[0]
+	key := func() (key, next string, changing bool) { // none while the API server is too slow
+		obj := &api.Node{Meta: api.Meta{Name: node.Name}}
+		if err := n.Store.Get(t.Context(), obj); err != nil {
+			t.Log(err)
+		}
+		if r, err := node.Status(); err == nil {
+			for _, tunnel := range r.Tunnels {
+				changing = changing || tunnel.KeyChanging
+			}
+		}
+		return obj.Annotations[api.AnnotationWireGuardKey], obj.Annotations[api.AnnotationWireGuardNextKey], changing
+	}
+	var before, next string
+	meshtest.Eventually(t, func() error {
+		if before, next, _ = key(); before == "" || next != before {
+			return fmt.Errorf("key %q, next %q", before, next)
+		}
+		return nil
+	})
+	packets := n.streams(t)
+	wire := watchWire(t, node, "eth0")
+	errtest.Must(t, agent.AskRotation(filepath.Join(node.Dir, "state"), time.Now()))
+	meshtest.Within(t, time.Minute*meshtest.TimeScale, func() error {
+		if now, next, changing := key(); next == "" || next == before || !changing {
+			return fmt.Errorf("key %s, next %s, shown as changing: %v", now, next, changing)
+		}
+		return nil
+	})
+	n.done(t, "a change of the key began")
+	restart(t, node)
+	restart(t, n.nodes[1])
+	meshtest.Within(t, 2*time.Minute*meshtest.TimeScale, func() error {
+		now, next, changing := key()
+		table, err := node.Try("ip", "route", "show", "table", "1")
+		if now == "" || now == before || next != now || changing || strings.Contains(table, wireguard.Second4) {
+			return fmt.Errorf("key %s, before %s, next %s, shown as changing: %v, table\n%s%w", now, before, next, changing, table, err)
+		}
+		return nil
+	})
+	meshtest.Eventually(t, func() error { return n.encrypted(2) })
+	packets.Intact(t)
+	if _, clear := wire(); clear != 0 {
+		t.Errorf("%d packets in the clear", clear)
+	}
+	n.done(t, "and ended")
 }
 
 // ownSysfs are the arguments of unshare for a program that sees the links of its network namespace in /sys.

@@ -85,7 +85,7 @@ func (n *node) pass(t *testing.T, other *node, now time.Time) {
 	judge := s.By(desired.Grounds{})
 	accepted, _ := judge.Accept(nil)
 	var ways []routes.Route
-	d.Peers, ways = judge.Encrypted(false, accepted)
+	d.Peers, _, ways = judge.Encrypted(false, accepted)
 	errtest.Must(t, n.syncer.Peers(t.Context(), *d))
 	errtest.Must(t, n.syncer.Routes(t.Context(), false, ways, true, routes.Predecessors{}))
 	errtest.Must(t, n.syncer.Lead(t.Context(), false, judge.RulePriority()))

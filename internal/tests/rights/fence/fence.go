@@ -130,6 +130,8 @@ var (
 		{Path: annotation(api.AnnotationIPv6WireGuard), Condition: "an IPv6 address", Good: texts("fd00::1"), Bad: tunnel6},
 		{Path: annotation(api.AnnotationWireGuardKey), Condition: "a key of 32 bytes in base64", Good: keys, Bad: notKeys},
 		{Path: annotation(api.AnnotationWireGuardKeyV6), Condition: "a key of 32 bytes in base64", Good: keys, Bad: notKeys},
+		{Path: annotation(api.AnnotationWireGuardNextKey), Condition: "a key of 32 bytes in base64", Good: keys, Bad: notKeys},
+		{Path: annotation(api.AnnotationWireGuardNextKeyV6), Condition: "a key of 32 bytes in base64", Good: keys, Bad: notKeys},
 		{Path: annotation(api.AnnotationReflection), Condition: "client, reflector or retiring", Good: texts("client", "reflector", "retiring"), Bad: texts("", "x", long)},
 		{Path: at("status.conditions"), Condition: "NetworkUnavailable alone, once: CalicoIsUp or CalicoIsDown, with at most 512 characters", Good: []any{
 			condition("NetworkUnavailable", "False", "CalicoIsUp", "up"), condition("NetworkUnavailable", "True", "CalicoIsDown", "down"),
