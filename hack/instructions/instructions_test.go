@@ -34,12 +34,15 @@ func run(kernel, base, routes, ratio string) string {
 func TestRecord(t *testing.T) {
 	root, file := repository(t)
 	errtest.Must(t, Record(root, map[string][]string{
-		"stable": {file("a", run("6.1.1", "1000", "2200", "2.200")), file("b", run("6.1.1", "1002", "2100", "2.100")), file("d", "perf: node to node | round trip | 1001 | 1.000\n")},
+		"stable": {file("a", run("6.1.1", "1000", "2200", "2.200")), file("b", run("6.1.1", "1002", "2100", "2.100")),
+			file("d", "perf: node to node | round trip | 1001 | 1.000\n")},
 		"newest": {file("c", run("7.2.1", "900", "1800", "2.000"))},
 	}))
 	got, err := os.ReadFile(filepath.Join(root, File))
 	errtest.Must(t, err)
-	difftest.Want(t, "ratios", "what,unit,tolerance,stable,newest,6.1.1,7.2.1\nnode to node,round trip,0.04,1.000,1.000,1001,900\nroutes,round trip,0.04,2.150,2.000,2150,1800\n", string(got))
+	difftest.Want(t, "ratios", "what,unit,tolerance,stable,newest,6.1.1,7.2.1\n"+
+		"node to node,round trip,0.04,1.000,1.000,1001,900\n"+
+		"routes,round trip,0.04,2.150,2.000,2150,1800\n", string(got))
 }
 
 func TestRecordRefusesPartOfRuns(t *testing.T) {
@@ -65,7 +68,9 @@ func TestRecordRefusesPartOfRuns(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	root, file := repository(t)
-	file(File, "what,unit,tolerance,stable,newest,6.1.0,7.2.0\nroutes,KiB of a stream,0.01,1.100,1.050,1234,999\nroutes,round trip,0.04,2.200,2.100,2345678,34567\n"+
+	file(File, "what,unit,tolerance,stable,newest,6.1.0,7.2.0\n"+
+		"routes,KiB of a stream,0.01,1.100,1.050,1234,999\n"+
+		"routes,round trip,0.04,2.200,2.100,2345678,34567\n"+
 		"routes,datagram,0.06,2.1,2.1,1,1\na pod connected,pod,0.25,2.647,2.561,800000,700000\n")
 	got, err := Page(root)
 	errtest.Must(t, err)

@@ -143,8 +143,8 @@ func podWire(t *testing.T, p *pathtest.Mesh) *wire {
 	return newWire(t, p.Nodes[0].Pod, to...)
 }
 
-// leastOfHand is the least throughput that a stream by the agent's WireGuard may have, in that of a stream by WireGuard by hand with routes in a table
-// of its own, too: the rule that leads there costs a twentieth.
+// leastOfHand is the least throughput that a stream by the agent's WireGuard may have, in that of a stream by WireGuard by hand whose routes are in
+// a table of their own, too: the rule that leads there costs a twentieth.
 const leastOfHand = 0.97
 
 // encrypted measures WireGuard as the agent makes it, without its rules and with them, beside the same by hand.
