@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -226,7 +227,7 @@ func (n *network) until(t *testing.T, what string, is func() bool) {
 	for deadline := time.Now().Add(time.Minute); !is(); {
 		if time.Now().After(deadline) {
 			for _, h := range n.hosts {
-				t.Logf("%s: says %v, ways %v\n%s", h.name(), h.said, h.ways, h.Run(t, "ip", "-s", "link"))
+				t.Logf("%s: says %v, ways %v\n%s", h.name(), h.said, h.ways, h.Run(t, "ip", "link"))
 			}
 			t.Fatalf("no longer waiting until %s", what)
 		}
@@ -297,6 +298,11 @@ func flow(t *testing.T, from, to *host, v6 bool, rate int) (stop func() (sent, l
 		}
 	}()
 	ended, sent := make(chan struct{}), make(chan int)
+	end := sync.OnceValue(func() int {
+		close(ended)
+		return <-sent
+	})
+	t.Cleanup(func() { end() }) // before the sockets are closed
 	go func() {
 		count, tick := 0, time.NewTicker(time.Second/time.Duration(rate))
 		for {
@@ -314,8 +320,7 @@ func flow(t *testing.T, from, to *host, v6 bool, rate int) (stop func() (sent, l
 		}
 	}()
 	return func() (int, int, time.Duration) {
-		close(ended)
-		count := <-sent
+		count := end()
 		for range 100 {
 			if int(arrived.Load()) == count {
 				break
@@ -520,15 +525,18 @@ func TestRotationOfTwo(t *testing.T) {
 	a, b := n.hosts[0], n.hosts[1]
 	beforeA, beforeB, stop, wire := a.both(t), b.both(t), n.flows(t, a, 100), a.watch(t)
 	a.rotates, b.rotates = true, true
+	n.ahead += follow // so that neither leaves it to the other to begin
 	said := a.said
-	n.until(t, "both begin", func() bool {
-		n.pass(t, a)
-		now := a.said
-		a.said = said // b has not heard of it
-		n.pass(t, b)
-		a.said = now
-		return a.states[0].Changes() && a.states[1].Changes() && b.states[0].Changes() && b.states[1].Changes()
-	})
+	n.pass(t, a)
+	now := a.said
+	a.said = said // b has not heard of it
+	n.pass(t, b)
+	a.said = now
+	for _, h := range []*host{a, b} {
+		if !h.states[0].Changes() || !h.states[1].Changes() {
+			t.Fatalf("%s does not begin", h.name())
+		}
+	}
 	n.until(t, "second devices are used", func() bool { return n.by(true, a, b) })
 	n.finish(t, func() {}, a, b)
 	stop(0)
