@@ -119,9 +119,13 @@ func (n *tunnelled) rotate(t *testing.T) {
 // ownSysfs are the arguments of unshare for a program that sees the links of its network namespace in /sys.
 var ownSysfs = []string{"--mount", "sh", "-c", `mount -t sysfs sysfs /sys && exec "$@"`, "sh"}
 
-// encrypted returns an error unless all nodes send encrypted packets to as many others.
+// encrypted returns an error unless all nodes send encrypted packets to as many others, of both pools. Reports say so before routes do.
 func (n *tunnelled) encrypted(others int) error {
 	for _, node := range n.nodes {
+		table, err := node.Try("ip", "route", "show", "table", "1")
+		if count := strings.Count(table, "dev "+wireguard.Device4); err != nil || count != 2*others {
+			return fmt.Errorf("%s encrypts to %d blocks, %v; table\n%s", node.Name, count, err, table)
+		}
 		r, err := node.Status()
 		if err != nil {
 			return err
