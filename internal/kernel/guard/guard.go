@@ -76,6 +76,7 @@ const (
 	fromPodsChain   = prefix + "from-pods" // of earlier versions
 	outputChain     = prefix + "output"
 	bgpSet          = prefix + "bgp-ports"
+	tunnelSet       = prefix + "tunnel-ports"
 	// priority puts these chains before those of most firewalls. A packet has to pass all of them.
 	priority = nft.PriorityFilter - 1
 	// neighboursPerSecond bounds how many entries pods make in the host's table of IPv6 neighbours, which all network namespaces share
@@ -174,18 +175,24 @@ func (c Config) families() (of []family) {
 // betweenNodes keeps VXLAN and WireGuard between nodes out of connection tracking: a user with the right to make a pod with a host port, or a
 // Service with an external address, could otherwise have it translated to a pod.
 func (c Config) betweenNodes() []nft.Rule {
-	ports := slices.Clone(c.WireGuardPorts)
-	if c.VXLAN {
-		ports = append([]uint16{c.VXLANPort}, ports...)
+	if len(c.tunnelPorts().Elements) == 0 {
+		return nil
 	}
 	var rules []nft.Rule
-	for _, port := range ports {
-		for _, f := range c.families() {
-			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(port)),
-				nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack()))
-		}
+	for _, f := range c.families() {
+		rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.In(tunnelSet, nft.DestPort),
+			nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack()))
 	}
 	return rules
+}
+
+// tunnelPorts are those of UDP at which nodes receive each other's tunnels.
+func (c Config) tunnelPorts() nft.Set {
+	ports := slices.Clone(c.WireGuardPorts)
+	if c.VXLAN {
+		ports = append(ports, c.VXLANPort)
+	}
+	return portSet(tunnelSet, ports)
 }
 
 // translated drops packets whose destination was translated (DNAT) to VXLAN or BGP of a node: they come from the address of the
@@ -215,6 +222,9 @@ func (c Config) sets(p *nft.Part) error {
 	}
 	if !c.AllowBGPFromPods {
 		p.Sets = append(p.Sets, c.bgpPorts())
+	}
+	if tunnels := c.tunnelPorts(); len(tunnels.Elements) > 0 {
+		p.Sets = append(p.Sets, tunnels)
 	}
 	return nil
 }
@@ -288,8 +298,12 @@ func (c Config) furtherSources(f family) nft.Set {
 }
 
 func (c Config) bgpPorts() nft.Set {
-	s := nft.Set{Name: bgpSet, Key: []nft.Type{nft.Port}}
-	for _, port := range slices.Compact(slices.Sorted(slices.Values(append([]uint16{DefaultBGPPort}, c.BGPPorts...)))) {
+	return portSet(bgpSet, append([]uint16{DefaultBGPPort}, c.BGPPorts...))
+}
+
+func portSet(name string, ports []uint16) nft.Set {
+	s := nft.Set{Name: name, Key: []nft.Type{nft.Port}}
+	for _, port := range slices.Compact(slices.Sorted(slices.Values(ports))) {
 		s.Elements = append(s.Elements, nft.Element{First: nft.PortKey(port)})
 	}
 	return s
