@@ -119,12 +119,16 @@ func (n *tunnelled) rotate(t *testing.T) {
 // ownSysfs are the arguments of unshare for a program that sees the links of its network namespace in /sys.
 var ownSysfs = []string{"--mount", "sh", "-c", `mount -t sysfs sysfs /sys && exec "$@"`, "sh"}
 
-// encrypted returns an error unless all nodes send encrypted packets to as many others, of both pools. Reports say so before routes do.
+// encrypted returns an error unless all nodes send encrypted packets to as many others, the pods' blocks among it. Reports say so before routes do.
 func (n *tunnelled) encrypted(others int) error {
 	for _, node := range n.nodes {
 		table, err := node.Try("ip", "route", "show", "table", "1")
-		if count := strings.Count(table, "dev "+wireguard.Device4); err != nil || count != 2*others {
-			return fmt.Errorf("%s encrypts to %d blocks, %v; table\n%s", node.Name, count, err, table)
+		for i, other := range n.nodes {
+			for _, format := range []string{"10.90.%d.0/26 dev wireguard.cali ", "10.91.%d.0/26 dev wireguard.cali "} {
+				if way := fmt.Sprintf(format, 100+i); other != node && !strings.Contains(table, way) {
+					return fmt.Errorf("%s has no route %s(%v):\n%s", node.Name, way, err, table)
+				}
+			}
 		}
 		r, err := node.Status()
 		if err != nil {
