@@ -90,7 +90,7 @@ var (
 const quickMark = 51820
 
 func encrypted(name string, v6 bool, program Program) Encap {
-	config := guard.Config{WireGuardPorts: []uint16{wireguardPort(v6)}}
+	config := guard.Config{WireGuardPorts: []uint16{wireguardPort(v6), wireguardPort(v6) + 2}} // and that of a second device
 	return Encap{Name: name, Overhead: nodeMTU - wireguard.MTU(nodeMTU, v6), IPv6: v6, Guard: config, Program: program}
 }
 
