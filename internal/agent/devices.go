@@ -281,14 +281,21 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 		*state = wireguard.State{}
 		errs = append(errs, a.WireGuard.RemoveDevices(ctx, v6))
 	default:
-		for _, d := range devices {
-			if d.Second || len(d.Peers) > 0 || state.Peers > 0 {
-				errs = append(errs, a.WireGuard.Prune(ctx, *d))
-			}
+		errs = append(errs, a.pruneEncryption(ctx, v6, devices, state.Peers > 0, second != nil))
+	}
+	return errors.Join(errs...)
+}
+
+// pruneEncryption removes peers that devices should not have, first says whether the first one may have any; and the second device unless it stays.
+func (a *Agent) pruneEncryption(ctx context.Context, v6 bool, devices []*wireguard.Device, first, secondStays bool) error {
+	var errs []error
+	for _, d := range devices {
+		if d.Second || len(d.Peers) > 0 || first {
+			errs = append(errs, a.WireGuard.Prune(ctx, *d))
 		}
-		if second == nil {
-			errs = append(errs, a.WireGuard.RemoveSecond(ctx, v6))
-		}
+	}
+	if !secondStays {
+		errs = append(errs, a.WireGuard.RemoveSecond(ctx, v6))
 	}
 	return errors.Join(errs...)
 }

@@ -170,8 +170,9 @@ func (s *Snapshot) disown(node string, key wireguard.Key, i int, owner string, n
 	if s.disowned == nil {
 		s.disowned = map[string][]string{}
 	}
-	for own, annotation := range map[*wireguard.Key]string{&m.Keys[i]: KeyAnnotations[i], &m.Next[i]: NextKeyAnnotations[i]} {
-		if *own == key {
+	annotations := [...]string{KeyAnnotations[i], NextKeyAnnotations[i]}
+	for j, own := range []*wireguard.Key{&m.Keys[i], &m.Next[i]} {
+		if annotation := annotations[j]; *own == key {
 			*own = wireguard.Key{}
 			s.disowned[node] = append(s.disowned[node], annotation)
 			note(inNode(node, fmt.Errorf("its key for WireGuard is that of node %s: what is sent to its pods is not encrypted: remove annotation %s of the wrong one",
