@@ -35,8 +35,10 @@ type WireGuardPeer struct {
 	Keepalive  uint16         // seconds; 0: none
 	AllowedIPs []netip.Prefix
 
-	// Handshake is when the last one was completed, zero if none was. It is not to be set.
+	// Handshake is when the last one was completed, zero if none was, Received the bytes that have come from the peer, those of handshakes that are not
+	// completed among them. They are not to be set.
 	Handshake time.Time
+	Received  uint64
 }
 
 // WireGuardChange is a change of a peer.
@@ -63,6 +65,7 @@ const (
 	wgEndpoint    = 4
 	wgKeepalive   = 5
 	wgHandshake   = 6
+	wgReceived    = 7
 	wgAllowedIPs  = 9
 	wgIPFamily    = 1
 	wgIPAddr      = 2
@@ -308,6 +311,8 @@ func readPeer(b []byte) (p WireGuardPeer, err error) {
 			if s, ns := int64(binary.NativeEndian.Uint64(value)), int64(binary.NativeEndian.Uint64(value[8:])); s != 0 || ns != 0 {
 				p.Handshake = time.Unix(s, ns)
 			}
+		case kind == wgReceived && len(value) == 8:
+			p.Received = binary.NativeEndian.Uint64(value)
 		case kind == wgAllowedIPs && failed == nil:
 			p.AllowedIPs, failed = readAllowedIPs(value)
 		}

@@ -47,8 +47,9 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) er
 	var changes []netlinkx.WireGuardChange
 	now := time.Now()
 	for _, p := range d.Peers {
-		greet := greets(have.Public, p.Key) || there[p.Key] != nil && now.Sub(told[p.Key].at) >= greetTime
-		if c, needed := p.change(there[p.Key], told[p.Key].endpoint, greet, d.Keepalive, now); needed {
+		known, earlier := there[p.Key], told[p.Key]
+		greet := greets(have.Public, p.Key, known, now.Sub(earlier.at))
+		if c, needed := p.change(known, earlier.endpoint, greet, d.Keepalive, now); needed {
 			changes = append(changes, c)
 		}
 	}
@@ -65,12 +66,14 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) er
 	return nil
 }
 
-// greetTime is how long the node with the greater key leaves the first handshake to the other one. Two handshakes that cross end each other, and the
-// kernels repeat both after five seconds: nodes that hear of each other's keys at one time would begin at one time.
+// greetTime is how long the node with the greater key leaves the first handshake to the other one, if nothing of that arrives. Two handshakes that cross
+// end each other, and the kernels repeat both after five seconds: nodes that hear of each other's keys at one time would begin at one time.
 const greetTime = 500 * time.Millisecond
 
-// greets reports whether a node begins the first handshake with a peer at once.
-func greets(own, peer Key) bool { return bytes.Compare(own[:], peer[:]) < 0 }
+// greets reports whether a node begins the first handshake with a peer, which it may have for some time.
+func greets(own, peer Key, have *netlinkx.WireGuardPeer, age time.Duration) bool {
+	return bytes.Compare(own[:], peer[:]) < 0 || have != nil && have.Received == 0 && age >= greetTime
+}
 
 // helloSeconds is the keepalive of a peer that is greeted: the kernel begins the handshake at once when it is set, and not only with the first
 // packet, which would have to wait for it.

@@ -74,6 +74,28 @@ func TestPeerChange(t *testing.T) {
 	}
 }
 
+// The node with the lesser key begins; the other one if it has heard nothing for a while.
+func TestGreets(t *testing.T) {
+	small, great := Key{1}, Key{2}
+	silent, heard := &netlinkx.WireGuardPeer{}, &netlinkx.WireGuardPeer{Received: 148}
+	for name, c := range map[string]struct {
+		own, peer Key
+		have      *netlinkx.WireGuardPeer
+		age       time.Duration
+		want      bool
+	}{
+		"lesser key, new peer":             {small, great, nil, 0, true},
+		"greater key, new peer":            {great, small, nil, time.Hour, false},
+		"greater key, peer of a moment":    {great, small, silent, greetTime - 1, false},
+		"greater key, silent peer":         {great, small, silent, greetTime, true},
+		"greater key, a handshake in work": {great, small, heard, time.Hour, false},
+	} {
+		if got := greets(c.own, c.peer, c.have, c.age); got != c.want {
+			t.Errorf("%s: greets is %v", name, got)
+		}
+	}
+}
+
 func TestValidate(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:51820")
 	block := []netip.Prefix{netip.MustParsePrefix("10.0.1.0/26")}
