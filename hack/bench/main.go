@@ -157,7 +157,7 @@ func parse(args []string) (options, error) {
 }
 
 func measure(ctx context.Context, o options) (_ *results, err error) {
-	r := &results{about: newAbout(ctx, o.root)}
+	r := &results{about: newAbout()}
 	if r.elsewhere, err = loadElsewhere(); err != nil {
 		return nil, err
 	}
