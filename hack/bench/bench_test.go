@@ -405,7 +405,7 @@ func TestSmallestRun(t *testing.T) {
 	}
 	o, err := parse([]string{"-root", filepath.Join("..", "..")})
 	errtest.Must(t, err)
-	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, pods: 200, morePods: 3, benchTime: "1x"}
+	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, largeCluster: 3, settle: time.Second, pods: 200, morePods: 3, benchTime: "1x"}
 	// These parts run go test, which the suite of units has done already.
 	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return slices.Contains([]string{"go", "mesh", "install", "policy-load"}, part) })
 	t.Setenv("TMPDIR", t.TempDir())
@@ -414,7 +414,7 @@ func TestSmallestRun(t *testing.T) {
 	errtest.Must(t, err)
 	errtest.Must(t, r.failed)
 	text := r.markdown()
-	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "Network policy", "Start of a program"} {
+	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "What the agent holds", "Network policy", "Start of a program"} {
 		if !strings.Contains(text, "\n### "+heading) {
 			t.Errorf("the report has no section %q", heading)
 		}
