@@ -2,10 +2,8 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"time"
@@ -13,26 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// about describes the machine, the sources and the time of a run.
+// about describes the machine and the time of a run. The commit is not named: the page is part of a later one, and a commit that is rebased or
+// squashed before it comes to the main branch names nothing there.
 type about struct {
-	date            time.Time
-	commit, machine string
-	loadBefore      string
-	took            time.Duration
+	date       time.Time
+	machine    string
+	loadBefore string
+	took       time.Duration
 }
 
-func newAbout(ctx context.Context, root string) about {
-	return about{date: time.Now(), commit: commit(ctx, root), machine: machine(), loadBefore: load()}
-}
-
-// commit returns the commit of the measured sources.
-func commit(ctx context.Context, root string) string {
-	out, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--tags", "--always", "--dirty").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(out))
-}
+func newAbout() about { return about{date: time.Now(), machine: machine(), loadBefore: load()} }
 
 func machine() string {
 	var name unix.Utsname
@@ -76,6 +64,6 @@ func load() string {
 }
 
 func (a about) write(w *bytes.Buffer) {
-	fmt.Fprintf(w, "- date: %s, %v\n- commit: `%s`\n- machine: %s\n- load before: %s\n\n",
-		a.date.UTC().Format("2006-01-02 15:04 UTC"), a.took.Round(time.Second), a.commit, a.machine, a.loadBefore)
+	fmt.Fprintf(w, "- date: %s, %v\n- machine: %s\n- load before: %s\n\n",
+		a.date.UTC().Format("2006-01-02 15:04 UTC"), a.took.Round(time.Second), a.machine, a.loadBefore)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"math"
@@ -258,6 +259,60 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// An ADD has three requests in two rounds, and 10,000 routes 1.2 times BIRD's time.
+func TestRequestsAndRoutesVerdicts(t *testing.T) {
+	routes := func(name string, took time.Duration) *learner { return &learner{name: name, start: durations{took}} }
+	r := &results{routeCount: 10000, routes: []*learner{routes(nameBird, 100), routes(nameAgent, 121)}, asked: []asked{
+		{subject: nameCalico, operation: nthAdd, requests: [][]string{{"GET pods", "POST ipamhandles"}, {"PUT ipamblocks"}, {"PATCH pods/status"}}},
+		{subject: nameCalico, operation: oneDel, requests: [][]string{{"GET ipamhandles", "PATCH pods/status"}, {"PUT ipamblocks"}, {"DELETE ipamhandles"}}},
+	}}
+	wantVerdicts(t, r.judge(),
+		"ADD of `calico`, requests: 4 in 3 rounds, ≤ 3 in ≤ 2: false",
+		"DEL of `calico`, requests: 4 in 3 rounds, ≤ 4 in ≤ 3: true",
+		"10000 learned routes in the kernel, time: 1.21×, ≤ 1.2× BIRD 2: false",
+	)
+}
+
+// A requirement that is not met has its reason below it, or the words that there is none; consecutive ones share a reason.
+func TestUnmetHaveReasons(t *testing.T) {
+	bfd := reasons["500 BFD sessions at 3 × 300 ms, CPU"]
+	var w bytes.Buffer
+	writeUnmet(&w, []verdict{
+		{"500 BFD sessions at 3 × 300 ms, CPU", "2 %", "≤ 1 %", false},
+		{"pods through `vxlan.calico`, one stream", "0.9×", "≥ 0.97×", false},
+		{"DEL, time", "1.2×", "≤ 1.5×", true},
+		{"pods through `vxlan.calico`, 8 streams", "0.8×", "≥ 0.97×", false},
+		{policyTotal, "1", "2", false},
+		{"DEL, time", "2×", "≤ 1.5×", false},
+	})
+	difftest.Want(t, "list", "- 500 BFD sessions at 3 × 300 ms, CPU: 2 % (≤ 1 %)\n  - why: "+bfd.why+"\n  - tried: "+bfd.tried+"\n"+
+		"- pods through `vxlan.calico`, one stream: 0.9× (≥ 0.97×)\n  - why: "+reasonVXLAN.why+"\n  - tried: "+reasonVXLAN.tried+"\n"+
+		"- pods through `vxlan.calico`, 8 streams: 0.8× (≥ 0.97×)\n  - why, tried: as above\n"+
+		"- network policy, requirements met: 1 (2)\n"+
+		"- DEL, time: 2× (≤ 1.5×)\n  - why: not found out\n  - tried: not found out\n\n", w.String())
+}
+
+// A reason whose requirement has another name by now is never shown. The page has all names, as the programs of a whole run write it.
+func TestReasonsAreOfRequirements(t *testing.T) {
+	text, err := os.ReadFile("../../docs/benchmarks-required.csv")
+	errtest.Must(t, err)
+	rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+	errtest.Must(t, err)
+	page, err := os.ReadFile("../../docs/benchmarks.md")
+	errtest.Must(t, err)
+	for what := range reasons {
+		required := slices.ContainsFunc(rows, func(row []string) bool { return row[0] == what })
+		if !required && !strings.Contains(string(page), "\n| "+what+" ") {
+			t.Errorf("docs/benchmarks.md and benchmarks-required.csv have no requirement %q", what)
+		}
+	}
+	for _, row := range rows {
+		if _, ok := reasons[row[0]]; !ok && row[3] == "false" && row[0] != policyTotal {
+			t.Errorf("requirement %q is not met, and has no reason", row[0])
+		}
+	}
+}
+
 // Paths are compared by round, and on the first kernel that has both.
 func TestThroughputVerdicts(t *testing.T) {
 	path := func(name string, bits ...float64) carried {
@@ -405,7 +460,7 @@ func TestSmallestRun(t *testing.T) {
 	}
 	o, err := parse([]string{"-root", filepath.Join("..", "..")})
 	errtest.Must(t, err)
-	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, pods: 200, morePods: 3, benchTime: "1x"}
+	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, largeCluster: 3, settle: time.Second, pods: 200, morePods: 3, benchTime: "1x"}
 	// These parts run go test, which the suite of units has done already.
 	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return slices.Contains([]string{"go", "mesh", "install", "policy-load"}, part) })
 	t.Setenv("TMPDIR", t.TempDir())
@@ -414,7 +469,7 @@ func TestSmallestRun(t *testing.T) {
 	errtest.Must(t, err)
 	errtest.Must(t, r.failed)
 	text := r.markdown()
-	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "Network policy", "Start of a program"} {
+	for _, heading := range []string{"What is required", "One after another", "At once on one node", "2 nodes, 2 pods each", "Requests to the API server", "100 learned routes", "Throughput", "What the agent holds", "Network policy", "Start of a program"} {
 		if !strings.Contains(text, "\n### "+heading) {
 			t.Errorf("the report has no section %q", heading)
 		}
@@ -490,7 +545,7 @@ func TestInstallReport(t *testing.T) {
 		{"a DaemonSet on three fresh nodes: from its creation until all its pods are ready", "ms", []float64{4000, 5100, 5200}},
 		{"install: from its start until plugins and kubeconfig are in place and proven", "ms", []float64{400, 900}},
 		{"60 pods at once on one node, until all run: ptp + host-local", "ms", []float64{9000, 10000, 14000}},
-		{"60 pods at once on one node, until all run: Tortie", "ms", []float64{8000, 11000, 20000}},
+		{"60 pods at once on one node, until all run: Tortie", "ms", []float64{8000, 11500, 20000}},
 	}}
 	var w bytes.Buffer
 	r.writeInstall(&w)
@@ -501,7 +556,7 @@ func TestInstallReport(t *testing.T) {
 	for _, v := range r.judgeInstall() {
 		got = append(got, fmt.Sprint(v.measured, " ", v.met))
 	}
-	if want := []string{"5.1 s false", "0.4 s true", "1.10× true"}; !slices.Equal(got, want) {
+	if want := []string{"5.1 s false", "0.4 s true", "1.15× false"}; !slices.Equal(got, want) {
 		t.Errorf("verdicts: %q, want %q", got, want)
 	}
 }

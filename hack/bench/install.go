@@ -23,7 +23,7 @@ func (r *results) writeInstall(w *bytes.Buffer) {
 const (
 	maxRollout = 5   // s, median
 	maxInstall = 1   // s, median
-	maxBurst   = 1.2 // median by that of the trivial plugins
+	maxBurst   = 1.1 // median by that of the trivial plugins
 )
 
 func (r *results) judgeInstall() []verdict {

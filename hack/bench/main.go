@@ -37,8 +37,9 @@ type sizes struct {
 	repeats            int // of each burst
 	nodes, podsPerNode int
 	starts             int
-	routes             int // learned from one peer
-	largeCluster       int // nodes of the cluster for the agent's memory
+	routes             int           // learned from one peer
+	largeCluster       int           // nodes of the cluster for the agent's memory
+	settle             time.Duration // after which the garbage collector has returned the memory of an agent's start
 	routeRounds        int
 	streamSeconds      int // of each stream of bytes
 	streamRounds       int
@@ -48,8 +49,8 @@ type sizes struct {
 }
 
 var (
-	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, largeCluster: 1000, pods: 10_000, morePods: 200, benchTime: "0.5s"}
-	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, largeCluster: 1000, pods: 2000, morePods: 50, benchTime: "10x"}
+	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, largeCluster: 1000, settle: 30 * time.Second, pods: 10_000, morePods: 200, benchTime: "0.5s"}
+	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, largeCluster: 1000, settle: 30 * time.Second, pods: 2000, morePods: 50, benchTime: "10x"}
 )
 
 // options are the flags, checked.
@@ -157,7 +158,7 @@ func parse(args []string) (options, error) {
 }
 
 func measure(ctx context.Context, o options) (_ *results, err error) {
-	r := &results{about: newAbout(ctx, o.root)}
+	r := &results{about: newAbout()}
 	if r.elsewhere, err = loadElsewhere(); err != nil {
 		return nil, err
 	}

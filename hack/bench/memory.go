@@ -27,10 +27,9 @@ const maxAgentRSS = 64 << 10
 
 const (
 	// readyTime is the limit of the agent's start, in which it reads all objects on a busy machine.
-	readyTime = 2 * time.Minute
-	// settleTime is the time after which the garbage collector has returned the memory of the start.
-	settleTime = 30 * time.Second
-	agentNode  = "bench-memory"
+	readyTime     = 2 * time.Minute
+	blocksPerNode = 3 // of the large cluster
+	agentNode     = "bench-memory"
 	// memoryIndex is the unique index of its node.
 	memoryIndex = 250
 )
@@ -38,9 +37,11 @@ const (
 // agentSize is the memory of one agent in a cluster.
 type agentSize struct {
 	what           string
+	mesh, answer   bool // the nodes are peers; they answer
 	nodes, blocks  int
 	ready, settled memory
 	took           time.Duration // until it was ready
+	settle         time.Duration // until the second look
 }
 
 // runMemory starts the real agent in a big cluster, with nodes of realistic size, and measures its memory.
@@ -49,7 +50,7 @@ func runMemory(ctx context.Context, c *cluster, bin string, size sizes) (all []a
 		return nil, err
 	}
 	// Without a tunnel: the kernel may not support it, and it does not matter here.
-	if err := c.replace("ippools", "IPPool", "default-ipv4-ippool", object{"cidr": "10.128.0.0/9", "blockSize": 26, "natOutgoing": true}); err != nil {
+	if err := c.replace("ippools", "IPPool", "default-ipv4-ippool", object{"cidr": "10.128.0.0/12", "blockSize": 26, "natOutgoing": true}); err != nil {
 		return nil, err
 	}
 	var request struct{ Status struct{ Token string } }
@@ -67,15 +68,16 @@ func runMemory(ctx context.Context, c *cluster, bin string, size sizes) (all []a
 	if err := c.do(http.MethodPost, "/api/v1/nodes", object{"metadata": object{"name": agentNode}}, nil); err != nil {
 		return nil, err
 	}
-	for _, mesh := range []bool{false, true} {
-		f := agentSize{what: "route reflectors, so no mesh", nodes: size.largeCluster, blocks: 3 * size.largeCluster}
-		if mesh {
-			f.what = "full mesh, no peer answers"
-		}
-		if err := c.setMesh(mesh); err != nil {
+	for _, f := range []agentSize{
+		{what: "route reflectors, so no mesh"},
+		{what: "full mesh, no peer answers", mesh: true},
+		{what: "full mesh, all peers answer", mesh: true, answer: true},
+	} {
+		f.nodes, f.blocks = size.largeCluster, blocksPerNode*size.largeCluster
+		if err := c.setMesh(f.mesh); err != nil {
 			return nil, err
 		}
-		if err := f.measure(ctx, n, filepath.Join(bin, "node")); err != nil {
+		if err := f.measure(ctx, n, bin, size.settle); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.what, err)
 		}
 		progress(fmt.Sprintf("memory: %s: ready after %v with %s MiB, settled at %s MiB, peak %s MiB", f.what, f.took.Round(time.Millisecond),
@@ -98,10 +100,20 @@ func (c *cluster) replace(plural, kind, name string, spec object) error {
 }
 
 // measure runs the agent on a node until it has settled.
-func (f *agentSize) measure(ctx context.Context, n *node, agent string) (err error) {
+func (f *agentSize) measure(ctx context.Context, n *node, bin string, settle time.Duration) (err error) {
+	f.settle = settle
+	address := n.address()
+	if f.answer {
+		address = agentOnLink + "/16"
+		peers, err := startAnswering(ctx, n, f.nodes)
+		if err != nil {
+			return err
+		}
+		defer peers.end()
+	}
 	var log bytes.Buffer
-	cmd := exec.Command(agent)
-	cmd.Env = []string{"NODENAME=" + agentNode, "IP=" + n.address(), "KUBECONFIG=" + kubeconfigPath, "NO_DEFAULT_POOLS=true", "LOG_LEVEL=warn"}
+	cmd := exec.Command(filepath.Join(bin, "node"))
+	cmd.Env = []string{"NODENAME=" + agentNode, "IP=" + address, "KUBECONFIG=" + kubeconfigPath, "NO_DEFAULT_POOLS=true", "LOG_LEVEL=warn"}
 	cmd.Stderr = &log
 	start := time.Now()
 	if err := n.Do(cmd.Start); err != nil {
@@ -121,8 +133,13 @@ func (f *agentSize) measure(ctx context.Context, n *node, agent string) (err err
 	if f.ready, err = agentMemory(cmd.Process.Pid); err != nil {
 		return err
 	}
+	if f.answer {
+		if err := n.awaitHeard(ctx, f.blocks); err != nil {
+			return err
+		}
+	}
 	select {
-	case <-time.After(settleTime):
+	case <-time.After(settle):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -178,7 +195,7 @@ func tail(text string) string { return text[max(0, len(text)-2000):] }
 
 // fill creates nodes, and three blocks for each.
 func (c *cluster) fill(count int) error {
-	progress(fmt.Sprintf("memory: making %d nodes and %d affinities", count, 3*count))
+	progress(fmt.Sprintf("memory: making %d nodes and %d affinities", count, blocksPerNode*count))
 	var g errgroup.Group
 	g.SetLimit(16)
 	for i := range count {
@@ -187,8 +204,8 @@ func (c *cluster) fill(count int) error {
 			if err := c.do(http.MethodPost, "/api/v1/nodes", bigNode(name, i), nil); err != nil {
 				return err
 			}
-			for b := range 3 {
-				if err := c.do(http.MethodPost, crdPath+"blockaffinities", bigAffinity(name, 3*i+b), nil); err != nil {
+			for b := range blocksPerNode {
+				if err := c.do(http.MethodPost, crdPath+"blockaffinities", bigAffinity(name, blocksPerNode*i+b), nil); err != nil {
 					return err
 				}
 			}
@@ -209,7 +226,7 @@ func bigNode(name string, i int) object {
 		"kops.k8s.io/instancegroup": "workers", "node-role.kubernetes.io/node": "", "team.example.com/owner": "platform",
 		"node.example.com/pool": fmt.Sprintf("pool-%d", i%10), "example.com/rack": fmt.Sprintf("rack-%d", i%40), "example.com/generation": "7", "example.com/lifecycle": "spot",
 	}
-	address := netip.AddrFrom4([4]byte{10, 251, byte(i / 250), byte(i%250 + 1)})
+	address := bigNodeAddress(i)
 	annotations := object{
 		"projectcalico.org/IPv4Address": address.String() + "/16", "projectcalico.org/IPv4IPIPTunnelAddr": fmt.Sprintf("10.244.%d.%d", i/64, i%64*4),
 		"node.alpha.kubernetes.io/ttl": "15", "volumes.kubernetes.io/controller-managed-attach-detach": "true",
@@ -233,9 +250,19 @@ func bigNode(name string, i int) object {
 	}
 }
 
+// bigNodeAddress is the address of such a node.
+func bigNodeAddress(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 251, byte(i / 250), byte(i%250 + 1)})
+}
+
+// bigBlock is a block of the large cluster.
+func bigBlock(i int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + i>>10), byte(i >> 2), byte(i << 6)}), 26)
+}
+
 // bigAffinity returns a block affinity as Calico writes it.
 func bigAffinity(node string, i int) object {
-	cidr := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + i>>10), byte(i >> 2), byte(i << 6)}), 26)
+	cidr := bigBlock(i)
 	labels := names.AffinityLabels(node, api.AffinityHost, cidr)
 	return object{
 		"apiVersion": api.Group + "/v1", "kind": "BlockAffinity",
@@ -261,7 +288,8 @@ func (r *results) writeMemory(w *bytes.Buffer) {
 		return
 	}
 	fmt.Fprintf(w, "### What the agent holds\n\nThe real agent in a cluster of %d nodes, each with 20 labels, 10 annotations and 50 images, and %d affinities. Resident memory "+
-		"when it is ready, and %v later.\n\n", r.memory[0].nodes, r.memory[0].blocks, settleTime)
+		"when it is ready, and %v later; where peers answer, that long after it has heard all their blocks, by a session with each.\n\n",
+		r.memory[0].nodes, r.memory[0].blocks, r.memory[0].settle)
 	t := table{{"", "ready after s", "MiB then", "MiB later", "of that anonymous", "peak"}}
 	for _, f := range r.memory {
 		t.row(f.what, fmt.Sprintf("%.1f", f.took.Seconds()), mebibytes(f.ready.rss), mebibytes(f.settled.rss), mebibytes(f.settled.anonymous), mebibytes(f.settled.peak))

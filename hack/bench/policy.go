@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -109,7 +110,10 @@ func (r *results) reported(benchmark, unit string) (float64, bool) {
 	return r.reportedBy(benchmark, unit, netpolPackage, flowsPackage)
 }
 
-// policySummary is the line among all requirements.
+// policyTotal is the name of the line among all requirements.
+const policyTotal = "network policy, requirements met"
+
+// policySummary is that line.
 func policySummary(all []verdict) []verdict {
 	met := 0
 	for _, v := range all {
@@ -120,7 +124,7 @@ func policySummary(all []verdict) []verdict {
 	if len(all) == 0 {
 		return nil
 	}
-	return []verdict{{"network policy, requirements met", strconv.Itoa(met), fmt.Sprintf("%d, [below](#network-policy)", len(all)), met == len(all)}}
+	return []verdict{{policyTotal, strconv.Itoa(met), fmt.Sprintf("%d, [below](#network-policy)", len(all)), met == len(all)}}
 }
 
 func (r *results) writePolicy(w *bytes.Buffer) {
@@ -136,5 +140,10 @@ func (r *results) writePolicy(w *bytes.Buffer) {
 		t.row(v.what, v.limit, v.measured, map[bool]string{true: "met", false: "**not met**"}[v.met])
 	}
 	t.write(w)
+	if slices.ContainsFunc(all, func(v verdict) bool { return !v.met }) {
+		w.WriteString("Not met:\n\n")
+		writeUnmet(w, all)
+		w.WriteString("Further figures:\n\n")
+	}
 	r.policy.writeMore(w)
 }

@@ -93,11 +93,8 @@ func (r *results) writeVerdicts(w *bytes.Buffer) {
 	}
 	unmet := slices.DeleteFunc(slices.Clone(verdicts), func(v verdict) bool { return v.met })
 	fmt.Fprintf(w, "### What is required\n\n%d of %d requirements are met: [benchmarks-required.csv](benchmarks-required.csv). Times and CPU are medians, "+
-		"as ratios to other figures of the run. Not met, in brackets the requirement:\n\n", len(verdicts)-len(unmet), len(verdicts))
-	for _, v := range unmet {
-		fmt.Fprintf(w, "- %s: %s (%s)\n", v.what, v.measured, v.limit)
-	}
-	w.WriteString("\n")
+		"as ratios to other figures of the run. Not met, in brackets the requirement, why, and what was tried:\n\n", len(verdicts)-len(unmet), len(verdicts))
+	writeUnmet(w, unmet)
 }
 
 // requirements returns the verdicts as comma-separated values.

@@ -310,7 +310,7 @@ func (r *results) learnerNamed(name string) *learner {
 }
 
 // maxRoutesOfBird is the agent's maximum time from the first UPDATE on, relative to BIRD 2.
-const maxRoutesOfBird = 1.4
+const maxRoutesOfBird = 1.2
 
 func (r *results) judgeRoutes() []verdict {
 	bird, agent := r.learnerNamed(nameBird), r.learnerNamed(nameAgent)
