@@ -189,7 +189,7 @@ func emulated(lab string) []suite {
 		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},
 		{name: "flowtable", what: "what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"}, only: "./" + flowtablePackage}},
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count -nft"}, only: "./" + flowtablePackage}},
 		{name: "bird3", beside: true, what: "a mesh and BFD with BIRD 3 of Debian's unstable release, in a machine that counts instructions",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-run=" + interopTests, "-exec=" + lab + " vmtest -count -newest -bird"},
 				only: "./" + interopPackage}},
