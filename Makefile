@@ -143,7 +143,7 @@ endef
 perf: deps ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (ten minutes; WRITE=1 writes them down, docs/benchmarks.md too)
 	$(call count,stable)
 	$(call count,newest,-newest)
-	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -newest' -count=1 -timeout 60m ./internal/tests/flowtable
+	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -newest -nft' -count=1 -timeout 60m ./internal/tests/flowtable
 	$(if $(WRITE),go -C hack run ./instructions/record -root .. stable=../dist/perf-stable.txt newest=../dist/perf-newest.txt)
 	$(if $(WRITE),@$(MAKE) --no-print-directory generate)
 

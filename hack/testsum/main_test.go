@@ -119,7 +119,9 @@ func TestNamedTests(t *testing.T) {
 	for _, c := range []struct {
 		pattern, dir string
 		elsewhere    bool // there may be tests of such names that the suite does not have
-	}{{tunnelTest, tunnelPackage, false}, {interopTests, interopPackage, true}} {
+	}{
+		{tunnelTest, tunnelPackage, false}, {interopTests, interopPackage, true}, {peerTests, flowtablePackage, false}, {ipipTests, flowtablePackage, true},
+	} {
 		pattern, found := regexp.MustCompile(c.pattern), 0
 		for line := range strings.Lines(string(out)) {
 			file, declared, _ := strings.Cut(line, ":func ")

@@ -49,6 +49,13 @@ const perfPackage = "internal/tests/perf"
 // flowtablePackage needs a kernel with flowtables, and has bounds in seconds, which the counting machine keeps whatever else the computer does.
 const flowtablePackage = "internal/tests/flowtable"
 
+// peerTests, of flowtablePackage, need devices for single nodes, which only Linux 6.19 and later gain by. ipipTests are those that differ there.
+const (
+	peerTests = "^Test(" + peerNames + ")$"
+	ipipTests = "^Test(" + peerNames + "|Passes|Service|Denied)$"
+	peerNames = "PeersUnderTraffic|PeersSource|PeersRouteChange"
+)
+
 // tcpAOPackage needs a kernel with TCP-AO, and BIRD, of Debian's unstable release.
 const tcpAOPackage = "internal/tests/tcpao"
 
@@ -188,13 +195,17 @@ func emulated(lab string) []suite {
 				own: []string{"-kernel=stable", "-quick"}, only: "./" + perfPackage}},
 		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},
-		{name: "flowtable", what: "what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"}, only: "./" + flowtablePackage}},
+		{name: "flowtable", what: "what passes the kernel's flowtable, in a machine that counts: policies, NAT, routes, devices, time-outs, restarts",
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-skip=" + peerTests, "-exec=" + lab + " vmtest -count -nft"},
+				only: "./" + flowtablePackage}},
 		{name: "bird3", beside: true, what: "a mesh and BFD with BIRD 3 of Debian's unstable release, in a machine that counts instructions",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-run=" + interopTests, "-exec=" + lab + " vmtest -count -newest -bird"},
 				only: "./" + interopPackage}},
 		{name: "tcpao", what: "BGP sessions with TCP-AO, in such a machine with Debian's newest kernel, beside its newest BIRD",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count -newest -bird"}, only: "./" + tcpAOPackage}},
+		{name: "flowtable-newest", beside: true, what: "IPIP in the flowtable of Debian's newest kernel, by a device for each peer",
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, only: "./" + flowtablePackage,
+				flags: []string{"-timeout=30m", "-run=" + ipipTests + "/IPIP", "-exec=" + lab + " vmtest -count -newest -nft"}}},
 	}
 }
 

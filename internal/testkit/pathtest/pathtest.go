@@ -417,7 +417,7 @@ func (m *Mesh) SyncPeers(ctx context.Context, n *Node, peers []ipip.Peer) error 
 // Flowtable is what the agent would have of a node's links in its flowtable.
 func (m *Mesh) Flowtable(n *Node) (flowtable.Config, error) {
 	fabric := flowtable.Fabric{IPIP: m.Encap.Guard.IPIP, VXLAN: m.Encap.Guard.VXLAN, Underlay: "eth0", Kernel: flowtable.Running()}
-	if !fabric.IPIP && !fabric.VXLAN {
+	if !fabric.IPIP && !fabric.VXLAN && len(m.Encap.Guard.WireGuardPorts) == 0 {
 		fabric.Uplinks = []string{"eth0"}
 	}
 	links, err := n.Conn.Links()

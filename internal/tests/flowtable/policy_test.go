@@ -2,6 +2,7 @@ package flowtable
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/pathtest"
@@ -84,6 +86,31 @@ func enforce(t *testing.T, r *rig, node int) *feed {
 	return f
 }
 
+// allowOnly is a policy that lets TCP to a port pass in a direction.
+func allowOnly(direction string, port int32) *api.NetworkPolicy {
+	allow := &api.NetworkPolicy{Meta: api.Meta{Name: "allow", Namespace: "default"}, Spec: api.NetworkPolicySpec{PolicyTypes: []string{direction}}}
+	ports := []api.NetworkPolicyPort{{Port: &api.IntOrString{Number: port}}}
+	if direction == "Egress" {
+		allow.Spec.Egress = []api.NetworkPolicyEgressRule{{Ports: ports}}
+	} else {
+		allow.Spec.Ingress = []api.NetworkPolicyIngressRule{{Ports: ports}}
+	}
+	return allow
+}
+
+// stop fails the test unless connections, which a policy forbids since now, exchange nothing any more within a second.
+func stop(t *testing.T, denied ...talk) {
+	t.Helper()
+	start := time.Now()
+	for _, c := range denied {
+		for c.exchange(1, 100*time.Millisecond) == nil {
+			if time.Since(start) > soon {
+				t.Fatalf("%s: what a policy forbids passes for longer than %v", c.RemoteAddr().Network(), soon)
+			}
+		}
+	}
+}
+
 // TestDenied: a connection that is in the flowtables of both nodes, and that a policy at either end forbids, stops within a second, by TCP and by UDP. One
 // that stays allowed goes on, and comes back to the flowtable; so does all when the policy goes.
 func TestDenied(t *testing.T) {
@@ -98,26 +125,51 @@ func TestDenied(t *testing.T) {
 			for i, c := range []talk{denied, stays, datagrams} {
 				c.settle(t, 7000+i, from, to)
 			}
-			allow := &api.NetworkPolicy{Meta: api.Meta{Name: "allow", Namespace: "default"}, Spec: api.NetworkPolicySpec{PolicyTypes: []string{direction}}}
-			port := api.NetworkPolicyPort{Port: &api.IntOrString{Number: 7001}}
-			if direction == "Egress" {
-				allow.Spec.Egress = []api.NetworkPolicyEgressRule{{Ports: []api.NetworkPolicyPort{port}}}
-			} else {
-				allow.Spec.Ingress = []api.NetworkPolicyIngressRule{{Ports: []api.NetworkPolicyPort{port}}}
-			}
-			f.set(allow)
-			start := time.Now()
-			for network, c := range map[string]talk{"tcp": denied, "udp": datagrams} {
-				for c.exchange(1, 100*time.Millisecond) == nil {
-					if time.Since(start) > soon {
-						t.Fatalf("%s: what a policy forbids passes for longer than %v", network, soon)
-					}
-				}
-			}
+			f.set(allowOnly(direction, 7001))
+			stop(t, denied, datagrams)
 			stays.settle(t, 7001, from, to)
 			f.set()
 			again := open(t, "tcp", from.Pod, to.Pod, to.PodAddr(), 7003)
 			again.settle(t, 7003, from, to)
+		})
+	}
+}
+
+// TestDeniedEncrypted: of connections over WireGuard, for which there is no flowtable, those that a policy at either end comes to forbid stop within
+// a second, and nothing passes of one that is forbidden from the start. One that stays allowed goes on.
+func TestDeniedEncrypted(t *testing.T) {
+	for node, direction := range []string{"Egress", "Ingress"} {
+		t.Run(direction, func(t *testing.T) {
+			r := newRig(t, pathtest.WireGuard)
+			from, to := r.Nodes[0], r.Nodes[1]
+			f, server := enforce(t, r, node), to.PodAddr()
+			count := received(t, to, wireguard.Device4)
+			denied, stays := open(t, "tcp", from.Pod, to.Pod, server, 7000), open(t, "tcp", from.Pod, to.Pod, server, 7001)
+			datagrams := open(t, "udp", from.Pod, to.Pod, server, 7002)
+			for _, c := range []talk{denied, stays, datagrams} {
+				errtest.Must(t, c.exchange(50, patience))
+			}
+			if by := count(); by < 150 {
+				t.Fatalf("%d packets have come by %s, want 150 at least", by, wireguard.Device4)
+			}
+			f.set(allowOnly(direction, 7001))
+			stop(t, denied, datagrams)
+			for i, network := range []string{"tcp", "udp"} {
+				at := netip.AddrPortFrom(server, uint16(7003+i))
+				errtest.Must(t, to.Pod.Do(func() error { return echo(t, network, at.String()) }))
+				has := meter(t, to.Pod, int(at.Port()))
+				c, err := dial(t, network, from.Pod, at, soon)
+				if network == "udp" {
+					err = errors.Join(err, c.exchange(1, soon))
+				}
+				if got := has(); err == nil || got.Arrived.Packets > 0 {
+					t.Errorf("%s that a policy forbids: %v, %d packets have arrived", network, err, got.Arrived.Packets)
+				}
+			}
+			errtest.Must(t, stays.exchange(50, soon))
+			f.set()
+			again := open(t, "tcp", from.Pod, to.Pod, server, 7005)
+			errtest.Must(t, again.exchange(50, patience))
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
@@ -46,12 +47,18 @@ type host struct {
 
 	rotates bool // its keys are to be changed
 	alien   bool // its agent knows nothing of next keys, as Felix does
+	keyless bool // WireGuard is off on it
 	said    map[string]string
 	known   desired.Announcements
 	ways    [2]map[netip.Prefix]string // devices that its last pass led blocks to
 }
 
 func (h *host) name() string { return fmt.Sprint("node-", h.number) }
+
+// block is that of an address family.
+func (h *host) block(i int) netip.Prefix {
+	return netip.MustParsePrefix(fmt.Sprintf(blocks[i], h.number))
+}
 
 // restart ends the agent; the next one knows what the kernel and annotations say.
 func (h *host) restart() {
@@ -63,6 +70,7 @@ func (h *host) restart() {
 type network struct {
 	hosts []*host
 	ahead time.Duration // of the agents' clocks
+	encap [2]string     // of the pools, "" for none: then the main table has no way to pods of others
 }
 
 func newNetwork(t *testing.T, size int) *network {
@@ -105,7 +113,14 @@ func (n *network) snapshot(t *testing.T, h *host) *desired.Snapshot {
 	t.Helper()
 	var w state.Cluster
 	for i, cidr := range pools {
-		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: fmt.Sprint("pool-", i)}, Spec: api.IPPoolSpec{CIDR: cidr}})
+		pool := api.IPPool{Meta: api.Meta{Name: fmt.Sprint("pool-", i)}, Spec: api.IPPoolSpec{CIDR: cidr}}
+		switch n.encap[i] {
+		case byIPIP:
+			pool.Spec.IPIPMode = api.EncapAlways
+		case byVXLAN:
+			pool.Spec.VXLANMode = api.EncapAlways
+		}
+		w.Pools = append(w.Pools, pool)
 	}
 	for _, other := range n.hosts {
 		for i, block := range blocks {
@@ -130,12 +145,13 @@ func (n *network) snapshot(t *testing.T, h *host) *desired.Snapshot {
 	self := desired.Self{
 		Name: h.name(), Addr: at(0), Addr6: at(1), Link: "eth0", Link6: "eth0", LinkMTU: 1500, LinkMTU6: 1500,
 		RequireEncryption: h.alien, RotateKeys: [2]bool{h.rotates, h.rotates},
+		TunnelAddr: h.block(0).Addr(), VTEP: h.block(0).Addr(), VTEP6: h.block(1).Addr(),
 	}
 	s, problems := desired.Build(self, w)
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	s.Felix.WireGuard.On = [2]bool{true, true}
+	s.Felix.WireGuard.On = [2]bool{!h.keyless, !h.keyless}
 	return &s
 }
 
@@ -150,9 +166,30 @@ func (n *network) pass(t *testing.T, h *host) {
 		}
 	}
 	h.crypts.Follow(s, h.states, time.Now().Add(n.ahead))
+	if n.encap != [2]string{} {
+		h.tunnels(t, s)
+	}
+	h.announce(t, s)
+	judge := s.By(desired.Grounds{})
+	accepted, _ := judge.Accept(nil)
+	if n.encap != [2]string{} {
+		h.main(t, judge, accepted)
+	}
+	if !h.keyless {
+		h.encrypt(t, s, judge, accepted)
+	}
+}
+
+// announce makes WireGuard's devices, and says what there is.
+func (h *host) announce(t *testing.T, s *desired.Snapshot) {
+	t.Helper()
 	says := map[string]string{}
+	ends := [2]string{api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr}
 	for i, annotation := range []string{api.AnnotationIPv4Address, api.AnnotationIPv6Address} {
-		says[annotation] = fmt.Sprintf(addresses[i], h.number)
+		says[annotation], says[ends[i]] = fmt.Sprintf(addresses[i], h.number), h.block(i).Addr().String()
+		if h.keyless {
+			continue
+		}
 		h.devices(t, s, i == 1)
 		says[desired.KeyAnnotations[i]] = h.states[i].Public.String()
 		next := &h.states[i]
@@ -164,8 +201,11 @@ func (n *network) pass(t *testing.T, h *host) {
 		}
 	}
 	h.said = says
-	judge := s.By(desired.Grounds{})
-	accepted, _ := judge.Accept(nil)
+}
+
+// encrypt makes the devices' peers, and leads packets to them.
+func (h *host) encrypt(t *testing.T, s *desired.Snapshot, judge *desired.Judge, accepted []bgp.Path) {
+	t.Helper()
 	for _, v6 := range []bool{false, true} {
 		i, d, second := 0, s.WireGuard(v6), s.SecondWireGuard(v6)
 		if v6 {
@@ -255,7 +295,7 @@ func (n *network) by(second bool, hosts ...*host) bool {
 				if second {
 					dev = wireguard.SecondName(v6)
 				}
-				if from.ways[i][netip.MustParsePrefix(fmt.Sprintf(blocks[i], to.number))] != dev {
+				if from.ways[i][to.block(i)] != dev {
 					return false
 				}
 			}
@@ -362,23 +402,29 @@ func (n *network) flows(t *testing.T, h *host, rate int) (stop func(most time.Du
 	}
 }
 
+// outer reads a packet's header.
+func outer(p []byte) (src, dst netip.Addr, protocol byte, rest []byte) {
+	at, size, protocol, end := 12, 4, p[9], 20
+	if p[0]>>4 == 6 {
+		at, size, protocol, end = 8, 16, p[6], 40
+	}
+	src, _ = netip.AddrFromSlice(p[at : at+size])
+	dst, _ = netip.AddrFromSlice(p[at+size : at+2*size])
+	return src, dst, protocol, p[end:]
+}
+
 // watch counts the packets of a host's link that show a pod's address, and those of WireGuard by port.
 func (h *host) watch(t *testing.T) (stop func() (clear int, encrypted map[uint16]int)) {
 	t.Helper()
 	clear, encrypted := 0, map[uint16]int{}
 	pools4, pools6 := netip.MustParsePrefix(pools[0]), netip.MustParsePrefix(pools[1])
 	end := h.Watch(t, "eth0", func(p []byte) {
-		at, size, protocol, udp, pool := 12, 4, p[9], 20, pools4
-		if p[0]>>4 == 6 {
-			at, size, protocol, udp, pool = 8, 16, p[6], 40, pools6
-		}
-		src, _ := netip.AddrFromSlice(p[at : at+size])
-		dst, _ := netip.AddrFromSlice(p[at+size : at+2*size])
+		src, dst, protocol, rest := outer(p)
 		switch {
-		case pool.Contains(src) || pool.Contains(dst):
+		case pools4.Contains(src) || pools4.Contains(dst) || pools6.Contains(src) || pools6.Contains(dst):
 			clear++
-		case protocol == unix.IPPROTO_UDP && len(p) > udp+4:
-			encrypted[binary.BigEndian.Uint16(p[udp+2:])]++
+		case protocol == unix.IPPROTO_UDP && len(rest) > 4:
+			encrypted[binary.BigEndian.Uint16(rest[2:])]++
 		}
 	})
 	return func() (int, map[uint16]int) {

@@ -114,11 +114,12 @@ func exitCode(code int, err error) error {
 	return err
 }
 
-// runVMTest is for go test -exec: it runs a static test binary with only its testdata and busybox.
+// runVMTest is for go test -exec: it runs a static test binary with only its testdata, busybox, and what options say.
 func runVMTest(ctx context.Context, args []string) error {
 	f := flags("vmtest")
 	memory := f.Int("mem", 1024, "memory of the virtual machine in MB")
 	counting := f.Bool("count", false, "make time the number of instructions of one processor, in nanoseconds")
+	nft := f.Bool("nft", false, "have this machine's nft")
 	newer := unstableFlags(f)
 	timeout := f.Duration("timeout", 10*time.Minute, "end of the virtual machine")
 	if err := parse(f, args, true); err != nil {
@@ -149,6 +150,11 @@ func runVMTest(ctx context.Context, args []string) error {
 	}
 	if err := addBusybox(&m); err != nil {
 		return err
+	}
+	if *nft {
+		if err := addProgram(&m, "nft"); err != nil {
+			return err
+		}
 	}
 	return exitCode(m.Run(ctx))
 }
@@ -206,6 +212,28 @@ func addBusybox(m *vm.Machine) error {
 	for _, applet := range strings.Fields(string(list)) {
 		if applet != "busybox" {
 			m.Links["/bin/"+applet] = "/bin/busybox"
+		}
+	}
+	return nil
+}
+
+// addProgram adds a program with the libraries that it is linked with.
+func addProgram(m *vm.Machine, name string) error {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return fmt.Errorf("%w: lab deps -install", err)
+	}
+	list, err := exec.Command("ldd", path).Output()
+	if err != nil {
+		return fmt.Errorf("list the libraries of %s: %w", path, err)
+	}
+	m.Files["/bin/"+name] = path
+	for library := range strings.FieldsSeq(string(list)) {
+		if !filepath.IsAbs(library) {
+			continue
+		}
+		if m.Files[library], err = filepath.EvalSymlinks(library); err != nil {
+			return err
 		}
 	}
 	return nil
