@@ -191,7 +191,7 @@ func emulated(lab string) []suite {
 	return []suite{
 		// Instructions are counted whatever else runs.
 		{name: "perf", beside: true, what: "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count"},
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-run=TestInstructions", "-exec=" + lab + " vmtest -count"},
 				own: []string{"-kernel=stable", "-quick"}, only: "./" + perfPackage}},
 		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},

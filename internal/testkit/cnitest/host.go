@@ -29,11 +29,17 @@ type Host struct {
 func NewHost(t testing.TB, programs *Programs) *Host {
 	t.Helper()
 	bin := programs.Dir(t)
-	h := &Host{NS: netnstest.New(t)}
-	underlay := netnstest.New(t)
-	netnstest.Cable(t, h.NS, "eth0", underlay, "node")
-	h.Addr(t, "eth0", "10.250.9.9/16")
-	h.Route(t, "0.0.0.0/0", "10.250.0.1", "eth0")
+	ns, underlay := netnstest.New(t), netnstest.New(t)
+	netnstest.Cable(t, ns, "eth0", underlay, "node")
+	ns.Addr(t, "eth0", "10.250.9.9/16")
+	ns.Route(t, "0.0.0.0/0", "10.250.0.1", "eth0")
+	return NewHostIn(t, ns, bin)
+}
+
+// NewHostIn returns a node in a namespace that is there, with the programs of a directory.
+func NewHostIn(t testing.TB, ns *netnstest.NS, bin string) *Host {
+	t.Helper()
+	h := &Host{NS: ns}
 	var err error
 	h.both, err = thread.New(func() error {
 		if err := Mount(bin); err != nil {

@@ -187,6 +187,12 @@ func (n *Node) Status() (r nodestatus.Report, err error) {
 	return r, json.Unmarshal(text, &r)
 }
 
+// Metrics returns the agent's metrics.
+func (n *Node) Metrics() (string, error) {
+	text, err := n.get("/metrics")
+	return string(text), err
+}
+
 // Settled returns nil once the agent has this number of established sessions, has removed the stale routes of an earlier agent, and reports no
 // error.
 func (n *Node) Settled(peers int) error {

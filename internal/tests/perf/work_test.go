@@ -1,15 +1,19 @@
 package perf
 
 import (
+	"crypto/sha256"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/pathtest"
@@ -31,7 +35,7 @@ func used(t *testing.T, do func() error) float64 {
 // work measures the plugin's and the agent's own work, each beside the least that the kernel asks for it.
 func work(t *testing.T) []figure {
 	t.Helper()
-	return slices.Concat(wiring(t), learning(t))
+	return slices.Concat(wiring(t), learning(t), encrypting(t))
 }
 
 // wiring connects a pod, and disconnects it; at least it takes a pair of links.
@@ -88,4 +92,92 @@ func learning(t *testing.T) []figure {
 		{"10,000 routes written", "route", written / count, 1}, {"10,000 routes learned", "route", learned / count, learned / written},
 		{"10,000 routes, nothing new", "route", steady / count, steady / written},
 	}
+}
+
+// maxPeers is the most that a node's agent may take for a thousand peers: a second of a processor that takes a nanosecond for an instruction.
+const maxPeers = 1e9
+
+// encrypting programs a node's WireGuard for a thousand others, and the routes to their blocks; at least it takes writing them. Threads of the kernel
+// begin handshakes meanwhile, with those peers that the node greets: the time until all is programmed has them, too, where there is one processor.
+func encrypting(t *testing.T) []figure {
+	const count = 1000
+	d, ways := thousand(count)
+	hand, agent := newGate(t), newGate(t)
+	index := hand.encrypt(t, "wg0", d)
+	var changes []netlinkx.WireGuardChange
+	for _, p := range d.Peers {
+		peer := netlinkx.WireGuardPeer{Public: p.Key, Endpoint: p.Endpoint, AllowedIPs: p.Allowed}
+		changes = append(changes, netlinkx.WireGuardChange{WireGuardPeer: peer})
+	}
+	var raw []netlinkx.Route
+	for _, r := range ways {
+		raw = append(raw, netlinkx.Route{Dst: r.Dst, Dev: index, Scope: netlinkx.ScopeLink, Table: wireguard.Table4, Protocol: routes.DefaultProtocol})
+	}
+	written := used(t, func() error {
+		return errors.Join(append(hand.Conn.AddRoutes(raw), hand.Conn.ChangeWireGuardPeers(index, changes))...)
+	})
+	index = agent.encrypt(t, wireguard.Device4, d)
+	s := wireguard.New(agent.Conn, routes.DefaultProtocol, nil)
+	_, err := s.Merge(t.Context(), d)
+	errtest.Must(t, err)
+	program := func() error {
+		return errors.Join(s.Peers(t.Context(), d), s.Routes(t.Context(), false, ways, true, routes.Predecessors{}))
+	}
+	start := time.Now()
+	programmed := used(t, program)
+	until := float64(time.Since(start))
+	if programmed > maxPeers && *kernel != "" {
+		t.Errorf("1,000 WireGuard peers: %.0f instructions, more than %.0f", programmed, maxPeers)
+	}
+	have, err := agent.Conn.WireGuard(index)
+	errtest.Must(t, err)
+	if len(have.Peers) != count {
+		t.Errorf("the kernel has %d peers, want %d", len(have.Peers), count)
+	}
+	steady := used(t, program)
+	return []figure{
+		{"1,000 WireGuard peers written", "peer", written / count, 1},
+		{"1,000 WireGuard peers programmed", "peer", programmed / count, programmed / written},
+		{"1,000 WireGuard peers, with handshakes meanwhile", "peer", until / count, until / written},
+		{"1,000 WireGuard peers, nothing new", "peer", steady / count, steady / written},
+	}
+}
+
+// thousand is a node's device for count others, which have two blocks each, and the ways to these.
+func thousand(count int) (d wireguard.Device, ways []routes.Route) {
+	d = wireguard.Device{Port: wireguard.DefaultPort4, MTU: 1440, Addr: netip.AddrFrom4([4]byte{10, 255, 0, 1})}
+	for i := range count {
+		node := netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)})
+		p := wireguard.Peer{Key: sha256.Sum256([]byte(node.String())), Endpoint: netip.AddrPortFrom(node, d.Port)}
+		p.Allowed = append(p.Allowed, netip.PrefixFrom(node, 32))
+		for b := range 2 {
+			block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1), byte(b << 6)}), 26)
+			p.Allowed = append(p.Allowed, block)
+			ways = append(ways, routes.To(block, routes.Hop{Dev: wireguard.Device4}))
+		}
+		d.Peers = append(d.Peers, p)
+	}
+	return d, ways
+}
+
+// gate is a node whose network is behind a router.
+type gate struct{ *netnstest.NS }
+
+func newGate(t *testing.T) gate {
+	t.Helper()
+	g, router := gate{netnstest.New(t)}, netnstest.New(t)
+	netnstest.Cable(t, g.NS, "eth0", router, "eth0")
+	g.Addr(t, "eth0", "172.30.0.1/24")
+	router.Addr(t, "eth0", "172.30.0.2/24")
+	g.Route(t, "0.0.0.0/0", "172.30.0.2", "eth0")
+	return g
+}
+
+// encrypt makes the node's device without peers. Its key is the same in each run: the kernel greets the peers whose keys are greater.
+func (g gate) encrypt(t *testing.T, name string, d wireguard.Device) (index int) {
+	t.Helper()
+	errtest.Must(t, g.Conn.AddWireGuard(name, d.MTU))
+	index = g.Link(t, name).Index
+	errtest.Must(t, errors.Join(g.Conn.SetWireGuardKey(index, wireguard.Key{1}), g.Conn.SetWireGuardPort(index, d.Port), g.Conn.SetUp(index)))
+	return index
 }

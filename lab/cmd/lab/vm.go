@@ -67,12 +67,13 @@ func runVM(ctx context.Context, args []string) error {
 	timeout := f.Duration("timeout", 20*time.Minute, "end of the virtual machine")
 	out := f.String("out", "", "directory that the program can write to, at the same path; all else it writes is lost")
 	programs := f.String("programs", strings.Join(lab.DefaultPrograms, ","), "programs of lab build that are built before the machine boots, with commas between them; inside nothing is built")
+	counting := countFlag(f)
 	newer := unstableFlags(f)
 	if err := parse(f, args, true); err != nil {
 		return err
 	}
 	if f.NArg() == 0 {
-		return usageError{"lab vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] [-newest] [-bird] -- CMD [ARGS]..."}
+		return usageError{"lab vm [-mem MB] [-timeout D] [-out DIR] [-programs NAMES] [-count] [-newest] [-bird] -- CMD [ARGS]..."}
 	}
 	if err := preflight.Check(preflight.Needs{What: "lab vm", Root: "shares the machine's files with the virtual machine"}); err != nil {
 		return err
@@ -93,7 +94,7 @@ func runVM(ctx context.Context, args []string) error {
 		return err
 	}
 	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: passedOn(), Dir: wd, SharedRoot: true}
-	m.Timeout = *timeout
+	m.Counting, m.Timeout = *counting, *timeout
 	if err := newer.addBIRD(ctx, &m); err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func exitCode(code int, err error) error {
 func runVMTest(ctx context.Context, args []string) error {
 	f := flags("vmtest")
 	memory := f.Int("mem", 1024, "memory of the virtual machine in MB")
-	counting := f.Bool("count", false, "make time the number of instructions of one processor, in nanoseconds")
+	counting := countFlag(f)
 	nft := f.Bool("nft", false, "have this machine's nft")
 	newer := unstableFlags(f)
 	timeout := f.Duration("timeout", 10*time.Minute, "end of the virtual machine")
@@ -139,8 +140,7 @@ func runVMTest(ctx context.Context, args []string) error {
 	const program = "/test/program"
 	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: append(passedOn(), "PATH=/bin"), Dir: wd}
 	m.Files = map[string]string{program: f.Arg(0)}
-	m.Counting = *counting
-	m.Timeout = *timeout
+	m.Counting, m.Timeout = *counting, *timeout
 	testdata := filepath.Join(wd, "testdata")
 	if _, err := os.Stat(testdata); err == nil {
 		m.Files[testdata] = testdata
@@ -157,6 +157,10 @@ func runVMTest(ctx context.Context, args []string) error {
 		}
 	}
 	return exitCode(m.Run(ctx))
+}
+
+func countFlag(f *flag.FlagSet) *bool {
+	return f.Bool("count", false, "make time the number of instructions of one processor, in nanoseconds")
 }
 
 // fromUnstable is what a machine has of Debian's unstable release.
