@@ -25,8 +25,8 @@ func Page(root string) (string, error) {
 		fmt.Fprintf(&w, "%s, %s:\n\n", name, now.releases[i])
 		now.paths(&w, &before, i)
 	}
-	w.WriteString("The plugin's and the agent's own work, beside the least that the kernel asks for it, and processes, with the kernel's work for them, " +
-		"beside one that makes a GET of the API server, in the same order:\n\n")
+	w.WriteString("The plugin's and the agent's own work, beside the least that the kernel asks for it, and processes, " +
+		"with the kernel's work for them, beside one that makes a GET of the API server, in the same order:\n\n")
 	now.work(&w, &before)
 	return w.String(), nil
 }
