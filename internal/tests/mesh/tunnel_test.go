@@ -41,7 +41,6 @@ func onKernel(t *testing.T, lacks error, options []string, test func(*testing.T)
 	if meshtest.TimeScale > 1 {
 		t.Fatalf("in the virtual machine: %v", lacks)
 	}
-	t.Parallel() // each machine has one busy processor
 	lab := labtest.Binary(t)
 	args := slices.Concat([]string{"vm", "-timeout", "15m", "-programs", "hyperkube"}, options,
 		[]string{"--", os.Args[0], "-test.run=^" + t.Name() + "$", "-test.v", "-test.timeout=14m"})
