@@ -168,14 +168,16 @@ func suites(ctx context.Context, root string) []suite {
 				{name: "helm lint", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie`}},
 				{name: "helm lint, all of it", args: []string{"sh", "-c", `"$(` + lab + ` build helm)" lint --strict charts/tortie ` + everything}},
 			}},
+	}
+	all = append(all, counted(lab)...)
+	all = append(all, []suite{
 		// Most of these tests wait, so that more packages than processors may run.
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTest}, first: longest,
 				except: slices.Concat([]string{ipipPackage, perfPackage, flowtablePackage, tcpAOPackage}, wireGuardPackages, clusterPackages)}},
 		{name: "ipip", what: "tunl0, " + where, tests: ipip},
-	}
-	all = append(all, emulated(lab)...)
-	all = append(all, []suite{
+		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},
 		{name: "tunnel", what: "agents that restart, pools that change, WireGuard turned on and off, over tunl0: " + where + "; TCP-AO from a Secret, in a virtual machine",
 			tests: &goTest{env: env, flags: []string{"-timeout=30m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
@@ -186,26 +188,24 @@ func suites(ctx context.Context, root string) []suite {
 	return below(root, all)
 }
 
-// emulated are the suites that need a virtual machine on every host: for a kernel that has all of it, or for one whose instructions are counted.
-func emulated(lab string) []suite {
+// counted are the suites in virtual machines whose time is the number of their instructions: they take what other suites leave of the processors.
+func counted(lab string) []suite {
+	one := func(name, what, options, dir string, flags, own []string) suite {
+		exec := "-exec=nice -n 19 " + lab + " vmtest -timeout 50m -count " + options
+		return suite{name: name, what: what, beside: true,
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: append([]string{"-timeout=55m", exec}, flags...), own: own, only: "./" + dir}}
+	}
 	return []suite{
-		// Instructions are counted whatever else runs.
-		{name: "perf", beside: true, what: "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-run=TestInstructions", "-exec=" + lab + " vmtest -count"},
-				own: []string{"-kernel=stable", "-quick"}, only: "./" + perfPackage}},
-		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},
-		{name: "flowtable", what: "what passes the kernel's flowtable, in a machine that counts: policies, NAT, routes, devices, time-outs, restarts",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-skip=" + peerTests, "-exec=" + lab + " vmtest -count -nft"},
-				only: "./" + flowtablePackage}},
-		{name: "bird3", beside: true, what: "a mesh and BFD with BIRD 3 of Debian's unstable release, in a machine that counts instructions",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-run=" + interopTests, "-exec=" + lab + " vmtest -count -newest -bird"},
-				only: "./" + interopPackage}},
-		{name: "tcpao", what: "BGP sessions with TCP-AO, in such a machine with Debian's newest kernel, beside its newest BIRD",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-exec=" + lab + " vmtest -count -newest -bird"}, only: "./" + tcpAOPackage}},
-		{name: "flowtable-newest", beside: true, what: "IPIP in the flowtable of Debian's newest kernel, by a device for each peer",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, only: "./" + flowtablePackage,
-				flags: []string{"-timeout=30m", "-run=" + ipipTests + "/IPIP", "-exec=" + lab + " vmtest -count -newest -nft"}}},
+		one("perf", "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
+			"", perfPackage, []string{"-run=TestInstructions"}, []string{"-kernel=stable", "-quick"}),
+		one("flowtable", "what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts",
+			"-nft", flowtablePackage, []string{"-skip=" + peerTests}, nil),
+		one("flowtable-newest", "IPIP in the flowtable of Debian's newest kernel, by a device for each peer",
+			"-newest -nft", flowtablePackage, []string{"-run=" + ipipTests + "/IPIP"}, nil),
+		one("bird3", "a mesh and BFD with BIRD 3 of Debian's unstable release, in such a machine",
+			"-newest -bird", interopPackage, []string{"-run=" + interopTests}, nil),
+		one("tcpao", "BGP sessions with TCP-AO, in such a machine with Debian's newest kernel, beside its newest BIRD",
+			"-newest -bird", tcpAOPackage, nil, nil),
 	}
 }
 
