@@ -462,7 +462,9 @@ func TestSmallestRun(t *testing.T) {
 	errtest.Must(t, err)
 	o.size = sizes{rounds: 2, perRound: 2, bursts: []int{3}, repeats: 1, nodes: 2, podsPerNode: 2, starts: 3, routes: 100, routeRounds: 2, streamSeconds: 1, streamRounds: 1, largeCluster: 3, settle: time.Second, pods: 200, morePods: 3, benchTime: "1x"}
 	// These parts run go test, which the suite of units has done already.
-	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return slices.Contains([]string{"go", "mesh", "install", "services", "policy-load"}, part) })
+	o.only = slices.DeleteFunc(slices.Clone(parts), func(part string) bool {
+		return slices.Contains([]string{"go", "mesh", "install", "services", "policy-load"}, part)
+	})
 	t.Setenv("TMPDIR", t.TempDir())
 	before := leftovers(t)
 	r, err := measure(t.Context(), o)
