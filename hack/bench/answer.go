@@ -127,6 +127,7 @@ func speak(ctx context.Context, conn net.Conn, i int) {
 }
 
 // announcement is the UPDATE with a node's blocks, as a node of the same AS sends it.
+// Package bgptest, which has the like, would bring GoBGP into this module.
 func announcement(i int) []byte {
 	attributes := append([]byte{
 		0x40, 1, 1, 0, // ORIGIN IGP

@@ -153,13 +153,7 @@ func suites(ctx context.Context, root string) []suite {
 		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
 		{name: "tools", what: "the layers of imports, what programs are linked from, and what makes the image",
 			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./layers ./modules ./image"}},
-		{name: "programs", what: "Tortie's image; Kubernetes and helm from Go modules (about 10 minutes, once)", vital: true,
-			steps: []step{
-				{name: "Debian packages", args: []string{"make", "--no-print-directory", "deps"}},
-				{name: "image", args: []string{"make", "--no-print-directory", "image"}},
-				{name: "image of all architectures", args: []string{"make", "--no-print-directory", "image-all"}},
-				{name: "lab build", args: []string{lab, "build"}},
-			}},
+		programs(lab),
 		{name: "image", what: "what the image weighs, that its programs start, and that another directory gives the same",
 			tests: &goTest{dir: "hack", flags: []string{"-timeout=15m"}, only: "./image/built"}},
 		{name: "generated", what: "files made from other files are up to date",
@@ -186,6 +180,17 @@ func suites(ctx context.Context, root string) []suite {
 			tests: &goTest{env: env, flags: []string{"-timeout=15m", "-p=1"}, only: "./" + strings.Join(clusterPackages, " ./")}},
 	}...)
 	return below(root, all)
+}
+
+// programs builds what the suites after it run.
+func programs(lab string) suite {
+	return suite{name: "programs", what: "Tortie's image; Kubernetes and helm from Go modules (about 10 minutes, once)", vital: true,
+		steps: []step{
+			{name: "Debian packages", args: []string{"make", "--no-print-directory", "deps"}},
+			{name: "image", args: []string{"make", "--no-print-directory", "image"}},
+			{name: "image of all architectures", args: []string{"make", "--no-print-directory", "image-all"}},
+			{name: "lab build", args: []string{lab, "build"}},
+		}}
 }
 
 // counted are the suites in virtual machines whose time is the number of their instructions: they take what other suites leave of the processors.
