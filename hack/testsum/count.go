@@ -174,11 +174,11 @@ func (c *counter) countPackage(pkg string, r *result) {
 			}
 			r.skips = append(r.skips, pkg+"."+name)
 		case "fail":
-			r.fail(pkg + "." + name)
+			r.fail(pkg+"."+name, c.wrote(pkg, name))
 		}
 	}
 	if c.packages[pkg] == "fail" && r.failed == before {
-		r.fail(pkg)
+		r.fail(pkg, c.wrote(pkg, ""))
 	}
 }
 

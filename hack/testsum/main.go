@@ -57,17 +57,25 @@ func run(ctx context.Context, root, set, only string) (ok bool, err error) {
 	return summarize(os.Stdout, runAll(ctx, chosen, logs), len(chosen), logs), nil
 }
 
+// besides is how many suites run beside the others at once. With one per processor, what each gets of what the others leave is the most.
+const besides = 2
+
 // runAll runs suites one after another, but for those that run beside the ones that follow, and returns the results of all that were begun.
 func runAll(ctx context.Context, suites []suite, logs string) []result {
 	results := make([]result, len(suites))
 	begun := 0
 	var beside sync.WaitGroup
+	slots := make(chan struct{}, besides)
 	for i, s := range suites {
 		fmt.Printf("=== %d/%d %s: %s\n", i+1, len(suites), s.name, s.what)
 		begun++
 		run := func() { results[i] = s.run(ctx, filepath.Join(logs, s.name+".log")) }
 		if s.beside {
-			beside.Go(run)
+			beside.Go(func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				run()
+			})
 			continue
 		}
 		run()
@@ -109,7 +117,8 @@ type result struct {
 	name                    string
 	passed, failed, skipped int
 	took                    time.Duration
-	failures                []string // names of failed tests
+	failures                []string          // names of failed tests
+	said                    map[string]string // by name: what a failed test or command said, in short
 	skips                   []string
 	left                    map[string]int // skipped in a short run, by dependency
 }
@@ -140,7 +149,7 @@ func summarize(w *os.File, results []result, planned int, logs string) bool {
 	}
 	for _, r := range results {
 		for _, name := range r.failures {
-			fmt.Fprintf(w, "FAILED in %s: %s (log: %s)\n", r.name, name, filepath.Join(logs, r.name+".log"))
+			fmt.Fprintf(w, "FAILED in %s: %s (log: %s)\n%s", r.name, name, filepath.Join(logs, r.name+".log"), r.said[name])
 		}
 	}
 	if missing := planned - len(results); missing > 0 {

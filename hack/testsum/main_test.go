@@ -212,8 +212,25 @@ func TestFailureOutput(t *testing.T) {
 	}
 }
 
+// Of a long output the summary has the first and the last records.
+func TestInShort(t *testing.T) {
+	for _, c := range []struct {
+		name, output string
+		want         []string
+	}{
+		{"records", strings.Repeat("    a_test.go:1: begun\n", 9) + "noise\n    a_test.go:2: the reason\n", []string{"a_test.go:1: begun", "...", "a_test.go:2: the reason"}},
+		{"lines", strings.Repeat("step\n", 20) + "make: Error 1\n", []string{"step", "...", "make: Error 1"}},
+	} {
+		got := strings.Split(strings.ReplaceAll(inShort(c.output), "    ", ""), "\n")
+		got = slices.Compact(got[:len(got)-1])
+		if want := []string{c.want[0], c.want[1], c.want[0], c.want[2]}; !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", c.name, got, want)
+		}
+	}
+}
+
 func TestSummary(t *testing.T) {
-	results := []result{{name: "a", passed: 2}, {name: "b", passed: 1, failed: 1, failures: []string{"pkg.TestX"}, skipped: 1, skips: []string{"pkg.TestS"}}}
+	results := []result{{name: "a", passed: 2}, {name: "b", passed: 1, failed: 1, failures: []string{"pkg.TestX"}, said: map[string]string{"pkg.TestX": inShort("    x_test.go:7: the reason\n")}, skipped: 1, skips: []string{"pkg.TestS"}}}
 	cases := []struct {
 		name    string
 		results []result
@@ -239,7 +256,7 @@ func TestSummary(t *testing.T) {
 			if got := lines[len(lines)-1]; got != c.last {
 				t.Errorf("last line %q, want %q", got, c.last)
 			}
-			if len(c.results) > 1 && (!strings.Contains(string(text), "pkg.TestX") || !strings.Contains(string(text), "pkg.TestS")) {
+			if len(c.results) > 1 && (!strings.Contains(string(text), "pkg.TestX (log: logs/b.log)\n    x_test.go:7: the reason\n") || !strings.Contains(string(text), "pkg.TestS")) {
 				t.Errorf("failed and skipped tests are not named:\n%s", text)
 			}
 		})

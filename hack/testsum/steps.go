@@ -17,15 +17,25 @@ import (
 	"time"
 )
 
-// heartbeat is the interval of progress lines.
-const heartbeat = 15 * time.Second
+// heartbeat is the interval of progress lines; besideHeartbeat that of suites that run beside others.
+const (
+	heartbeat       = 15 * time.Second
+	besideHeartbeat = 2 * time.Minute
+)
+
+func (s suite) heartbeat() time.Duration {
+	if s.beside {
+		return besideHeartbeat
+	}
+	return heartbeat
+}
 
 func (s suite) run(ctx context.Context, logPath string) result {
 	start := time.Now()
 	r := result{name: s.name}
 	log, err := os.Create(logPath)
 	if err != nil {
-		r.fail(fmt.Sprintf("log: %v", err))
+		r.fail("log", err.Error())
 		return r
 	}
 	if s.tests != nil {
@@ -35,15 +45,38 @@ func (s suite) run(ctx context.Context, logPath string) result {
 		s.runStep(ctx, step, log, &r)
 	}
 	if err := log.Close(); err != nil {
-		r.fail(fmt.Sprintf("log: %v", err))
+		r.fail("log", err.Error())
 	}
 	r.took = time.Since(start)
 	return r
 }
 
-func (r *result) fail(name string) {
+// fail counts a test or command that failed with this output.
+func (r *result) fail(name, output string) {
 	r.failed++
 	r.failures = append(r.failures, name)
+	if r.said == nil {
+		r.said = map[string]string{}
+	}
+	r.said[name] = inShort(output)
+}
+
+// inShort returns the first and the last of what a test recorded, or of the lines where there are no records: the log may be gone when
+// somebody reads the summary.
+func inShort(output string) string {
+	const half, width = 4, 300
+	said := record.FindAllString(output, -1)
+	if said == nil {
+		said = strings.Split(strings.TrimSpace(output), "\n")
+	}
+	if more := len(said) - 2*half; more > 0 {
+		said = slices.Concat(said[:half], []string{"..."}, said[half+more:])
+	}
+	var b strings.Builder
+	for _, line := range said {
+		fmt.Fprintf(&b, "    %.*s\n", width, strings.TrimSpace(line))
+	}
+	return b.String()
 }
 
 // notChecked is the prefix of the last line of a command that could not run on this machine, which is no failure.
@@ -57,13 +90,13 @@ func (s suite) runStep(ctx context.Context, step step, log io.Writer, r *result)
 	cmd.Stdout = io.MultiWriter(log, &output)
 	cmd.Stderr = cmd.Stdout
 	fmt.Fprintf(log, "$ %s\n", strings.Join(step.args, " "))
-	stop := beat(step.name, output.last)
+	stop := beat(s.heartbeat(), step.name, output.last)
 	err := cmd.Run()
 	stop()
 	took := time.Since(start).Round(100 * time.Millisecond)
 	if err != nil {
 		fmt.Printf("%s    FAIL %s (%v): %v\n", output.text(), step.name, took, err)
-		r.fail(step.name)
+		r.fail(step.name, output.text())
 		return
 	}
 	if why := output.last(); strings.HasPrefix(why, notChecked) {
@@ -87,12 +120,12 @@ func (s suite) command(ctx context.Context, dir string, env []string, args ...st
 }
 
 // beat prints a line of progress at intervals until stop is called.
-func beat(name string, last func() string) (stop func()) {
+func beat(every time.Duration, name string, last func() string) (stop func()) {
 	start := time.Now()
 	done := make(chan struct{})
 	var finished sync.WaitGroup
 	finished.Go(func() {
-		tick := time.NewTicker(heartbeat)
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
 			select {
@@ -142,7 +175,7 @@ func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
 	packages, err := s.packages(ctx)
 	if err != nil {
 		fmt.Printf("    FAIL %v\n", err)
-		r.fail("go list")
+		r.fail("go list", err.Error())
 		return
 	}
 	// The suites lint and format vet all packages, and with more of go vet's checks than go test would.
@@ -161,11 +194,11 @@ func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
 	}
 	if err != nil {
 		fmt.Printf("    FAIL go test: %v\n", err)
-		r.fail("go test")
+		r.fail("go test", err.Error())
 		return
 	}
 	count := newCounter(log)
-	stop := beat(s.name, count.last)
+	stop := beat(s.heartbeat(), s.name, count.last)
 	readErr := count.read(out)
 	stop()
 	runErr := cmd.Wait()
@@ -173,7 +206,7 @@ func (s suite) runTests(ctx context.Context, log io.Writer, r *result) {
 	// A run that fails without a failed test did not compile, or was killed.
 	if err := errors.Join(readErr, runErr); err != nil && r.failed == 0 {
 		fmt.Printf("%s    FAIL go test: %v\n", stderr.text(), err)
-		r.fail("go test")
+		r.fail("go test", stderr.text())
 	}
 }
 

@@ -28,14 +28,15 @@ type lateWrite struct {
 	first bool // the node has no block yet
 	// orphan is set if the write creates an object that no write of a DEL can conflict with: GC releases it.
 	orphan bool
-	// idle is set if the write creates an empty handle. It is harmless, and GC removes it after the grace period.
+	// idle is set if the write creates an empty handle, or is sent together with the one that does, which may be late, too. Such a handle is
+	// harmless, and GC removes it after the grace period.
 	idle bool
 }
 
 func TestLateWrites(t *testing.T) {
 	n := 0
 	for _, l := range []lateWrite{
-		{verb: "ADD", first: true, write: "POST blockaffinities"},
+		{verb: "ADD", first: true, write: "POST blockaffinities", idle: true},
 		{verb: "ADD", first: true, write: "POST ipamhandles", idle: true},
 		{verb: "ADD", first: true, write: "POST ipamblocks", orphan: true},
 		{verb: "ADD", first: true, write: "PUT blockaffinities"},
