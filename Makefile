@@ -11,11 +11,13 @@ IMAGE    ?= docker.io/tortie-net/tortie:dev
 # Where the programs and the image of this machine's architecture go.
 BIN      ?= bin
 OUT      ?= dist/tortie.tar
-# Of the demo: keep the cluster, under another name, write the transcript to a file; auto, ipip or vxlan.
+# Of the demo: keep the cluster, under another name, write the transcript to a file; auto, ipip or vxlan; in a virtual machine whose time is the number of
+# its instructions, for tests on a busy machine.
 KEEP     ?=
 NAME     ?=
 RECORD   ?=
 ENCAP    ?=
+COUNT    ?=
 ONLY     ?=
 QUICK    ?=
 # Of perf: write down what was counted.
@@ -54,7 +56,7 @@ help: ## print the targets
 
 .PHONY: demo
 demo: demo-root demo-deps image ## a cluster of three nodes, Tortie by Helm, step by step (KEEP=1 leaves it running, ENCAP=ipip shows tunl0 on every kernel)
-	bin/lab demo $(if $(ENCAP),-encap $(ENCAP)) $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
+	bin/lab demo $(if $(ENCAP),-encap $(ENCAP)) $(if $(COUNT),-count) $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: check
 check: ## first feedback, with nothing but Go, git, make and gcc: format, vet, units, namespaces

@@ -50,7 +50,7 @@ func run(ctx context.Context, root, set, only string) (ok bool, err error) {
 	if !ok {
 		return false, fmt.Errorf("-set %s: the sets are check, test and docs", set)
 	}
-	chosen, err := choose(all(ctx, root), only)
+	chosen, err := choose(all(root), only)
 	if err != nil {
 		return false, err
 	}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,7 +63,7 @@ var wireGuardPackages = []string{"internal/kernel/wireguard", "internal/tests/wi
 // clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
 var clusterPackages = []string{"internal/tests/cluster", "internal/tests/migrate", "internal/install/uninstall", "internal/tests/conformance"}
 
-// tunnelTest are two tests of tunnelPackage, which have agents and an API server in one kernel with IPIP, or with TCP-AO; they find the virtual
+// tunnelTest are two tests of tunnelPackage, which have agents and an API server in one kernel with IPIP, or with TCP-AO; they make the virtual
 // machine by themselves. No other package may have tests of these names: the suite of all packages is without them.
 const (
 	tunnelTest    = "^(TestMeshOverIPIP|TestTCPAOFromSecret)$"
@@ -95,10 +93,10 @@ var wrappers = []string{"cmd/hyperkube", "internal/etcd"}
 const wholeNodes = "internal/testkit/meshtest"
 
 // sets are the suites of make's targets check, test and test-docs.
-var sets = map[string]func(ctx context.Context, root string) []suite{"check": checks, "test": suites, "docs": documents}
+var sets = map[string]func(root string) []suite{"check": checks, "test": suites, "docs": documents}
 
 // checks lists the suites of `make check`, which need Go, root and nothing else: what more a test needs, it says, and is left out.
-func checks(_ context.Context, root string) []suite {
+func checks(root string) []suite {
 	all := []suite{
 		{name: "format", what: "gofmt and go vet", steps: []step{
 			gofmt, {name: "go vet in .", args: []string{"go", "vet", "./..."}},
@@ -113,7 +111,7 @@ func checks(_ context.Context, root string) []suite {
 }
 
 // documents lists the suites of `make test-docs`: what is about documents, messages and tools, and says nothing of the product.
-func documents(_ context.Context, root string) []suite {
+func documents(root string) []suite {
 	scanner := filepath.Join(root, "bin", "govulncheck")
 	return below(root, []suite{
 		{name: "documents", what: "links, what programs say, vulnerabilities, and the tools that look after them",
@@ -135,21 +133,15 @@ func below(root string, all []suite) []suite {
 }
 
 // suites lists all suites in the order in which they run: seconds first, then minutes.
-func suites(ctx context.Context, root string) []suite {
+func suites(root string) []suite {
 	lab := filepath.Join(root, "bin", "lab")
 	env := []string{"TORTIE_LAB=" + lab}
-	// The lab answers: it probes in a namespace of its own, and loads the module if it may.
-	native := exec.CommandContext(ctx, lab, "probe").Run() == nil
-	where := "on this machine's kernel"
-	ipip := &goTest{flags: []string{"-timeout=10m"}, only: "./" + ipipPackage}
-	if !native {
-		where = "in a virtual machine: this machine's kernel has no IPIP"
-		ipip.env, ipip.flags = []string{"CGO_ENABLED=0"}, []string{"-timeout=30m", "-exec=" + lab + " vmtest"}
-	}
 	all := []suite{
 		// The first of all: what it needs must come from itself, and not from an earlier suite.
-		{name: "demo", what: "make demo, as a new user: from a fresh clone with an empty cache, interrupted four times and run through with IPIP and with VXLAN",
-			tests: &goTest{dir: "lab", flags: []string{"-timeout=45m", "-v"}, only: "./e2e"}},
+		{name: "demo", what: "make demo, as a new user: from a fresh clone with an empty cache, interrupted four times and run through",
+			tests: &goTest{dir: "lab", flags: []string{"-timeout=45m", "-v", "-run=^TestDemo$"}, only: "./e2e"}},
+		{name: "demo-ipip", what: "the same with IPIP, run through in a virtual machine that counts instructions", beside: true,
+			tests: &goTest{dir: "lab", flags: []string{"-timeout=55m", "-v", "-run=^TestDemoIPIP$", gently}, only: "./e2e"}},
 		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
 		{name: "tools", what: "the layers of imports, what programs are linked from, and what makes the image",
 			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./layers ./modules ./image"}},
@@ -169,11 +161,6 @@ func suites(ctx context.Context, root string) []suite {
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTest}, first: longest,
 				except: slices.Concat([]string{ipipPackage, perfPackage, flowtablePackage, tcpAOPackage}, wireGuardPackages, clusterPackages)}},
-		{name: "ipip", what: "tunl0, " + where, tests: ipip},
-		{name: "wireguard", what: "WireGuard's devices, and its switch under traffic, in a virtual machine",
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: []string{"-timeout=30m", "-p=1", "-exec=" + lab + " vmtest"}, only: "./" + strings.Join(wireGuardPackages, " ./")}},
-		{name: "tunnel", what: "agents that restart, pools that change, WireGuard turned on and off, over tunl0: " + where + "; TCP-AO from a Secret, in a virtual machine",
-			tests: &goTest{env: env, flags: []string{"-timeout=30m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
 		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation, others' suites for policy: on real nodes, with every packet counted",
@@ -193,24 +180,34 @@ func programs(lab string) suite {
 		}}
 }
 
+// gently has a test's binary take what others leave of the processors.
+const gently = "-exec=nice -n 19"
+
 // counted are the suites in virtual machines whose time is the number of their instructions: they take what other suites leave of the processors.
 func counted(lab string) []suite {
-	one := func(name, what, options, dir string, flags, own []string) suite {
-		exec := "-exec=nice -n 19 " + lab + " vmtest -timeout 50m -count " + options
+	one := func(name, what, options, packages string, flags, own []string) suite {
+		exec := gently + " " + lab + " vmtest -timeout 50m -count " + options
 		return suite{name: name, what: what, beside: true,
-			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: append([]string{"-timeout=55m", exec}, flags...), own: own, only: "./" + dir}}
+			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: append([]string{"-timeout=55m", "-p=1", exec}, flags...), own: own, only: packages}}
 	}
 	return []suite{
+		// Whose machines take longest.
+		{name: "tunnel", what: "agents that restart, pools that change, WireGuard turned on and off, over tunl0; TCP-AO from a Secret: in such machines", beside: true,
+			tests: &goTest{env: []string{"TORTIE_LAB=" + lab}, flags: []string{"-timeout=55m", "-run=" + tunnelTest, gently}, only: "./" + tunnelPackage}},
 		one("perf", "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
-			"", perfPackage, []string{"-run=TestInstructions"}, []string{"-kernel=stable", "-quick"}),
+			"", "./"+perfPackage, []string{"-run=TestInstructions"}, []string{"-kernel=stable", "-quick"}),
 		one("flowtable", "what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts",
-			"-nft", flowtablePackage, []string{"-skip=" + peerTests}, nil),
+			"-nft", "./"+flowtablePackage, []string{"-skip=" + peerTests}, nil),
 		one("flowtable-newest", "IPIP in the flowtable of Debian's newest kernel, by a device for each peer",
-			"-newest -nft", flowtablePackage, []string{"-run=" + ipipTests + "/IPIP"}, nil),
+			"-newest -nft", "./"+flowtablePackage, []string{"-run=" + ipipTests + "/IPIP"}, nil),
 		one("bird3", "a mesh and BFD with BIRD 3 of Debian's unstable release, in such a machine",
-			"-newest -bird", interopPackage, []string{"-run=" + interopTests}, nil),
+			"-newest -bird", "./"+interopPackage, []string{"-run=" + interopTests}, nil),
 		one("tcpao", "BGP sessions with TCP-AO, in such a machine with Debian's newest kernel, beside its newest BIRD",
-			"-newest -bird", tcpAOPackage, nil, nil),
+			"-newest -bird", "./"+tcpAOPackage, nil, nil),
+		one("wireguard", "WireGuard's devices, and its switch under traffic, in such a machine",
+			"", "./"+strings.Join(wireGuardPackages, " ./"), nil, nil),
+		one("ipip", "tunl0, and devices for single nodes, in such a machine",
+			"", "./"+ipipPackage, nil, nil),
 	}
 }
 

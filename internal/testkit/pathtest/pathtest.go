@@ -51,6 +51,7 @@ var (
 	Routes6 = Encap{Name: "routes, IPv6", IPv6: true, Program: direct}
 	IPIP    = Encap{Name: "IPIP", Overhead: ipip.Overhead, Guard: guard.Config{IPIP: true}, Program: throughIPIP}
 	VXLAN   = Encap{Name: "VXLAN", Overhead: vxlan.Overhead4, Guard: guard.Config{VXLAN: true}, Program: throughVXLAN}
+	VXLAN6  = Encap{Name: "VXLAN, IPv6", Overhead: vxlan.Overhead6, IPv6: true, Guard: guard.Config{VXLAN: true}, Program: throughVXLAN}
 )
 
 func throughIPIP(ctx context.Context, n *Node, others ...*Node) error {
@@ -61,14 +62,15 @@ func throughIPIP(ctx context.Context, n *Node, others ...*Node) error {
 }
 
 func throughVXLAN(ctx context.Context, n *Node, others ...*Node) error {
-	t := vxlan.Tunnel{Local: n.Addr, Parent: "eth0", MAC: n.MAC(), MTU: nodeMTU - vxlan.Overhead4, Addr: n.Block.Addr()}
+	v6 := n.Addr.Is6()
+	t := vxlan.Tunnel{Local: n.Addr, Parent: "eth0", MAC: n.MAC(), MTU: vxlan.MTU(nodeMTU, v6), Addr: n.Block.Addr()}
 	for _, o := range others {
 		t.Peers = append(t.Peers, vxlan.Peer{Addr: o.Block.Addr(), MAC: o.MAC(), Node: o.Addr})
 	}
 	if _, err := vxlan.New(n.Conn).Merge(ctx, t); err != nil {
 		return err
 	}
-	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Block.Addr(), Dev: vxlan.Device4, Onlink: true} })
+	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Block.Addr(), Dev: vxlan.Device(v6), Onlink: true} })
 }
 
 // WireGuard encrypts between the nodes, whose network knows nothing of pods.
@@ -169,6 +171,7 @@ func (n *Node) plainWireGuard() (index int, public wireguard.Key, err error) {
 	have, err := n.Conn.WireGuard(link.Index)
 	return link.Index, have.Public, err
 }
+
 func direct(ctx context.Context, n *Node, others ...*Node) error {
 	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Addr, Dev: "eth0"} })
 }
@@ -185,7 +188,7 @@ type Node struct {
 func (n *Node) PodAddr() netip.Addr { return n.Block.Addr().Next() }
 
 // MAC is that of the node's VXLAN device.
-func (n *Node) MAC() vxlan.MAC { return vxlan.MACOf(n.Addr.String(), false) }
+func (n *Node) MAC() vxlan.MAC { return vxlan.MACOf(n.Addr.String(), n.Addr.Is6()) }
 
 // Mesh is nodes whose pods reach each other.
 type Mesh struct {

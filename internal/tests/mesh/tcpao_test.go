@@ -20,7 +20,7 @@ import (
 // while the session stays up.
 func TestTCPAOFromSecret(t *testing.T) {
 	_, noBIRD := bgptest.AOBirdDir()
-	onKernel(t, errors.Join(tcpao.Check(), noBIRD), []string{"-newest", "-bird"}, func(t *testing.T) {
+	inMachine(t, errors.Join(tcpao.Check(), noBIRD), []string{"-newest", "-bird"}, func(t *testing.T) {
 		bgptest.KeepAO(t)
 		c := meshtest.NewCluster(t)
 		c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))

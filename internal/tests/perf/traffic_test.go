@@ -182,10 +182,10 @@ func (f *flow) move(buf []byte) (sent, received int, err error) {
 	return sent, max(received, 0), nil
 }
 
-// roundTrips are those of several connections: each has one of two costs, as the kernel's timers happen to fall.
+// roundTrips are those of several connections, to the ends in turns: each has one of two costs, as the kernel's timers happen to fall.
 func (w *wire) roundTrips() (all time.Duration, err error) {
-	for range conversations {
-		ends, err := w.to[0].connect()
+	for i := range conversations {
+		ends, err := w.to[i%len(w.to)].connect()
 		if err != nil {
 			return 0, err
 		}
