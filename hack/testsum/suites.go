@@ -140,8 +140,6 @@ func suites(root string) []suite {
 		// The first of all: what it needs must come from itself, and not from an earlier suite.
 		{name: "demo", what: "make demo, as a new user: from a fresh clone with an empty cache, interrupted four times and run through",
 			tests: &goTest{dir: "lab", flags: []string{"-timeout=45m", "-v", "-run=^TestDemo$"}, only: "./e2e"}},
-		{name: "demo-ipip", what: "the same with IPIP, run through in a virtual machine that counts instructions", beside: true,
-			tests: &goTest{dir: "lab", flags: []string{"-timeout=55m", "-v", "-run=^TestDemoIPIP$", gently}, only: "./e2e"}},
 		{name: "lint", what: "format, vet, staticcheck", steps: lintSteps(root)},
 		{name: "tools", what: "the layers of imports, what programs are linked from, and what makes the image",
 			tests: &goTest{dir: "hack", flags: []string{"-timeout=10m"}, only: "./layers ./modules ./image"}},
@@ -192,6 +190,8 @@ func counted(lab string) []suite {
 	}
 	return []suite{
 		// Whose machines take longest.
+		{name: "demo-ipip", what: "the demo with IPIP run through, from a fresh clone, in a virtual machine that counts instructions", beside: true,
+			tests: &goTest{dir: "lab", flags: []string{"-timeout=55m", "-v", "-run=^TestDemoIPIP$", gently}, only: "./e2e"}},
 		{name: "tunnel", what: "agents that restart, pools that change, WireGuard turned on and off, over tunl0; TCP-AO from a Secret: in such machines", beside: true,
 			tests: &goTest{env: []string{"TORTIE_LAB=" + lab}, flags: []string{"-timeout=55m", "-run=" + tunnelTest, gently}, only: "./" + tunnelPackage}},
 		one("perf", "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
