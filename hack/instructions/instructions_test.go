@@ -78,3 +78,21 @@ func TestPage(t *testing.T) {
 		"| routes | 1,234 | 1.100 | 2,345,678 | 2.200 (2.500) |  |  | 1 | 2.100 |\n", "| routes | 999 | 1.050 | 34,567 | 2.100 (2.400) |  |  | 1 | 2.100 |\n",
 		"| a pod connected, a pod | 800,000 | 2.647 | 700,000 | 2.561 |\n")
 }
+
+// A requirement that is not met has a number, and below the table the reason of that number; what is not counted is left out.
+func TestRequired(t *testing.T) {
+	root, file := repository(t)
+	const begin = "what,unit,tolerance,stable,newest,6.1.0,7.2.0\n"
+	file(File, begin+"\"VXLAN, no rules\",round trip,0,1,1,1000,1000\nVXLAN,round trip,0,1,1,1049,1060\n"+
+		"\"1,000 WireGuard peers programmed\",peer,0,1,1,400000,1002000\nWireGuard by hand,KiB of a stream,0,1,1,960,970\n\"WireGuard, no rules\",KiB of a stream,0,1,1,1000,1000\n")
+	got, err := Page(root)
+	errtest.Must(t, err)
+	difftest.Contains(t, got, "| and a round trip | ≤ 1.05 | 1.05 | 1.06 [1] |\n", "| and by one by hand without | ≥ 0.97 | 0.96 [2] | 0.97 |\n", "1. Not met. "+whyTracking+".\n2. Not met. "+whyRule+".\n")
+	if strings.Contains(got, "device") {
+		t.Errorf("requirements of what was not counted:\n%s", got)
+	}
+	file(File, begin+"IPIP,connection,0,1,1,1000,1000\n\"IPIP, 1,000 policies, flowtable\",connection,0,1,1,1000,910\n")
+	if _, err := Page(root); !errtest.Names(err, "and a connection 0.91 0.90 no reason") {
+		t.Errorf("a requirement without a reason: %v", err)
+	}
+}

@@ -28,6 +28,10 @@ func Page(root string) (string, error) {
 	w.WriteString("The plugin's and the agent's own work, beside the least that the kernel asks for it, and processes, " +
 		"with the kernel's work for them, beside one that makes a GET of the API server, in the same order:\n\n")
 	now.work(&w, &before)
+	w.WriteString("What is required of these figures, on both kernels:\n\n")
+	if err := now.required(&w); err != nil {
+		return "", err
+	}
 	return w.String(), nil
 }
 
@@ -65,13 +69,7 @@ func (t *Table) work(w *strings.Builder, before *Table) {
 
 // cells are the instructions and the ratio, in brackets what it was before; empty where nothing is counted.
 func (t *Table) cells(before *Table, k key, kernel int) []string {
-	at := func(t *Table) (f figure) {
-		if i := slices.IndexFunc(t.rows, func(r row) bool { return r.key == k }); i >= 0 {
-			f = t.rows[i].on[kernel]
-		}
-		return f
-	}
-	now, had := at(t), at(before)
+	now, had := t.at(k).on[kernel], before.at(k).on[kernel]
 	switch {
 	case now.ratio == 0:
 		return []string{"", ""}

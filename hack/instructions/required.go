@@ -1,0 +1,172 @@
+package instructions
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Paths of internal/tests/perf: ways between pods, and what is added to their names.
+var ways = []string{"routes", "routes, IPv6", "IPIP", "VXLAN", "VXLAN, IPv6"}
+
+const (
+	noRules      = ", no rules"
+	tracked      = ", conntrack alone"
+	policies     = ", 1,000 policies"
+	flowtable    = policies + ", flowtable"
+	byHand       = "WireGuard by hand"
+	byRule       = byHand + " and rule"
+	manyPeers    = "1,000 WireGuard peers"
+	newest       = 1 // of Kernels
+	peersPerCost = 1000 / 1e9
+)
+
+// requirement is a bound of a figure that is made of what is counted.
+type requirement struct {
+	what string
+	// The bound: most, or, if that is 0, least.
+	most, least float64
+	// newest: it is of kernels with IPIP in the flowtable.
+	newest bool
+	of     func(c costs) float64 // 0: not counted
+	// why is why it is not met, if it is not.
+	why string
+}
+
+// costs are those of a table on a kernel.
+type costs func(path, unit string) float64
+
+// by is the greatest, or, where more is better, the least, of what paths cost by what others do.
+func (c costs) by(unit string, pairs [][2]string, greatest bool) (found float64) {
+	for _, p := range pairs {
+		a, b := c(p[0], unit), c(p[1], unit)
+		if a == 0 || b == 0 {
+			continue
+		}
+		if r := a / b; found == 0 || greatest == (r > found) {
+			found = r
+		}
+	}
+	return found
+}
+
+// worst is the greatest quotient of a way with one addition and with another one.
+func worst(unit, with, without string) func(costs) float64 {
+	var pairs [][2]string
+	for _, way := range ways {
+		pairs = append(pairs, [2]string{way + with, way + without})
+	}
+	return func(c costs) float64 { return c.by(unit, pairs, true) }
+}
+
+// throughput is the least, of IPv4 and IPv6, of a stream by WireGuard, in that of another one.
+func throughput(hand, handWith, agentWith string) func(costs) float64 {
+	var pairs [][2]string
+	for _, family := range []string{"", ", IPv6"} {
+		pairs = append(pairs, [2]string{hand + family + handWith, "WireGuard" + family + agentWith})
+	}
+	return func(c costs) float64 { return c.by(units[0], pairs, false) }
+}
+
+// quotient is what a path costs by another.
+func quotient(unit, of, by string) func(costs) float64 {
+	return func(c costs) float64 { return c.by(unit, [][2]string{{of, by}}, true) }
+}
+
+// Reasons of what is not met.
+const (
+	whyTracking = "Of what the agent's rules add most is connection tracking, which masquerading, policies and kube-proxy need: a cluster has it without them. " +
+		"Tried: one chain for each hook, rules in the order of their price, no hook that no setting needs, and a flowtable, by which only short UDP costs more"
+	whyOwn = "What is left is the check of a pod's source, hooks before routing, and for the outer packets of tunnels those at input and output: " +
+		"[prices](design/agent.md#kernel)"
+	whyShort = "A connection enters the flowtable after its handshake, which takes work that a short one does not earn back. " +
+		"Tried: entering it only later, by a count of packets, and at random; both cost more"
+	whyRule    = "The routes are in a table of their own, to which a rule leads, as Calico makes it: the rule and the mark cost a twentieth, by hand, too"
+	whyElapsed = "One processor also has the kernel's handshakes with those peers that a node greets, which cost more than programming; others have more processors"
+)
+
+// requirements are in the order of the page.
+func requirements() []requirement {
+	stream, roundTrip, connection, datagram := units[0], units[1], units[2], units[3]
+	return []requirement{
+		{what: "IPIP by devices for single nodes, with 1,000 policies, by `tunl0` without: a stream's throughput", least: 1.12, newest: true, of: quotient(stream, "IPIP", "IPIP"+flowtable)},
+		{what: "and a round trip", most: 0.65, newest: true, of: quotient(roundTrip, "IPIP"+flowtable, "IPIP")},
+		{what: "and a connection", most: 0.90, newest: true, of: quotient(connection, "IPIP"+flowtable, "IPIP")},
+		{what: "and, by pods without a tunnel, a stream's throughput", least: 0.98, newest: true, of: quotient(stream, "routes", "IPIP"+flowtable)},
+		{what: "A flowtable by none, on its worst way: a stream", most: 1.01, of: worst(stream, flowtable, policies)},
+		{what: "and a round trip", most: 1.01, of: worst(roundTrip, flowtable, policies)},
+		{what: "and a connection that ends after a byte", most: 1.01, of: worst(connection, flowtable, policies), why: whyShort},
+		{what: "and a datagram of UDP that ends within two seconds", most: 1.01, of: worst(datagram, flowtable, policies), why: whyShort},
+		{what: "The agent's rules by none, on their worst way: a stream", most: 1.05, of: worst(stream, "", noRules), why: whyTracking},
+		{what: "and a round trip", most: 1.05, of: worst(roundTrip, "", noRules), why: whyTracking},
+		{what: "and a round trip, with 1,000 policies and flowtable", most: 1.05, of: worst(roundTrip, flowtable, noRules), why: whyTracking},
+		{what: "The agent's rules by conntrack alone, on their worst way: a stream", most: 1.05, of: worst(stream, "", tracked), why: whyOwn},
+		{what: "and a round trip", most: 1.05, of: worst(roundTrip, "", tracked), why: whyOwn},
+		{what: "WireGuard by one by hand with such a rule and table: the least throughput of a stream", least: 0.97, of: throughput(byRule, "", noRules)},
+		{what: "and by one by hand without", least: 0.97, of: throughput(byHand, "", noRules), why: whyRule},
+		{what: "and with the agent's rules, by one by hand with rule and conntrack", least: 0.97, of: throughput(byRule, tracked, ""), why: whyOwn},
+		{what: "1,000 WireGuard peers: seconds of the agent, if an instruction takes a nanosecond", most: 1, of: func(c costs) float64 { return c(manyPeers+" programmed", "peer") * peersPerCost }},
+		{what: "and until all are programmed, on one processor", most: 1, of: func(c costs) float64 { return c(manyPeers+", with handshakes meanwhile", "peer") * peersPerCost }, why: whyElapsed},
+	}
+}
+
+// met is of what the page shows, which has two digits.
+func (r requirement) met(value float64) bool {
+	value = math.Round(100*value) / 100
+	return value == 0 || r.most > 0 && value <= r.most || r.most == 0 && value >= r.least
+}
+
+func (r requirement) bound() string {
+	if r.most > 0 {
+		return fmt.Sprintf("≤ %.2f", r.most)
+	}
+	return fmt.Sprintf("≥ %.2f", r.least)
+}
+
+// required writes what is required of the figures, and why what is not met is not.
+func (t *Table) required(w *strings.Builder) error {
+	head(w, []string{"", "asked", t.releases[0], t.releases[1]})
+	var whys []string
+	for _, r := range requirements() {
+		cells, counted := []string{r.what, r.bound()}, false
+		for i := range Kernels {
+			value := 0.0
+			if i == newest || !r.newest {
+				value = r.of(func(path, unit string) float64 { return t.at(key{path, unit}).on[i].instructions })
+			}
+			counted = counted || value > 0
+			cell := fmt.Sprintf("%.2f", value)
+			if !r.met(value) {
+				if r.why == "" {
+					return fmt.Errorf("%s: %s, %s is asked, and there is no reason", r.what, cell, r.bound())
+				}
+				if !slices.Contains(whys, r.why) {
+					whys = append(whys, r.why)
+				}
+				cell += fmt.Sprintf(" [%d]", slices.Index(whys, r.why)+1)
+			}
+			if value == 0 {
+				cell = ""
+			}
+			cells = append(cells, cell)
+		}
+		if counted {
+			line(w, cells)
+		}
+	}
+	w.WriteString("\n")
+	for i, why := range whys {
+		fmt.Fprintf(w, "%d. Not met. %s.\n", i+1, why)
+	}
+	w.WriteString("\n")
+	return nil
+}
+
+// at returns the row of a key; an empty one if there is none.
+func (t *Table) at(k key) row {
+	if i := slices.IndexFunc(t.rows, func(r row) bool { return r.key == k }); i >= 0 {
+		return t.rows[i]
+	}
+	return row{}
+}
