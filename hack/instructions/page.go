@@ -28,7 +28,7 @@ func Page(root string) (string, error) {
 	w.WriteString("The plugin's and the agent's own work, beside the least that the kernel asks for it, and processes, " +
 		"with the kernel's work for them, beside one that makes a GET of the API server, in the same order:\n\n")
 	now.work(&w, &before)
-	w.WriteString("What is required of these figures, on both kernels:\n\n")
+	w.WriteString("### Required instructions\n\nWhat is asked of these figures, by the two kernels:\n\n")
 	if err := now.required(&w); err != nil {
 		return "", err
 	}
