@@ -10,7 +10,7 @@ import (
 type suite struct {
 	name, what string
 	root       string
-	beside     bool // it runs beside those that follow
+	beside     bool // it runs beside those that follow, by what these leave of the processors
 	vital      bool // the rest cannot run without it
 	steps      []step
 	tests      *goTest
@@ -178,22 +178,19 @@ func programs(lab string) suite {
 		}}
 }
 
-// gently has a test's binary take what others leave of the processors.
-const gently = "-exec=nice -n 19"
-
 // counted are the suites in virtual machines whose time is the number of their instructions: they take what other suites leave of the processors.
 func counted(lab string) []suite {
 	one := func(name, what, options, packages string, flags, own []string) suite {
-		exec := gently + " " + lab + " vmtest -timeout 50m -count " + options
+		exec := "-exec=" + lab + " vmtest -timeout 50m -count " + options
 		return suite{name: name, what: what, beside: true,
 			tests: &goTest{env: []string{"CGO_ENABLED=0"}, flags: append([]string{"-timeout=55m", "-p=1", exec}, flags...), own: own, only: packages}}
 	}
 	return []suite{
 		// Whose machines take longest.
 		{name: "demo-ipip", what: "the demo with IPIP run through, from a fresh clone, in a virtual machine that counts instructions", beside: true,
-			tests: &goTest{dir: "lab", flags: []string{"-timeout=55m", "-v", "-run=^TestDemoIPIP$", gently}, only: "./e2e"}},
+			tests: &goTest{dir: "lab", flags: []string{"-timeout=55m", "-v", "-run=^TestDemoIPIP$"}, only: "./e2e"}},
 		{name: "tunnel", what: "agents that restart, pools that change, WireGuard turned on and off, over tunl0; TCP-AO from a Secret: in such machines", beside: true,
-			tests: &goTest{env: []string{"TORTIE_LAB=" + lab}, flags: []string{"-timeout=55m", "-run=" + tunnelTest, gently}, only: "./" + tunnelPackage}},
+			tests: &goTest{env: []string{"TORTIE_LAB=" + lab}, flags: []string{"-timeout=55m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
 		one("perf", "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
 			"", "./"+perfPackage, []string{"-run=TestInstructions"}, []string{"-kernel=stable", "-quick"}),
 		one("flowtable", "what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts",

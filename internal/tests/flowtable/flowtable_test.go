@@ -249,7 +249,7 @@ func counted(t *testing.T, client func() traffic, port int, nodes ...*pathtest.N
 // TestPasses: packets of established connections of TCP, and of UDP that last, pass no rule, by all ways that gain; those of a new connection do.
 // Conntrack counts all of them.
 func TestPasses(t *testing.T) {
-	for _, e := range []pathtest.Encap{pathtest.Routes, pathtest.Routes6, pathtest.VXLAN, pathtest.IPIP} {
+	for _, e := range []pathtest.Encap{pathtest.Routes, pathtest.Routes6, pathtest.VXLAN, pathtest.VXLAN6, pathtest.IPIP} {
 		t.Run(e.Name, func(t *testing.T) {
 			r := newRig(t, e)
 			from, to := r.Nodes[0], r.Nodes[1]

@@ -114,8 +114,10 @@ func stop(t *testing.T, denied ...talk) {
 // TestDenied: a connection that is in the flowtables of both nodes, and that a policy at either end forbids, stops within a second, by TCP and by UDP. One
 // that stays allowed goes on, and comes back to the flowtable; so does all when the policy goes.
 func TestDenied(t *testing.T) {
-	for i, direction := range []string{"Egress", "Ingress", "Egress", "Ingress"} {
-		node, e := i%2, []pathtest.Encap{pathtest.Routes, pathtest.IPIP}[i/2]
+	directions := []string{"Egress", "Ingress"}
+	for i, e := range []pathtest.Encap{pathtest.Routes, pathtest.Routes, pathtest.IPIP, pathtest.IPIP, pathtest.VXLAN, pathtest.VXLAN6} {
+		node := i % 2
+		direction := directions[node]
 		t.Run(e.Name+", "+direction, func(t *testing.T) {
 			r := newRig(t, e)
 			from, to := r.Nodes[0], r.Nodes[1]

@@ -3,6 +3,7 @@ package mesh
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,14 +21,17 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// TestMeshOverIPIP has the restart test over the kernel's IPIP, TestVXLAN from a pool with IPIP, and WireGuard over both. A suite of its own knows it by
-// its name.
+// TestMeshOverIPIP has the restart test over the kernel's IPIP, TestVXLAN from a pool with IPIP, and WireGuard over both, in each of these a connection
+// in the flowtable, too. A suite of its own knows it by its name.
 func TestMeshOverIPIP(t *testing.T) {
 	inMachine(t, errors.Join(netnstest.IPIP(), netnstest.WireGuard()), nil, func(t *testing.T) {
-		n := newTunnelled(t) // one for both: an emulated API server takes a minute to start
-		n.restart(t)
-		n.changePools(t)
-		n.encrypt(t)
+		n := newTunnelled(t) // one for all: an emulated API server takes a minute to start
+		for _, stage := range []func(*testing.T){n.restart, n.changePools, n.encrypt} {
+			talk := n.converse(t)
+			stage(t)
+			talk.intact(t)
+		}
+		n.repair(t)
 	})
 }
 
@@ -72,6 +76,7 @@ func newTunnelled(t *testing.T) *tunnelled {
 		errtest.Must(t, sysctl.DefaultRoot.Set(sysctl.Key{"net", "core", "netdev_max_backlog"}, "100000"))
 	}
 	n := &tunnelled{Cluster: meshtest.NewCluster(t), begun: time.Now()}
+	n.Env = []string{"TORTIE_FLOWTABLE=auto"}
 	n.Launcher = append([]string{"unshare"}, ownSysfs...)
 	n.Create(t, meshtest.NewPool("always", "10.90.0.0/16", api.EncapAlways), meshtest.NewPool("cross", "10.91.0.0/16", api.EncapCrossSubnet))
 	for i, subnet := range []int{0, 0, 1} {
@@ -89,6 +94,7 @@ func newTunnelled(t *testing.T) *tunnelled {
 			}
 		}
 	})
+	n.always[1].EchoUDP(t, netip.AddrPortFrom(n.always[1].V4, answers).String())
 	meshtest.Start(t, n.nodes...)
 	meshtest.Settle(t, n.nodes...)
 	n.done(t, "the nodes know each other")
@@ -105,7 +111,7 @@ func (n *tunnelled) streams(t testing.TB) meshtest.Traffic {
 	return append(meshtest.StartTraffic(t, n.always[0], n.always[1]), meshtest.StartTraffic(t, n.cross[0], n.cross[2])...)
 }
 
-// restart stops and restarts agents, and changes the device manually.
+// restart stops and restarts agents.
 func (n *tunnelled) restart(t *testing.T) {
 	nodes := n.nodes
 	streams := func() meshtest.Traffic { return n.streams(t) }
@@ -135,11 +141,14 @@ func (n *tunnelled) restart(t *testing.T) {
 	meshtest.Settle(t, nodes...)
 	packets.Intact(t)
 	done("an upgrade, twice, and a restart without an API server")
+}
 
-	for _, h := range tunnelInterventions(nodes[0]) {
-		t.Logf("%s: back after %v", h.what, h.repair(t, nodes[0]).Round(time.Millisecond))
+// repair changes the device manually.
+func (n *tunnelled) repair(t *testing.T) {
+	for _, h := range tunnelInterventions(n.nodes[0]) {
+		t.Logf("%s: back after %v", h.what, h.repair(t, n.nodes[0]).Round(time.Millisecond))
 	}
-	done("tunl0 put right")
+	n.done(t, "tunl0 put right")
 }
 
 // changePools changes pools from IPIP to VXLAN and back under traffic.

@@ -1,0 +1,83 @@
+package mesh
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// answers is the port of a pod that answers.
+const answers = 7400
+
+// conversation is UDP with answers to all packets, as the flowtable takes it.
+type conversation struct {
+	sent, answered atomic.Int64
+	stop           chan struct{}
+}
+
+// converse begins one between pods of the first two nodes, and returns when both have it in their flowtables. It ends with the test at the latest.
+func (n *tunnelled) converse(t *testing.T) *conversation {
+	t.Helper()
+	from, server := n.always[0], netip.AddrPortFrom(n.always[1].V4, answers)
+	conn := from.ListenUDP(t, netip.AddrPortFrom(from.V4, 0).String())
+	c := &conversation{stop: make(chan struct{})}
+	go func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-c.stop:
+				return
+			case <-t.Context().Done():
+				return
+			case <-tick.C:
+				// What is not sent is not answered.
+				_, _ = conn.WriteToUDPAddrPort([]byte("are you there"), server)
+				c.sent.Add(1)
+			}
+		}
+	}()
+	go func() {
+		buf := make([]byte, 100)
+		for {
+			if _, err := conn.Read(buf); err != nil {
+				return
+			}
+			c.answered.Add(1)
+		}
+	}()
+	port := netip.MustParseAddrPort(conn.LocalAddr().String()).Port()
+	meshtest.Eventually(t, func() error { return n.offloaded(fmt.Sprintf("src=%s dst=%s sport=%d ", from.V4, server.Addr(), port)) })
+	return c
+}
+
+// intact ends it, and fails the test if a packet has no answer.
+func (c *conversation) intact(t *testing.T) {
+	t.Helper()
+	close(c.stop)
+	time.Sleep(time.Second) // the last answers
+	t.Logf("%d exchanges of a connection in the flowtable", c.sent.Load())
+	if lost := c.sent.Load() - c.answered.Load(); lost != 0 {
+		t.Errorf("%d of %d packets have no answer", lost, c.sent.Load())
+	}
+}
+
+// offloaded returns an error unless the first two nodes have a connection, as the kernel shows it, in their flowtables.
+func (n *tunnelled) offloaded(connection string) error {
+	for _, node := range n.nodes[:2] {
+		text, err := node.Try("cat", "/proc/net/nf_conntrack")
+		found := false
+		for line := range strings.Lines(text) {
+			found = found || strings.Contains(line, connection) && strings.Contains(line, "[OFFLOAD]")
+		}
+		if !found {
+			return fmt.Errorf("%s does not have %sin its flowtable (%w):\n%s", node.Name, connection, err, text)
+		}
+	}
+	return nil
+}
