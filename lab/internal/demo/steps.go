@@ -331,7 +331,8 @@ func (d *Demo) traffic(ctx context.Context) error {
 }
 
 func (d *Demo) pool(ctx context.Context) error {
-	out, err := d.kubectl(ctx, "kubectl get ippool default-ipv4-ippool -o yaml")
+	// The controllers write the status in their own time.
+	out, err := d.kubectl(ctx, "kubectl get ippool default-ipv4-ippool -o yaml | sed '/^status:/,$d'")
 	if err != nil {
 		return err
 	}
