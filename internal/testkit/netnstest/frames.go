@@ -113,14 +113,18 @@ func (n *NS) Watch(t testing.TB, link string, see func(packet []byte)) (stop fun
 		defer close(done)
 		defer unix.Close(fd)
 		b := make([]byte, 64<<10)
+		flags := 0
 		for {
-			size, _, err := unix.Recvfrom(fd, b, 0)
+			size, _, err := unix.Recvfrom(fd, b, flags)
 			if version := b[0] >> 4; err == nil && size >= 20 && (version == 4 || version == 6) {
 				see(b[:size])
 			}
+			if err == unix.EAGAIN && flags != 0 {
+				return
+			}
 			select {
 			case <-ended:
-				return
+				flags = unix.MSG_DONTWAIT // what has passed is seen
 			default:
 			}
 		}
