@@ -282,19 +282,20 @@ func without(a, b []string) (rest []string) {
 	return rest
 }
 
-// chains let a connection into the flowtable when it has proven to last, between a pod's link and another device that takes part: of TCP after the
+// chains let a connection into the flowtable when it has proven to last, with a packet from a pod to another device that takes part: of TCP after the
 // handshake. To let in one packet's connection of sixteen by chance, which spares short ones, cost more than it saved. Of UDP only those are taken that go
 // where the client has sent them: a client may go on sending to the endpoint of a Service that has gone, and what of that kube-proxy finds and deletes is
 // not to depend on a flowtable.
 //
-// The kernel sends what belongs to a connection that has come in by the device for a single node back by it, whatever the routes say. One that goes out by
-// tunl0 has no such device, and is taken with the first packet that comes in.
+// For the way back the kernel takes the device that the packet has come in by, whatever the routes say: right for a pod's link. A packet that another node
+// sends by another device than a route leads to it (while a pool changes its encapsulation, or by the second of two uplinks) would have what goes back
+// lost. Of these only packets by the device for a single node are taken, as one that goes out by tunl0 has no such device, and only from sources to which
+// routes lead by that node.
 func (c Config) chains() []nft.Chain {
 	established := nft.Established.In()
 	add := nft.Offload(flowtable)
 	offload := []nft.Rule{
 		nft.NewRule(c.Guard, nft.InLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.OutLink), add),
-		nft.NewRule("", nft.OutLink.HasPrefix(c.PodLinks), nft.In(devicesSet, nft.InLink), add),
 	}
 	if c.Tunnels {
 		offload = append(offload, nft.NewRule("", nft.IPv4.Is(), nft.OutLink.HasPrefix(c.PodLinks), nft.In(peersSet, nft.InLink, nft.IPv4.Src), add))

@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/pathtest"
@@ -312,6 +313,27 @@ func TestRouteChange(t *testing.T) {
 	errtest.Must(t, from.Conn.DeleteRoute(blocked))
 	if _, err := c.Read(make([]byte, 1)); err == nil {
 		t.Error("there is an answer after the end of the wait")
+	}
+}
+
+// TestWaysDiffer: of a connection whose nodes send to each other by different devices, as while a pool changes its encapsulation, nothing is lost.
+func TestWaysDiffer(t *testing.T) {
+	r := newRig(t, pathtest.Routes)
+	from, to := r.Nodes[0], r.Nodes[1]
+	for i, n := range r.Nodes {
+		errtest.Must(t, pathtest.VXLAN.Program(t.Context(), n, r.Nodes[1-i]))
+		c := r.choose(t, n)
+		c.Devices = slices.Sorted(slices.Values(append(c.Devices, vxlan.Device4)))
+		errtest.Must(t, r.fast[i].Sync(t.Context(), c))
+	}
+	errtest.Must(t, pathtest.Routes.Program(t.Context(), to, from))
+	for i, network := range udpFirst {
+		c := open(t, network, from.Pod, to.Pod, to.PodAddr(), 7000+i)
+		for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			if err := c.exchange(10, soon); err != nil {
+				t.Fatalf("%s: %v", network, err)
+			}
+		}
 	}
 }
 
