@@ -14,6 +14,14 @@ import (
 // answers is the port of a pod that answers.
 const answers = 7400
 
+// beside has a stage of the test beside a connection in the flowtable, which must lose nothing.
+func (n *tunnelled) beside(t *testing.T, stage func(*testing.T)) {
+	t.Helper()
+	c := n.converse(t)
+	stage(t)
+	c.intact(t)
+}
+
 // conversation is UDP with answers to all packets, as the flowtable takes it.
 type conversation struct {
 	sent, answered atomic.Int64

@@ -26,12 +26,10 @@ import (
 func TestMeshOverIPIP(t *testing.T) {
 	inMachine(t, errors.Join(netnstest.IPIP(), netnstest.WireGuard()), nil, func(t *testing.T) {
 		n := newTunnelled(t) // one for all: an emulated API server takes a minute to start
-		for _, stage := range []func(*testing.T){n.restart, n.changePools, n.encrypt} {
-			talk := n.converse(t)
-			stage(t)
-			talk.intact(t)
-		}
+		n.beside(t, n.restart)
 		n.repair(t)
+		n.beside(t, n.changePools)
+		n.beside(t, n.encrypt)
 	})
 }
 
