@@ -15,8 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
-// How much is measured at once, and how often. The least counts: it is the same in each run to a thousandth, while what the kernel's timers add is not. A
-// round trip has one packet more for as long as a timer happens to have an acknowledgement go by itself, a third of its cost.
+// How much is measured at once, and how often; the mean without the largest and the smallest counts.
 const (
 	rounds        = 5
 	streamBytes   = 4 << 20
@@ -113,18 +112,18 @@ func backAndForth(ends [2]int, b []byte) error {
 	return nil
 }
 
-// kind is one of traffic. run returns how long units took.
+// kind is one of traffic, and what a unit of it is.
 type kind struct {
 	unit  string
-	units float64
+	units int
 	run   func(*wire) (time.Duration, error)
 }
 
 var kinds = []kind{
 	{"KiB of a stream", streamBytes >> 10, (*wire).stream},
-	{"round trip", 1, (*wire).roundTrips},
-	{"connection", 1, (*wire).connections},
-	{"datagram", 2, (*wire).datagrams},
+	{"round trip", roundTrips, (*wire).roundTrips},
+	{"connection", connections, (*wire).connections},
+	{"datagram", datagrams, (*wire).datagrams},
 }
 
 // stream sends as much as the window takes, and then receives it, in turns; to several ends at once, the bytes in equal parts.
@@ -183,12 +182,10 @@ func (f *flow) move(buf []byte) (sent, received int, err error) {
 	return sent, max(received, 0), nil
 }
 
-// roundTrips are those of several connections, to the ends in turns, of which the dearest end counts.
-func (w *wire) roundTrips() (most time.Duration, err error) {
-	least := make([]time.Duration, len(w.to))
-	for i := range conversations {
-		at := i % len(w.to)
-		ends, err := w.to[at].connect()
+// roundTrips are those of several connections: each has one of two costs, as the kernel's timers happen to fall.
+func (w *wire) roundTrips() (all time.Duration, err error) {
+	for range conversations {
+		ends, err := w.to[0].connect()
 		if err != nil {
 			return 0, err
 		}
@@ -197,33 +194,24 @@ func (w *wire) roundTrips() (most time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
-		least[at] = lesser(least[at], took)
+		all += took
 	}
-	return slices.Max(least), nil
+	return all, nil
 }
 
-// exchange passes a byte back and forth, and returns the least time that it took.
-func (w *wire) exchange(ends [2]int, times int) (least time.Duration, err error) {
-	err = backAndForth(ends, w.buf)
+// exchange passes a byte back and forth.
+func (w *wire) exchange(ends [2]int, times int) (time.Duration, error) {
+	err := backAndForth(ends, w.buf)
+	start := time.Now()
 	for i := 0; i < times && err == nil; i++ {
-		start := time.Now()
 		err = backAndForth(ends, w.buf)
-		least = lesser(least, time.Since(start))
 	}
-	return least, err
+	return time.Since(start), err
 }
 
-// lesser is the lesser of two times, of which the first may not be measured yet.
-func lesser(a, b time.Duration) time.Duration {
-	if a == 0 {
-		return b
-	}
-	return min(a, b)
-}
-
-func (w *wire) connections() (least time.Duration, err error) {
+func (w *wire) connections() (time.Duration, error) {
+	start := time.Now()
 	for range connections {
-		start := time.Now()
 		ends, err := w.to[0].connect()
 		if err == nil {
 			err = backAndForth(ends, w.buf)
@@ -232,9 +220,8 @@ func (w *wire) connections() (least time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
-		least = lesser(least, time.Since(start))
 	}
-	return least, nil
+	return time.Since(start), nil
 }
 
 // datagrams exchanges some, all between the same ports.
@@ -271,15 +258,19 @@ func (w *wire) cost(t *testing.T, path string, kinds []kind) map[string]float64 
 	errtest.Must(t, w.from.Do(func() error {
 		runtime.LockOSThread()
 		for _, k := range kinds {
-			var least time.Duration
-			for range rounds {
+			var took []time.Duration
+			for range rounds + 1 { // the first one warms up
 				one, err := k.run(w)
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", path, k.unit, err)
 				}
-				least = lesser(least, one)
+				took = append(took, one)
 			}
-			all[k.unit] = float64(least) / k.units
+			sum := time.Duration(0)
+			for _, one := range slices.Sorted(slices.Values(took[1:]))[1 : rounds-1] {
+				sum += one
+			}
+			all[k.unit] = float64(sum) / float64(rounds-2) / float64(k.units)
 		}
 		return nil
 	}))
