@@ -23,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // asProgram in the environment makes the test binary the command itself: sockets and /proc are those of the namespace that it
@@ -277,6 +278,12 @@ func TestLinkLocalPeer(t *testing.T) {
 	}
 	n.router.Run(t, "nft", "table inet t { chain c { type filter hook input priority 0; meta nfproto ipv6 ip6 saddr != fe80::/10 drop; }; }")
 	n.report.Peers = []nodestatus.Peer{{Address: "fe80::1%eth0", State: "Active"}, {Address: "fe80::2%eth0", State: "Active"}, {Address: "fe80::1%eth9", State: "Active"}}
+	waittest.For(t, 30*time.Second, func() error { // the kernel makes the node's own link-local address in its own time
+		if text := n.here.Run(t, "ip", "-6", "addr", "show", "dev", "eth0", "scope", "link"); !strings.Contains(text, "fe80::") || strings.Contains(text, "tentative") {
+			return fmt.Errorf("addresses: %s", text)
+		}
+		return nil
+	})
 	n.agent(t)
 	findings, _ := n.diagnose(t)
 	expect(t, findings, "peer-bgp", "fe80::1%eth0", Warning, "open, but the session is Active")
