@@ -42,8 +42,8 @@ func TestAssociations(t *testing.T) {
 	if *inVM {
 		t.Fatalf("the virtual machine has no SCTP: %v", err)
 	}
-	cmd := exec.Command(labtest.Binary(t), "vm", "-mem", "1024", "-timeout", "8m", "-programs", "", "--",
-		os.Args[0], "-test.run=^(TestSCTP|TestAssociations)$", "-test.v", "-test.timeout=7m", "-in-vm")
+	cmd := exec.Command(labtest.Binary(t), "vm", "-count", "-mem", "1024", "-timeout", "15m", "-programs", "", "--",
+		os.Args[0], "-test.run=^(TestSCTP|TestAssociations)$", "-test.v", "-test.timeout=14m", "-in-vm")
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("in the virtual machine: %v", err)
@@ -203,26 +203,29 @@ func beatOften(fd int) error {
 // associate opens an association; without an answer within a second the error is EINPROGRESS.
 func associate(t *testing.T, ns *netnstest.NS, to netip.AddrPort) (c net.Conn, err error) {
 	t.Helper()
-	err = ns.Do(func() error {
-		fd, addr, err := socket(to)
-		if err != nil {
+	for c == nil {
+		err = ns.Do(func() error {
+			fd, addr, err := socket(to)
+			if err != nil {
+				return err
+			}
+			file := os.NewFile(uintptr(fd), "sctp")
+			defer file.Close()
+			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 1}); err != nil {
+				return err
+			}
+			if err := unix.Connect(fd, addr); err != nil {
+				return err
+			}
+			c, err = net.FileConn(file)
 			return err
+		})
+		if err != nil && !errors.Is(err, unix.EINTR) { // Go's runtime sends signals
+			return nil, err
 		}
-		file := os.NewFile(uintptr(fd), "sctp")
-		defer file.Close()
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 1}); err != nil {
-			return err
-		}
-		if err := unix.Connect(fd, addr); err != nil {
-			return err
-		}
-		c, err = net.FileConn(file)
-		return err
-	})
-	if err == nil {
-		t.Cleanup(func() { c.Close() })
 	}
-	return c, err
+	t.Cleanup(func() { c.Close() })
+	return c, nil
 }
 
 // echoes sends a byte and waits for it.
