@@ -28,7 +28,7 @@ func TestTunnel(t *testing.T) {
 	if os.Getenv(inVM) != "" {
 		t.Fatalf("in the virtual machine: %v", err)
 	}
-	cmd := exec.Command(labtest.Binary(t), "vm", "-timeout", "10m", "-programs", "", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=9m")
+	cmd := exec.Command(labtest.Binary(t), "vm", "-count", "-timeout", "15m", "-programs", "", "--", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=14m")
 	cmd.Env = append(cmd.Environ(), inVM+"=1")
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Run(); err != nil {
