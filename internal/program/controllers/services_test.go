@@ -99,10 +99,10 @@ func TestServicesGetAddresses(t *testing.T) {
 	w := newWorld(t, audited(t))
 	w.servicePools()
 	kubeconfig := labtest.WriteKubeconfig(t, t.TempDir(), labtest.AsOn(t, w.admin, account))
-	there, working := map[string]bool{}, 0
+	there, killed, working := map[string]bool{}, 0, 0
 	began := time.Now()
-	for n := range *kills {
-		p := w.start(fmt.Sprint("p", n), kubeconfig)
+	for ; killed < *kills || working < *kills/5 && killed < 3**kills; killed++ { // a busy machine's leaders are slow to give an address
+		p := w.start(fmt.Sprint("p", killed), kubeconfig)
 		for range 3 {
 			name := fmt.Sprint("s", rand.IntN(30))
 			if there[name] = !there[name]; there[name] {
@@ -117,9 +117,9 @@ func TestServicesGetAddresses(t *testing.T) {
 		}
 		errtest.Must(t, w.core.CoordinationV1().Leases("kube-system").Delete(t.Context(), controllers.LeaseName, metav1.DeleteOptions{}))
 	}
-	t.Logf("%d leaders killed in %s, %d of them after their first address", *kills, time.Since(began).Round(time.Second), working)
+	t.Logf("%d leaders killed in %s, %d of them after their first address", killed, time.Since(began).Round(time.Second), working)
 	if working < *kills/5 {
-		t.Errorf("%d of %d leaders had given an address when they were killed", working, *kills)
+		t.Errorf("%d of %d leaders had given an address when they were killed", working, killed)
 	}
 	w.start("last", kubeconfig)
 	want := 0
