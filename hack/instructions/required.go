@@ -18,8 +18,8 @@ const (
 	byHand       = "WireGuard by hand"
 	byRule       = byHand + " and rule"
 	manyPeers    = "1,000 WireGuard peers"
-	newest       = 1 // of Kernels
-	peersPerCost = 1000 / 1e9
+	newest       = 1          // of Kernels
+	peersPerCost = 1000 / 1e9 // seconds for a thousand peers, by the instructions of one
 )
 
 // requirement is a bound of a figure that is made of what is counted.
@@ -79,7 +79,8 @@ const (
 	whyTracking = "Of what the agent's rules add most is connection tracking, which masquerading, policies and kube-proxy need: a cluster has it without them. " +
 		"Tried: one chain for each hook, rules in the order of their price, no hook that no setting needs, and a flowtable, by which only short UDP costs more"
 	whyOwn = "What is left is the check of a pod's source, hooks before routing, and for the outer packets of tunnels those at input and output: " +
-		"[prices](design/agent.md#decisions)"
+		"[prices](design/agent.md#decisions). By how much is uncertain: at times a timer of the kernel has an acknowledgement go by itself, one packet more for a " +
+		"round trip, and in some ways' means more often than in others'"
 	whyShort = "A connection enters the flowtable after its handshake, which takes work that a short one does not earn back. " +
 		"Tried: entering it only later, by a count of packets, and at random; both cost more"
 	whyRule    = "The routes are in a table of their own, to which a rule leads, as Calico makes it: the rule and the mark cost a twentieth, by hand, too"

@@ -329,6 +329,7 @@ func TestWaysDiffer(t *testing.T) {
 	errtest.Must(t, pathtest.Routes.Program(t.Context(), to, from))
 	for i, network := range udpFirst {
 		c := open(t, network, from.Pod, to.Pod, to.PodAddr(), 7000+i)
+		// UDP is taken when it has lasted for two seconds.
 		for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			if err := c.exchange(10, soon); err != nil {
 				t.Fatalf("%s: %v", network, err)

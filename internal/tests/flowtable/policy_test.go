@@ -116,8 +116,7 @@ func stop(t *testing.T, denied ...talk) {
 func TestDenied(t *testing.T) {
 	directions := []string{"Egress", "Ingress"}
 	for i, e := range []pathtest.Encap{pathtest.Routes, pathtest.Routes, pathtest.IPIP, pathtest.IPIP, pathtest.VXLAN, pathtest.VXLAN6} {
-		node := i % 2
-		direction := directions[node]
+		node, direction := i%2, directions[i%2]
 		t.Run(e.Name+", "+direction, func(t *testing.T) {
 			r := newRig(t, e)
 			from, to := r.Nodes[0], r.Nodes[1]
