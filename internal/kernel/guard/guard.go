@@ -73,6 +73,8 @@ const (
 	inputChain      = prefix + "input"
 	forwardChain    = prefix + "forward"
 	sourceChain     = prefix + "source"
+	ipipChain       = prefix + "ipip"
+	vxlanChain      = prefix + "vxlan"
 	fromPodsChain   = prefix + "from-pods" // of earlier versions
 	outputChain     = prefix + "output"
 	bgpSet          = prefix + "bgp-ports"
@@ -121,7 +123,7 @@ func (s *Syncer) Counters(ctx context.Context) (map[string]nft.Counter, error) {
 }
 
 func empty() nft.Part {
-	return nft.Part{Prefixes: []string{prefix}, Former: []string{preroutingChain, inputChain, forwardChain, outputChain, sourceChain, fromPodsChain}}
+	return nft.Part{Prefixes: []string{prefix}, Former: []string{preroutingChain, inputChain, forwardChain, outputChain, sourceChain, ipipChain, vxlanChain, fromPodsChain}}
 }
 
 // part is c in nftables.
@@ -136,30 +138,66 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	if err := c.sets(&p); err != nil {
 		return p, err
 	}
-	forward := c.fromPods()
-	for _, f := range c.families() {
-		forward = append(forward, c.translated(f.Is(), nft.In(f.nodesSet, f.Dest))...)
-	}
 	p.Chains = slices.Concat(
 		chain(sourceChain, nil, c.source(sources)),
 		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), append([]nft.Rule{c.podsGo(sourceChain)}, c.betweenNodes()...)),
-		chain(inputChain, hook(nft.Input, priority), c.common(c.bfd(), slices.Concat(c.fromPods(), c.translated(), c.fromStrangers(), c.neighbours()))),
+		chain(ipipChain, nil, c.ipipInput()),
+		chain(vxlanChain, nil, c.vxlanInput()),
+		chain(inputChain, hook(nft.Input, priority), c.input()),
 		chain(outputChain, hook(nft.Output, nft.PriorityRaw), c.betweenNodes()),
-		chain(forwardChain, hook(nft.Forward, priority), c.common(nil, forward)),
+		chain(forwardChain, hook(nft.Forward, priority), c.forward()),
 	)
 	return p, nil
 }
 
-// common puts rules before those of the forward and input hooks that let nearly all packets pass at once: no other rule is about packets of TCP that
-// do not open a connection, or of UDP to other ports than VXLAN's, besides udp.
-func (c Config) common(udp, rules []nft.Rule) []nft.Rule {
+// input has packets of tunnels go to chains of their own: no other rule is about them. UDP to other ports passes before them: WireGuard's streams
+// cost up to 2 % less that way.
+func (c Config) input() []nft.Rule {
+	rules := established()
+	if len(c.ipipInput()) > 0 {
+		rules = append(rules, nft.NewRule("", ipip(), nft.Do(nft.Goto(ipipChain))))
+	}
+	rules = append(rules, nft.NewRule("", udp(), nft.DestPort.IsNot(nft.PortKey(BFDPort)), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), nft.Do(nft.Accept)))
+	rules = append(rules, c.bfd()...) // VXLAN may have BFD's port
+	if len(c.vxlanInput()) > 0 {
+		rules = append(rules, nft.NewRule("", append(c.vxlan(), nft.Do(nft.Goto(vxlanChain)))...))
+	}
+	return slices.Concat(rules, c.bgpFromPods(), c.aboutNodes(), c.translatedBGP(), c.neighbours())
+}
+
+func (c Config) ipipInput() []nft.Rule {
+	rules := c.ipipFromPods()
+	if v4 := families[0]; c.IPIP && len(c.Nodes) > 0 {
+		rules = append(rules, drop(IPIPFromStranger, v4.Is(), nft.NotIn(v4.nodesSet, v4.Src)))
+	}
+	return rules
+}
+
+func (c Config) vxlanInput() []nft.Rule {
+	rules := append(c.vxlanFromPods(), c.translatedVXLAN()...)
+	if c.VXLAN && len(c.Nodes) > 0 {
+		for _, f := range families {
+			rules = append(rules, drop(VXLANFromStranger, f.Is(), nft.NotIn(f.nodesSet, f.Src)))
+		}
+	}
+	return rules
+}
+
+func (c Config) forward() []nft.Rule {
+	rules := slices.Concat(c.ipipFromPods(ipip()), c.vxlanFromPods(c.vxlan()...), c.bgpFromPods(), c.aboutNodes())
+	for _, f := range c.families() {
+		toNode := []nft.Term{f.Is(), nft.In(f.nodesSet, f.Dest)}
+		rules = slices.Concat(rules, c.translatedVXLAN(append(c.vxlan(), toNode...)...), c.translatedBGP(toNode...))
+	}
 	if len(rules) == 0 {
 		return nil
 	}
-	accept := nft.Do(nft.Accept)
-	return slices.Concat(
-		[]nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.JoinsTCP(), accept)}, udp,
-		[]nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), accept)}, rules)
+	return slices.Concat(established(), []nft.Rule{nft.NewRule("", udp(), nft.DestPort.IsNot(nft.PortKey(c.VXLANPort)), nft.Do(nft.Accept))}, rules)
+}
+
+// established lets packets of TCP pass at once that do not open a connection: no further rule is about them.
+func established() []nft.Rule {
+	return []nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_TCP)), nft.JoinsTCP(), nft.Do(nft.Accept))}
 }
 
 // families are those that nodes have addresses of: no packet matches a rule about nodes of another.
@@ -180,7 +218,7 @@ func (c Config) betweenNodes() []nft.Rule {
 	}
 	var rules []nft.Rule
 	for _, f := range c.families() {
-		rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.In(tunnelSet, nft.DestPort),
+		rules = append(rules, nft.NewRule("", f.Is(), udp(), nft.In(tunnelSet, nft.DestPort),
 			nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack()))
 	}
 	return rules
@@ -195,17 +233,20 @@ func (c Config) tunnelPorts() nft.Set {
 	return portSet(tunnelSet, ports)
 }
 
-// translated drops packets whose destination was translated (DNAT) to VXLAN or BGP of a node: they come from the address of the
-// node that has translated them, not from their sender's. No node sends such packets.
-func (c Config) translated(to ...nft.Term) []nft.Rule {
-	var rules []nft.Rule
-	if c.VXLAN && !c.AllowVXLANFromPods {
-		rules = append(rules, drop(TranslatedVXLAN, slices.Concat(c.vxlan(), to, []nft.Term{nft.Translated()})...))
+// translatedVXLAN and translatedBGP drop packets whose destination was translated (DNAT) to VXLAN or BGP of a node: they come from the address of the
+// node that has translated them, not from their sender's. No node sends such packets. The former are of packets of VXLAN.
+func (c Config) translatedVXLAN(packet ...nft.Term) []nft.Rule {
+	if !c.VXLAN || c.AllowVXLANFromPods {
+		return nil
 	}
-	if !c.AllowBGPFromPods {
-		rules = append(rules, drop(TranslatedBGP, slices.Concat(opensBGP(), to, []nft.Term{nft.Translated()})...))
+	return []nft.Rule{drop(TranslatedVXLAN, append(packet, nft.Translated())...)}
+}
+
+func (c Config) translatedBGP(to ...nft.Term) []nft.Rule {
+	if c.AllowBGPFromPods {
+		return nil
 	}
-	return rules
+	return []nft.Rule{drop(TranslatedBGP, slices.Concat(opensBGP(), to, []nft.Term{nft.Translated()})...)}
 }
 
 // sets adds the sets of addresses and ports.
@@ -324,11 +365,13 @@ func (c Config) source(check bool) []nft.Rule {
 	return append(rules, drop(SpoofedFromPod, nft.SourceLink.Is(nft.NoLink)))
 }
 
-// ipip and vxlan match encapsulated packets. They come first in rules, as few packets match.
+// ipip, udp and vxlan match packets of protocols. They come first in rules, as few packets match.
 func ipip() nft.Term { return nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_IPIP)) }
 
+func udp() nft.Term { return nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)) }
+
 func (c Config) vxlan() []nft.Term {
-	return []nft.Term{nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(c.VXLANPort))}
+	return []nft.Term{udp(), nft.DestPort.Is(nft.PortKey(c.VXLANPort))}
 }
 
 // opensBGP matches the first packets of connections to BGP ports.
@@ -342,23 +385,30 @@ func (c Config) bfd() []nft.Rule {
 	if c.AllowBGPFromPods {
 		return nil
 	}
-	return []nft.Rule{drop(BFDFromPod, nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(BFDPort)), c.fromPod())}
+	return []nft.Rule{drop(BFDFromPod, udp(), nft.DestPort.Is(nft.PortKey(BFDPort)), c.fromPod())}
 }
 
-// fromPods drops encapsulated packets and BGP connections from pods, which would reach other hosts with the node's address as source. The name of
-// the link comes last: to compare it costs more than all before it.
-func (c Config) fromPods() []nft.Rule {
-	var rules []nft.Rule
-	if !c.AllowIPIPFromPods {
-		rules = append(rules, drop(IPIPFromPod, ipip(), c.fromPod()))
+// ipipFromPods, vxlanFromPods and bgpFromPods drop encapsulated packets and BGP connections from pods, which would reach other hosts with the node's
+// address as source; the first two are of such packets. The name of the link comes last: to compare it costs more than all before it.
+func (c Config) ipipFromPods(packet ...nft.Term) []nft.Rule {
+	if c.AllowIPIPFromPods {
+		return nil
 	}
-	if !c.AllowVXLANFromPods {
-		rules = append(rules, drop(VXLANFromPod, append(c.vxlan(), c.fromPod())...))
+	return []nft.Rule{drop(IPIPFromPod, append(packet, c.fromPod())...)}
+}
+
+func (c Config) vxlanFromPods(packet ...nft.Term) []nft.Rule {
+	if c.AllowVXLANFromPods {
+		return nil
 	}
-	if !c.AllowBGPFromPods {
-		rules = append(rules, drop(BGPFromPod, append(opensBGP(), c.fromPod())...))
+	return []nft.Rule{drop(VXLANFromPod, append(packet, c.fromPod())...)}
+}
+
+func (c Config) bgpFromPods() []nft.Rule {
+	if c.AllowBGPFromPods {
+		return nil
 	}
-	return append(rules, c.aboutNodes()...)
+	return []nft.Rule{drop(BGPFromPod, append(opensBGP(), c.fromPod())...)}
 }
 
 // aboutNodes drops ICMP errors from pods that quote packets between nodes: no pod receives such packets. The kernel would believe a forged
@@ -381,24 +431,6 @@ func (c Config) neighbours() (rules []nft.Rule) {
 	for _, kind := range []byte{routerSolicitation, neighbourSolicitation} {
 		rules = append(rules, drop(NeighboursFromPod, nft.IPv6.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.ICMPType.Is(nft.ByteKey(kind)),
 			c.fromPod(), nft.SrcNet64.Is(linkLocal), nft.Over(neighboursPerSecond)))
-	}
-	return rules
-}
-
-func (c Config) fromStrangers() []nft.Rule {
-	var rules []nft.Rule
-	if len(c.Nodes) == 0 {
-		return nil
-	}
-	if v4 := families[0]; c.IPIP {
-		// No further rule is about packets of IPIP.
-		rules = append(rules, drop(IPIPFromStranger, v4.Is(), ipip(), nft.NotIn(v4.nodesSet, v4.Src)), nft.NewRule("", ipip(), nft.Do(nft.Accept)))
-	}
-	for _, f := range families {
-		if c.VXLAN {
-			terms := append([]nft.Term{f.Is()}, c.vxlan()...)
-			rules = append(rules, drop(VXLANFromStranger, append(terms, nft.NotIn(f.nodesSet, f.Src))...))
-		}
 	}
 	return rules
 }

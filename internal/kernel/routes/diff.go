@@ -24,10 +24,10 @@ type wanted struct {
 func newWanted(desired []Route, opts Options) (*wanted, error) {
 	w := &wanted{opts: opts, routes: desired, at: make(map[key]int, len(desired)), held: map[int]bool{}}
 	for i, r := range desired {
-		if other, ok := w.at[r.key()]; ok {
+		if w.at[r.key()] = i; len(w.at) == i {
+			other := slices.IndexFunc(desired, func(o Route) bool { return o.key() == r.key() })
 			return nil, fmt.Errorf("two routes with one destination and metric: %s, and %s", desired[other], r)
 		}
-		w.at[r.key()] = i
 	}
 	return w, nil
 }
