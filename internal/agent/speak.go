@@ -20,6 +20,7 @@ type bgpState struct {
 	local   bgp.Local // of its start or the last SetLocal
 	policy  *bgp.Policy
 	asked   []bgp.Peer
+	askedAt time.Time // when asked last changed
 	table   judgedTable
 	fresh   bool // table is up to date
 
@@ -38,7 +39,8 @@ type judgedTable struct {
 	refused []desired.Refusal
 
 	grounds desired.Grounds
-	subnets []desired.Subnet // that the node was in
+	subnets []desired.Subnet  // that the node was in
+	judged  *desired.Snapshot // by which and grounds learned was judged; nil: by none as they are
 }
 
 // is reports whether the speaker has the AS number and router ID of the snapshot. Others need another process.
@@ -135,6 +137,7 @@ func (a *Agent) syncBGP(ctx context.Context, s *desired.Snapshot) (judgedTable, 
 		return judgedTable{}, errors.Join(listenErr, err)
 	}
 	a.bgp.table, a.bgp.fresh = h, true
+	a.bgp.table.judged = nil                                         // the snapshot is needed in this pass only
 	if changed, _ := s.By(h.grounds).Aggregate(h.learned); changed { // an aggregate begins and ends with the blocks that it stands for
 		shown := *s
 		a.Status.SetNode(&shown)
@@ -188,7 +191,8 @@ func (a *Agent) setPolicy(ctx context.Context, s *desired.Snapshot) error {
 // setPeers changes the sessions of the speaker.
 func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 	peers := s.Peering.Peers
-	if a.bgp.asked != nil && !a.changed.all && slices.Equal(peers, a.bgp.asked) {
+	same := a.bgp.asked != nil && slices.Equal(peers, a.bgp.asked)
+	if same && !a.changed.all {
 		return nil
 	}
 	a.bgp.asked = nil
@@ -196,13 +200,16 @@ func (a *Agent) setPeers(ctx context.Context, s *desired.Snapshot) error {
 		return err
 	}
 	a.bgp.asked = slices.Clip(append([]bgp.Peer{}, peers...))
+	if !same {
+		a.bgp.askedAt = time.Now()
+	}
 	return nil
 }
 
 // readTable returns the learned paths, judged by the IPAMBlocks of borrowed addresses too. Paths are judged before the best one is chosen: a
 // refused path must not hide a usable one.
 func (a *Agent) readTable(ctx context.Context, s *desired.Snapshot, host desired.HostRoutes, peers []bgp.PeerStatus) (judgedTable, error) {
-	down := sessionsDown(s, peers, time.Now())
+	down := sessionsDown(s, peers, a.bgp.askedAt, time.Now())
 	g := a.bgp.table.grounds // the first resolution of next hops is that of the last pass
 	g.Borrowed, g.HostRoutes = a.records.verdicts(), host
 	g.Held = desired.Sessionless(g.Borrowed, down)
@@ -222,8 +229,8 @@ func (a *Agent) readTable(ctx context.Context, s *desired.Snapshot, host desired
 }
 
 // sessionsDown returns whether a missing path to a borrowed address means nothing: a session with the node is desired, and its table is not
-// complete.
-func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, now time.Time) func(desired.Claim) bool {
+// complete; or there is none since a moment ago, as desired sessions changed then, and others may have to learn first what it told.
+func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, askedAt, now time.Time) func(desired.Claim) bool {
 	silent := map[netip.Addr]bool{}
 	for _, p := range peers {
 		silent[p.Addr] = !tableComplete(p, now)
@@ -236,7 +243,7 @@ func sessionsDown(s *desired.Snapshot, peers []bgp.PeerStatus, now time.Time) fu
 		if quiet, own := silent[m.In(c.Addr)]; own {
 			return quiet
 		}
-		return s.Unreflected(c.Addr, silent)
+		return now.Sub(askedAt) < settleTime || s.Unreflected(c.Addr, silent)
 	}
 }
 
@@ -323,7 +330,11 @@ func (a *Agent) judgeTable(ctx context.Context, s *desired.Snapshot, g desired.G
 		}
 		resolved, changed := judge.Resolve(learned)
 		if g = resolved; !changed || !again {
-			return judgedTable{learned: learned, refused: refused, grounds: g, subnets: s.Subnets()}, nil
+			h := judgedTable{learned: learned, refused: refused, grounds: g, subnets: s.Subnets()}
+			if !changed {
+				h.judged = s
+			}
+			return h, nil
 		}
 	}
 }

@@ -36,17 +36,23 @@ func (b behind) Ready(ctx context.Context) error {
 	if fresh, err := b.enter(ctx); fresh || err != nil {
 		return err
 	}
-	return b.active(ctx)
+	return b.reaches(ctx, api.PeerState_ACTIVE)
 }
 
-// active returns when GoBGP can take a connection. It can tell of changes, too, but its watcher can't be stopped without racing its own end.
-func (b behind) active(ctx context.Context) error {
+// Announces implements relay.Behind. GoBGP is Established from the turn of its loop on in which it makes the table for the peer.
+func (b behind) Announces(ctx context.Context) error {
+	return b.reaches(ctx, api.PeerState_ESTABLISHED)
+}
+
+// reaches returns when GoBGP's neighbour is in a state: in Active it can take a connection. It can tell of changes, too, but its watcher can't be
+// stopped without racing its own end.
+func (b behind) reaches(ctx context.Context, want api.PeerState_SessionState) error {
 	for {
-		active := false
+		reached := false
 		err := b.bgp.ListPeer(ctx, &api.ListPeerRequest{Address: b.alias.String()}, func(p *api.Peer) {
-			active = p.GetState().GetSessionState() == api.PeerState_ACTIVE
+			reached = p.GetState().GetSessionState() == want
 		})
-		if active || err != nil {
+		if reached || err != nil {
 			return err
 		}
 		if !wait.Sleep(ctx, attachPause) {
@@ -72,7 +78,7 @@ func (b behind) attach(ctx context.Context, open []byte) (net.Conn, error) {
 	if _, err := b.enter(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.active(ctx); err != nil {
+	if err := b.reaches(ctx, api.PeerState_ACTIVE); err != nil {
 		return nil, err
 	}
 	// GoBGP stays in Idle for five seconds after a session unless there was a reset, and then for as long as is configured;

@@ -48,8 +48,11 @@
 //     is allowed there or a filter has put it there, is hidden from it; see wire.MaskedASN.
 //   - It sets an MD5 key for each peer on its listeners, of which a socket can have some hundred only, and does not say so.
 //
+// GoBGP gets the sessions of a node that passes on what others announce: that reflects, or has a peer in another AS. In all other nodes the relay
+// carries them alone, a mesh of a thousand nodes in half of the memory; see relay.Rules.Told.
+//
 // To GoBGP a peer is an address of 127.0.0.0/8, a new one whenever the peer is configured, from which the relay connects. It is added when
-// the peer first answers; see place.
+// it first gets a session of the peer; see place.
 // A peer gets another one, too, when this node becomes a reflector or is none any more; the old one stays until all its
 // paths have come again. All families run over these connections; the session's family is the one of the peer's real address, or both if that is
 // link-local. Of next hops on a link GoBGP sees a placeholder; see wire.Placeholder4. What GoBGP says is translated back in one

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
@@ -45,6 +46,7 @@ func (s *Server) SetOriginated(ctx context.Context, paths []Path) error {
 		if err := s.started(); err != nil {
 			return err
 		}
+		s.relay.SetOriginated(asOriginated(want))
 		c := diff(s.originated, want, netip.Prefix.Compare)
 		var errs []error
 		// A path with a new next hop replaces the old one, so that peers see one UPDATE and no withdrawal.
@@ -72,8 +74,14 @@ func (o ownPath) String() string {
 	return fmt.Sprintf("by next hop %s", o.nextHop)
 }
 
-// localPref is the LOCAL_PREF towards iBGP peers: the default of all implementations.
-const localPref = 100
+// asOriginated is what this node originates in the relay's words.
+func asOriginated(paths map[netip.Prefix]ownPath) []relay.Originated {
+	all := make([]relay.Originated, 0, len(paths))
+	for prefix, p := range paths {
+		all = append(all, relay.Originated{Prefix: prefix, NextHop: p.nextHop, Aggregate: p.aggregate})
+	}
+	return all
+}
 
 func (s *Server) announce(ctx context.Context, prefix netip.Prefix, as ownPath) error {
 	path, err := originatedPath(prefix, as, s.epoch)
@@ -157,7 +165,14 @@ func (s *Server) Snapshot(ctx context.Context, accept Accept) ([]Path, error) {
 		}
 		s.readTable()
 		own := s.ownAddrs()
-		paths = s.table.choose(func(p Path) bool { return !own[p.NextHop] && (accept == nil || accept(p)) })
+		var hop netip.Addr // of the path before: many have the same
+		mine := false
+		paths = s.table.choose(func(p Path) bool {
+			if p.NextHop != hop {
+				hop, mine = p.NextHop, own[p.NextHop]
+			}
+			return !mine && (accept == nil || accept(p))
+		})
 		return nil
 	})
 	return paths, err

@@ -103,7 +103,6 @@ func (s *Server) setSecrets(peers map[netip.Addr]Peer) error {
 type session struct {
 	*place
 	link  *relay.Link // nil: there is none, as the history tells
-	outer relay.Peer  // what the relay was told
 	rules *relay.Rules
 }
 
@@ -144,8 +143,8 @@ func (s *Server) addPeer(p Peer) {
 // link connects a session that GoBGP has with the outside. It may have been connected before, for the same peer in GoBGP or
 // another one.
 func (s *Server) link(p Peer, known session) {
-	known.outer, known.rules = s.relayPeer(p), s.rulesOf(p)
-	back := behind{Server: s, place: known.place}
+	known.rules = s.rulesOf(p)
+	outer, back := s.relayPeer(p), behind{Server: s, place: known.place}
 	switch hindrance := s.unsigned(p); {
 	case hindrance != "":
 		s.hist.failed(p.Addr, "no session: "+hindrance)
@@ -153,9 +152,9 @@ func (s *Server) link(p Peer, known session) {
 		known.release()
 		known.link = nil
 	case known.link != nil:
-		known.link = s.relay.Replace(known.link, known.outer, known.rules, back)
+		known.link = s.relay.Replace(known.link, outer, known.rules, back)
 	default:
-		known.link = s.relay.Add(known.outer, known.rules, back)
+		known.link = s.relay.Add(outer, known.rules, back)
 	}
 	s.peers[p.Addr], s.sessions[p.Addr] = p, known
 }
@@ -173,33 +172,18 @@ func (s *Server) unsigned(p Peer) string {
 	return ""
 }
 
-// rolls reports whether a peer's session can go over from the keys that it has to others, without any other change.
-func (s session) rolls(to relay.Peer) bool {
-	keys := to.AO
-	to.AO = s.outer.AO
-	return s.link != nil && s.outer == to && s.link.Rolls(keys)
-}
-
 // replacePeer makes a change. Of most changes GoBGP need not know, and keeps the peer's paths. Of the others its UpdatePeer
 // would apply some at once, some at the next OPEN and some never.
 func (s *Server) replacePeer(ctx context.Context, p Peer) error {
 	known, want := s.sessions[p.Addr], s.inner(p)
-	outer := s.relayPeer(p)
-	outer.KeptUntil = known.outer.KeptUntil
-	signed := s.unsigned(p) == ""
 	switch {
-	case known.told == want && known.outer == outer && known.link != nil && signed:
+	case known.told == want && known.link != nil && s.unsigned(p) == "" && known.link.Become(s.relayPeer(p)):
 		s.peers[p.Addr] = p
-		return s.setRules(ctx, p.Addr)
-	case known.told == want && known.rolls(outer) && signed:
-		known.link.SetKeys(p.AO)
-		known.outer = outer
-		s.peers[p.Addr], s.sessions[p.Addr] = p, known
 		return s.setRules(ctx, p.Addr)
 	case known.told == want:
 		s.link(p, known)
 		return nil
-	case known.told.Peer == want.Peer:
+	case known.told.innerPeer == want.innerPeer:
 		s.exchange(p)
 		return nil
 	}

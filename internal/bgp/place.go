@@ -16,7 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// place is a peer's place in GoBGP, which has a neighbour there once the peer has answered. A neighbour takes 30 kB and three goroutines, and makes
+// place is a peer's place in GoBGP, which has a neighbour there once it has got a session of the peer. A neighbour takes 30 kB and three goroutines, and makes
 // every turn of GoBGP's loop longer, be there a session or not.
 type place struct {
 	neighbour
@@ -76,13 +76,20 @@ func (p *place) leave(ctx context.Context) error {
 
 // inner is GoBGP's configuration of a peer.
 type inner struct {
-	Peer
+	innerPeer
 	cluster netip.Addr // that the peer is reflected to in; invalid: it is not
+}
+
+// innerPeer has those fields of a Peer that GoBGP is told.
+type innerPeer struct {
+	Addr, From                       netip.Addr
+	ASN, LocalASN                    uint32
+	HoldTime, Keepalive, RestartTime time.Duration
 }
 
 func (s *Server) inner(p Peer) inner {
 	return inner{
-		Peer: Peer{
+		innerPeer: innerPeer{
 			Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), From: p.From,
 			HoldTime: p.HoldTime, Keepalive: p.Keepalive, RestartTime: p.RestartTime,
 		},
@@ -154,11 +161,5 @@ func (p inner) reflection() *api.RouteReflector {
 
 // ourEnd is the next hop of what this node announces on the session; if only the connection will tell, the relay puts it in.
 func (p inner) ourEnd() netip.Addr {
-	switch {
-	case p.From.IsValid():
-		return p.From
-	case p.Addr.Is4():
-		return wire.Placeholder4
-	}
-	return wire.Placeholder6
+	return cmp.Or(p.From, wire.Placeholder(wire.FamilyOf(p.Addr)))
 }

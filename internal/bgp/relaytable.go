@@ -3,6 +3,7 @@ package bgp
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -59,24 +60,61 @@ func (s *Server) readTable() {
 			s.readLink(&fresh, s.peers[addr], known)
 		}
 	}
-	slices.SortFunc(fresh.paths, func(a, b learned) int {
-		if c := a.Prefix.Compare(b.Prefix); c != 0 {
-			return c
-		}
-		return a.compare(&b)
-	})
+	fresh.sort()
 	s.table = fresh
+}
+
+// spot is a path's place in a table.
+type spot struct {
+	high, low uint64 // of the prefix's address
+	family    int16  // bits of an address
+	length    int16  // of the prefix
+	at        int32  // where it was
+}
+
+// sort moves no path until its place is known: paths are large, and a table is not in order as a peer sends it.
+func (t *table) sort() {
+	order := make([]spot, len(t.paths))
+	for i := range t.paths {
+		p := t.paths[i].Prefix
+		a := p.Addr().As16()
+		order[i] = spot{binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:]), int16(p.Addr().BitLen()), int16(p.Bits()), int32(i)}
+	}
+	slices.SortFunc(order, func(a, b spot) int {
+		switch {
+		case a.family != b.family:
+			return cmp.Compare(a.family, b.family)
+		case a.high != b.high:
+			return cmp.Compare(a.high, b.high)
+		case a.low != b.low:
+			return cmp.Compare(a.low, b.low)
+		case a.length != b.length:
+			return cmp.Compare(a.length, b.length)
+		}
+		return t.paths[a.at].compare(&t.paths[b.at])
+	})
+	sorted := make([]learned, len(order))
+	for i, p := range order {
+		sorted[i] = t.paths[p.at]
+	}
+	t.paths = sorted
 }
 
 // readLink adds the paths of a peer.
 func (s *Server) readLink(t *table, p Peer, known session) {
 	external := s.external(p)
 	from := source{internal: p.ASN == s.local.ASN, alias: known.alias}
+	var last wire.Said // many paths behind each other have the same attributes
+	var same learned
+	seen := false
 	known.link.Paths(func(passed relay.Path) {
 		if _, own := s.originated[passed.Prefix]; own {
 			return
 		}
-		path := s.attributes(passed.Said)
+		if !seen || passed.Said != last {
+			last, same, seen = passed.Said, s.attributes(passed.Said), true
+		}
+		path := same
 		switch hop := path.NextHop; {
 		case wire.LinkLocal(hop) && p.Addr.Zone() != "":
 			path.NextHop = hop.WithZone(p.Addr.Zone())
@@ -108,7 +146,7 @@ func (s *Server) attributes(what wire.Said) learned {
 func newLearned(a wire.Attributes, rank uint32) learned {
 	l := learned{length: a.Path.Len(), rank: rank, oldest: a.Communities.Has(wire.LLGRStale)}
 	l.Path = Path{
-		NextHop: a.NextHop, ASPath: a.Path.String(), LocalPref: localPref, MED: a.MED, Communities: a.Communities.String(), Origin: Origin(a.Origin),
+		NextHop: a.NextHop, ASPath: a.Path.String(), LocalPref: wire.LocalPref, MED: a.MED, Communities: a.Communities.String(), Origin: Origin(a.Origin),
 	}
 	if a.HasLocalPref {
 		l.LocalPref = a.LocalPref

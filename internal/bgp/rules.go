@@ -159,6 +159,7 @@ func (s *Server) announceAgain(ctx context.Context, before *policy.Base) error {
 	}
 	s.epoch = max(1, s.epoch+1)
 	touched := touchedBy(before, s.base)
+	s.relay.TouchOriginated(touched)
 	var errs []error
 	for _, prefix := range slices.SortedFunc(maps.Keys(s.originated), netip.Prefix.Compare) {
 		if touched(prefix) {
@@ -269,7 +270,7 @@ func ownStatement(name string) *api.Statement {
 	return &api.Statement{
 		Name:       name,
 		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
-		Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT, LocalPref: &api.LocalPrefAction{Value: localPref}},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ACCEPT, LocalPref: &api.LocalPrefAction{Value: wire.LocalPref}},
 	}
 }
 

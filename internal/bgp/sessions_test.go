@@ -1,6 +1,7 @@
 package bgp_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -114,14 +115,25 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 		before := nine.Peer(ten.V4)
 		dead := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.200"), ASN: 64512, From: nine.V4}
 		peers := dualStackMesh(nine.Host, ten.Host)
-		nine.SetPeers(append(peers, dead)...)
-		nine.SetPeers(peers...)
+		outside := bgp.Peer{Addr: netip.MustParseAddr("10.0.0.201"), ASN: 64999, From: nine.V4}
 		neighbour := func(peer netip.Addr) bool {
 			return strings.Contains(nine.Log(), `msg="Add a peer configuration" peer=`+peer.String()+"\n")
 		}
-		if neighbour(dead.Addr) || !neighbour(ten.V4) {
-			t.Errorf("GoBGP was told of the peer that never answered: %v, of the one that did: %v", neighbour(dead.Addr), neighbour(ten.V4))
+		nine.SetPeers(append(peers, dead)...)
+		if neighbour(ten.V4) {
+			t.Error("GoBGP has got a session of whose peer nobody is told")
 		}
+		nine.SetPeers(append(peers, dead, outside)...)
+		bgptest.Eventually(t, func() error {
+			if !neighbour(ten.V4) {
+				return errors.New("GoBGP has not got the session of a peer of which another is to be told")
+			}
+			return nil
+		})
+		if neighbour(dead.Addr) || neighbour(outside.Addr) {
+			t.Error("GoBGP was told of peers that never answered")
+		}
+		nine.SetPeers(peers...)
 		// A changed peer is a new session, and only that one.
 		peers[1].HoldTime = 30 * time.Second
 		nine.SetPeers(peers...)

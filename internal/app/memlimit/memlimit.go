@@ -1,5 +1,5 @@
 // Package memlimit keeps a process small: Go's collector works sooner than by default, and harder before the control group's limit is
-// reached and the kernel ends the process.
+// reached and the kernel ends the process; a process that rests returns free memory to the kernel.
 package memlimit
 
 import (
@@ -36,6 +36,11 @@ const (
 	// takes more processor time than all else. mostPercent keeps Go's least heap, 4 MiB by this percentage, to the same.
 	floor       = 6 << 20
 	mostPercent = 150
+	// quiet is how long after a collection memory that is free is returned to the kernel, if no other collection comes before and it is spare at least:
+	// Go keeps a tenth more than the heap may grow to, which a process that rests does not need. Returning it takes a collection, so that there is
+	// at most one more for each that Go makes by itself.
+	quiet = 10 * time.Second
+	spare = 4 << 20
 	// explicit is the variable by which people set Go's limit themselves.
 	explicit = "GOMEMLIMIT"
 	// explicitPercent is the variable by which people set the percentage themselves.
@@ -46,7 +51,7 @@ const (
 // what GOGC or GOMEMLIMIT sets. It logs the limits that it sets and the files that it cannot read.
 func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 	if _, set := env(explicitPercent); !set {
-		adapt(ctx)
+		adapt(ctx, time.AfterFunc(quiet, giveBack))
 	}
 	if _, set := env(explicit); set {
 		return
@@ -67,15 +72,26 @@ func Follow(ctx context.Context, env config.Env, log *slog.Logger) {
 	}()
 }
 
-// adapt sets how soon Go collects, again after each collection until ctx ends.
-func adapt(ctx context.Context) {
+// adapt sets how soon Go collects, again after each collection until ctx ends, and has rest expire when no collection follows.
+func adapt(ctx context.Context, rest *time.Timer) {
 	if ctx.Err() != nil {
+		rest.Stop()
 		return
 	}
+	rest.Reset(quiet)
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
 	debug.SetGCPercent(percentOf(live[0].Value.Uint64()))
-	runtime.AddCleanup(new(*follower), adapt, ctx) // of what the next collection finds
+	runtime.AddCleanup(new(*follower), func(ctx context.Context) { adapt(ctx, rest) }, ctx) // of what the next collection finds
+}
+
+// giveBack returns free memory to the kernel.
+func giveBack() {
+	free := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}}
+	metrics.Read(free)
+	if free[0].Value.Uint64() >= spare {
+		debug.FreeOSMemory()
+	}
 }
 
 // percentOf is the percentage of what is in use.

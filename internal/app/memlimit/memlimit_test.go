@@ -1,6 +1,7 @@
 package memlimit
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"math"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +76,31 @@ func TestFollow(t *testing.T) {
 	want := []int64{900, 1800, math.MaxInt64}
 	if len(got) != len(want) || got[0] != want[0] || got[1] != want[1] || got[2] != want[2] {
 		t.Errorf("set %v, want %v: each change once", got, want)
+	}
+}
+
+// A process that rests returns what is free, and collects no garbage for that where little is.
+func TestGiveBack(t *testing.T) {
+	read := func(name string) uint64 {
+		sample := []metrics.Sample{{Name: name}}
+		metrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	const free, forced = "/memory/classes/heap/free:bytes", "/gc/cycles/forced:gc-cycles"
+	garbage := bytes.Repeat([]byte{1}, 64<<20)
+	runtime.KeepAlive(garbage)
+	runtime.GC()
+	if n := read(free); n < spare {
+		t.Fatalf("%d bytes are free after 64 MiB of garbage", n)
+	}
+	giveBack()
+	if left := read(free); left >= spare {
+		t.Errorf("%d bytes stay free in the process", left)
+	}
+	before := read(forced)
+	giveBack()
+	if n := read(forced) - before; n > 0 {
+		t.Errorf("%d more collections, with little free", n)
 	}
 }
 

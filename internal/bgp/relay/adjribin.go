@@ -17,9 +17,11 @@ import (
 // adjRIBIn is a session's Adj-RIB-In (RFC 4271 section 3.2), from which paths go to the speaker behind. When the import rules change it
 // is evaluated again from memory: the peer needs no ROUTE-REFRESH, which not every one supports.
 type adjRIBIn struct {
-	order sync.Mutex  // held by who passes something on, so that nothing is overtaken
-	back  net.Conn    // order's
-	told  atomic.Bool // the speaker behind is told of paths; order's to change
+	order  sync.Mutex  // held by who passes something on, so that nothing is overtaken
+	live   bool        // the session has begun and is not over; order's
+	closed bool        // it is over; order's
+	back   net.Conn    // the speaker behind, nil if the relay carries the session alone; order's
+	told   atomic.Bool // the speaker behind is told of paths; order's to change
 
 	mu      sync.Mutex                   // guards the rest, and the session's wire
 	judged  *Rules                       // by which all that was announced was judged, or newer ones
@@ -127,14 +129,25 @@ func (in *adjRIBIn) note(p netip.Prefix, change wire.Change, reason string) {
 	delete(in.kept, p)
 	switch {
 	case reason != "":
-		in.refused[p] = reason
+		put(&in.refused, p, reason)
 	case !change.Equal(wire.Change{}):
-		in.changed[p] = change
+		put(&in.changed, p, change)
 	}
 }
 
-// pass passes text on to the speaker behind, when it can take it. What that need not know is a sign of life of the peer.
+// put sets an entry of a map that is nil while it has none, as most of thousands are.
+func put[V any](m *map[netip.Prefix]V, p netip.Prefix, v V) {
+	if *m == nil {
+		*m = make(map[netip.Prefix]V)
+	}
+	(*m)[p] = v
+}
+
+// pass passes text on to the speaker behind, if that has the session and when it can take it. What it need not know is a sign of life of the peer.
 func (s *session) pass(ctx context.Context, text []byte) bool {
+	if s.in.back == nil {
+		return true
+	}
 	for message := range wire.Messages(text) {
 		switch {
 		case wire.TypeOf(message) != wire.Update:
@@ -156,18 +169,41 @@ func (s *session) pass(ctx context.Context, text []byte) bool {
 func (s *session) judgeAgain(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) (told bool) {
 	s.in.order.Lock()
 	defer s.in.order.Unlock()
-	if s.in.back == nil {
+	return s.judge(ctx, epoch, touched)
+}
+
+// judge is judgeAgain with order held.
+func (s *session) judge(ctx context.Context, epoch uint8, touched func(netip.Prefix) bool) (told bool) {
+	if !s.in.live {
 		return false
 	}
 	rules := s.link.rules.Load()
-	if rules.Told && !s.in.told.Swap(true) {
+	first := rules.Told && s.in.back != nil && !s.in.told.Swap(true)
+	if first {
 		touched = all
 	}
-	if text := s.changed(rules, epoch, touched); s.in.told.Load() {
+	text := s.changed(rules, epoch, touched)
+	if first {
+		text = append(text, s.ends()...)
+	}
+	if s.in.told.Load() {
 		told = s.pass(ctx, text)
 	}
 	s.link.behind.Changed()
 	return told
+}
+
+// ends returns the end of the peer's table, as far as it was sent.
+func (s *session) ends() (text []byte) {
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	if s.in.ended.IsZero() {
+		return nil
+	}
+	for _, family := range s.families.All() { // also of what the peer does not have: the speaker waits for all
+		text = append(text, wire.EndTable(family)...)
+	}
+	return text
 }
 
 func untouched(netip.Prefix) bool { return false }
@@ -225,9 +261,7 @@ func (s *session) stale() map[netip.Prefix]Path {
 	kept := make(map[netip.Prefix]Path)
 	told := s.in.told.Load()
 	s.paths(func(p Path) {
-		if !p.Stale { // it is this session's
-			p.Stale, p.untold = true, !told
-		}
+		p.Stale, p.untold = true, p.untold || !told // the speaker's restart timer does not run for what a session before has told it
 		kept[p.Prefix] = p
 	})
 	return kept

@@ -2,21 +2,27 @@ package relay
 
 import (
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// adjRIBOut is a session's Adj-RIB-Out: what of the speaker behind's paths was announced to the peer. It belongs to the goroutine that
-// reads from that speaker.
+// adjRIBOut is a session's Adj-RIB-Out: what was announced to the peer, of the speaker behind's paths or, if that has not got the session, of those
+// that this node originates.
 type adjRIBOut struct {
+	self    netip.Addr  // our end of the connection
+	over    atomic.Bool // the end of our table was sent, of all families that the session has
+	telling atomic.Bool // somebody waits for mu to tell what this node originates
+	again   atomic.Bool // of which all is to be told once more
+
+	mu         sync.Mutex // guards the rest, and the order of announcements
 	advertised advertised
-	self       netip.Addr    // our end of the connection
 	ended      wire.Families // of which the end of our table was sent
-	over       atomic.Bool   // of all that the session has
+	originated *originated   // what the peer was told while the relay carried the session alone
 }
 
-// announce tells the peer what becomes of a message by the rules.
+// announce tells the peer what becomes of a message by the rules. The mutex of out is held.
 func (s *session) announce(message []byte) error {
 	family := wire.FamilyIn(message)
 	if !s.wire.Offer().Families().Has(family) {

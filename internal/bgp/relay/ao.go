@@ -10,17 +10,27 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 )
 
-// Rolls reports whether SetKeys can give the link other keys of TCP-AO.
-func (l *Link) Rolls(keys tcpao.Keys) bool { return l.ao.Load().Rolls(keys) }
-
-// SetKeys has the session go over to other keys of TCP-AO without an end, and the next ones begin with them.
-func (l *Link) SetKeys(keys tcpao.Keys) {
-	l.ao.Store(&keys)
+// Become makes the link that of a peer from which its own differs in keys of TCP-AO at most, and reports whether it does: the session goes over to
+// other keys without an end, and the next ones begin with them. The time for which the peer keeps paths stays.
+func (l *Link) Become(p Peer) bool {
+	keys := *l.ao.Load()
+	was := l.peer
+	was.AO, p.KeptUntil = p.AO, was.KeptUntil
+	switch {
+	case was != p:
+		return false
+	case keys == p.AO:
+		return true
+	case !keys.Rolls(p.AO):
+		return false
+	}
+	l.ao.Store(&p.AO)
 	if s := l.session(); s != nil {
 		s.roll()
 		// The peer hears with the next segment which key it is asked for, and acknowledges it by one.
 		go func() { _ = s.tell(wire.NewKeepalive()) }()
 	}
+	return true
 }
 
 // rolling is a session's way from keys of TCP-AO to others.

@@ -61,6 +61,7 @@ type Link struct {
 	rules  atomic.Pointer[Rules]
 	offer  atomic.Pointer[wire.Offer] // of the present session or the last one; nil: there was none
 	counts *counts
+	tries  int                        // to connect, since the last session that was worth it; dial's
 	ao     atomic.Pointer[tcpao.Keys] // that connections of the peer have; not nil
 	// attaching is held by who attaches a session to the speaker behind, until it is known to be up.
 	attaching sync.Mutex
@@ -74,6 +75,7 @@ type Link struct {
 	pendingSince time.Time
 	hold         hold
 	damping      damping
+	dialling     bool          // dial runs
 	next         time.Time     // when the next connection is tried; past: it is, or none has to be
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: not awaited
 	// kept is what is kept, by the speaker behind, too, of sessions that are over, until keptUntil, as the peer has asked for; nil: nothing.
@@ -139,17 +141,22 @@ func (l *Link) HeldUntil() time.Time {
 	return time.Time{}
 }
 
-// SetRules has other rules decide from now on. What the peer has announced already is judged again. That what it was told is told
-// again is for the speaker behind to do.
+// SetRules has other rules decide from now on. What the peer has announced already is judged again. What it was told is told again if the relay
+// carries the session alone; else that is for the speaker behind to do.
 func (l *Link) SetRules(now *Rules) {
-	if before := l.rules.Swap(now); before.sameImports(now) {
+	before := l.rules.Swap(now)
+	s := l.session()
+	if s != nil && !before.SameExports(now) {
+		go s.tellAgain()
+	}
+	if before.sameImports(now) {
 		return
 	}
-	if s := l.session(); s != nil {
+	if s != nil {
 		go s.judgeAgain(l.ctx, 0, untouched)
 	}
 	if now.Told {
-		go l.tellKept()
+		go l.hand()
 	}
 }
 
@@ -251,7 +258,7 @@ func (l *Link) end(s *session) {
 	if s.restarts {
 		l.kept, l.keptUntil = s.stale(), l.relay.now().Add(s.wire.Offer().RestartTime())
 		l.dropKept()
-		go l.tellKept()
+		go l.hand()
 	}
 	if !l.retired {
 		l.behind.Session(false)
@@ -326,6 +333,9 @@ func (l *Link) Retire() {
 
 // Release ends a retired link once the session's NOTIFICATION has had time to reach the peer.
 func (l *Link) Release() {
+	if s := l.session(); s != nil && s.alone.Load() {
+		l.dismiss()
+	}
 	time.AfterFunc(lastWord, l.dismiss)
 	time.AfterFunc(releaseWait, l.cancel)
 	context.AfterFunc(l.ctx, l.hangUp)
@@ -334,7 +344,11 @@ func (l *Link) Release() {
 // dismiss tells the peer that it is none any more: else it would take the end for a lost connection, and keep what it was told.
 func (l *Link) dismiss() {
 	if s := l.session(); s != nil {
-		s.abort(&wire.Notification{Code: wire.Cease, Subcode: wire.PeerDeconfigured})
+		n := &wire.Notification{Code: wire.Cease, Subcode: wire.PeerDeconfigured}
+		if offer := l.offer.Load(); offer != nil {
+			n = offer.Final(n)
+		}
+		s.abort(n)
 	}
 }
 
@@ -345,20 +359,17 @@ func (l *Link) hangUp() {
 	}
 }
 
-// free returns when no session is up and the peer is not held down, or the link has ended.
-func (l *Link) free() bool {
+// free returns when a connection is to be tried. Not ok: the link has ended, or a session is up, at whose end dial begins anew.
+func (l *Link) free() (ok bool) {
 	for l.ctx.Err() == nil {
 		l.mu.Lock()
-		s, wait := l.current, later(l.hold.until, l.damping.until).Sub(l.relay.now())
+		l.dialling = l.current == nil
+		dialling, wait := l.dialling, later(l.hold.until, l.damping.until).Sub(l.relay.now())
 		l.mu.Unlock()
-		if s == nil && wait <= 0 {
-			return true
+		if !dialling || wait <= 0 {
+			return dialling
 		}
-		var over <-chan struct{}
-		if s != nil {
-			over, wait = s.done, time.Hour
-		}
-		l.sleep(wait, over)
+		l.sleep(wait)
 	}
 	return false
 }
@@ -370,38 +381,46 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// sleep waits, until over at most.
-func (l *Link) sleep(wait time.Duration, over <-chan struct{}) {
+// sleep waits, for as long as the link is not over.
+func (l *Link) sleep(wait time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-over:
 	case <-l.ctx.Done():
 	}
 }
 
-// dial keeps connecting while no session is up.
+// dial keeps connecting while no session is up. Like incoming it is at the bottom of the stack of a session that goes on, of which there are
+// thousands, and so leaves to others what takes room there.
 func (l *Link) dial() {
 	baseline := l.relay.signing.read()
-	for tries := 0; l.free(); tries++ {
-		ctx, cancel := context.WithTimeout(l.ctx, dialTimeout)
-		conn, err := connect(ctx, l.peer, *l.ao.Load())
-		cancel()
-		wait := retryWait(tries, l.peer.ConnectRetry)
-		switch {
-		case l.ctx.Err() != nil:
-			if conn != nil {
-				_ = conn.Close()
-			}
-			return
-		case err != nil:
-			l.failed(dialFailure(l.peer, err, l.relay.signing.read().of(l.peer) > baseline.of(l.peer)))
-		case l.serve(newSession(l, conn, true)):
-			tries, wait, baseline = 0, afterLoss, l.relay.signing.read()
+	for ; l.free(); l.tries++ {
+		wait := retryWait(l.tries, l.peer.ConnectRetry)
+		if s := l.try(baseline); s != nil && l.serve(s) {
+			wait, baseline = afterLoss, l.relay.signing.read()
+			l.tries = 0
 		}
 		l.pause(wait/2 + rand.N(wait))
 	}
+}
+
+// try connects once. No session: the peer does not answer, or the link is over.
+func (l *Link) try(baseline refusals) *session {
+	ctx, cancel := context.WithTimeout(l.ctx, dialTimeout)
+	defer cancel()
+	conn, err := connect(ctx, l.peer, *l.ao.Load())
+	switch {
+	case l.ctx.Err() != nil:
+		if conn != nil {
+			_ = conn.Close()
+		}
+		return nil
+	case err != nil:
+		l.failed(dialFailure(l.peer, err, l.relay.signing.read().of(l.peer) > baseline.of(l.peer)))
+		return nil
+	}
+	return newSession(l, conn, true)
 }
 
 // retryWait is the mean wait after a number of attempts.
@@ -430,21 +449,29 @@ func (l *Link) failed(reason string) {
 	}
 }
 
-// incoming serves an accepted connection. The speaker behind hears of it when the peer's OPEN is found good.
+// incoming serves an accepted connection.
 func (l *Link) incoming(conn *net.TCPConn) {
+	if s := l.greet(conn); s != nil {
+		l.serve(s)
+	}
+	l.unreserve(conn)
+}
+
+// greet reads the OPEN of a peer that has connected. The speaker behind hears of the connection when that is found good.
+func (l *Link) greet(conn *net.TCPConn) *session {
 	if !l.reserve(conn) {
 		reset(conn)
-		return
+		return nil
 	}
-	defer l.unreserve(conn)
 	s := newSession(l, conn, false)
 	if !l.HeldUntil().IsZero() {
 		s.refuse(&wire.Notification{Code: wire.Cease, Subcode: wire.ConnectionRejected})
-		return
+		return nil
 	}
-	if s.hear() {
-		l.serve(s)
+	if !s.hear() {
+		return nil
 	}
+	return s
 }
 
 // reserve makes conn the one connection in its handshake. A peer that opens another one has given up on the first.
@@ -535,7 +562,16 @@ func (l *Link) leave(s *session) int {
 		l.hold = l.hold.strike(l.relay.now(), l.relay.config.HoldDown, l.relay.config.MaxHoldDown)
 	}
 	close(s.done)
+	l.startDialling()
 	return l.parting
+}
+
+// startDialling has dial run, unless the peer is to connect. The mutex is held.
+func (l *Link) startDialling() {
+	if !l.peer.Passive && !l.dialling && !l.retired {
+		l.dialling = true
+		go l.dial()
+	}
 }
 
 // parted ends a retired link with its last session.

@@ -39,7 +39,7 @@ func TestKeysOf(t *testing.T) {
 		"of no link":       {"fd00::9", map[netip.Addr]string{addr("fe80::1%eth0"): "x", six: ""}, map[netip.Prefix]string{}},
 		"of all links":     {"::", map[netip.Addr]string{addr("fe80::1%eth0"): "x", six: ""}, map[netip.Prefix]string{prefix("fe80::1/128"): "x"}},
 	} {
-		difftest.Want(t, name, c.want, keysOf(addr(c.listener), c.passwords))
+		difftest.Want(t, name, c.want, keysOf(addr(c.listener), peersOf(addr(c.listener), c.passwords)))
 	}
 }
 

@@ -16,13 +16,16 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp/tcpao"
 )
 
-// Behind is the speaker behind the relay, for one peer.
+// Behind is the speaker behind the relay, for one peer. It gets the sessions of peers of which others are told; see Rules.Told.
 type Behind interface {
 	// Ready returns when the speaker can take a session: it has worked in the end of the one before. It ends with ctx.
 	Ready(ctx context.Context) error
-	// Attach has the speaker take a session that is up for the peer, whose OPEN it is told. It returns the connection, on which both
-	// have said OPEN and KEEPALIVE. It ends with ctx.
+	// Attach has the speaker take a session that is up for the peer, or has been for long, whose OPEN it is told. It returns the connection, on
+	// which both have said OPEN and KEEPALIVE. It ends with ctx.
 	Attach(ctx context.Context, open []byte) (net.Conn, error)
+	// Announces returns when the speaker announces on the session that it took last: what it is told to originate from then on reaches the peer. It
+	// ends with ctx.
+	Announces(ctx context.Context) error
 	// Throttle waits until the speaker can take another UPDATE. It ends with ctx.
 	Throttle(ctx context.Context)
 	// Drain waits until the speaker has worked in the UPDATEs that it has been given, for a second at most. It ends with ctx.
@@ -55,7 +58,7 @@ type Peer struct {
 	RestartTime  time.Duration // for how long the peer shall keep what it was told when the connection is lost
 	Keepalive    time.Duration // how often the peer hears of us at least; 0: as often as the speaker behind likes
 	Password     string
-	AO           tcpao.Keys // when it was added; Link.SetKeys changes them
+	AO           tcpao.Keys // when it was added; Link.Become changes them
 	MaxPrefixes  int
 	// Hops is how far away the peer may be (RFC 5082), 0: anywhere.
 	Hops int
@@ -76,6 +79,8 @@ type Relay struct {
 	config  Config
 	signing *signatures
 	index   *index
+	// originated is never nil; mu is held to replace it.
+	originated atomic.Pointer[originated]
 
 	mu        sync.Mutex // guards the rest
 	listeners []*listener
@@ -83,6 +88,7 @@ type Relay struct {
 	links     map[netip.Addr]*Link
 	unknown   unknownSources
 
+	handing chan struct{} // holds one for each session that is handed over
 	totals  counts
 	refused atomic.Uint64 // connections of strangers
 
@@ -92,7 +98,10 @@ type Relay struct {
 
 // New makes a relay that listens nowhere yet.
 func New(log *slog.Logger, now func() time.Time, config Config) *Relay {
-	return &Relay{log: log, now: now, config: config, signing: &signatures{now: now}, index: newIndex(), links: make(map[netip.Addr]*Link), closed: make(chan struct{})}
+	r := &Relay{log: log, now: now, config: config, signing: &signatures{now: now}, index: newIndex(), links: make(map[netip.Addr]*Link),
+		handing: make(chan struct{}, mostHanding), closed: make(chan struct{})}
+	r.originated.Store(new(originated))
+	return r
 }
 
 // Listen makes addrs the whole set of addresses that connections of peers are accepted on. Sessions that are stay. After an
@@ -267,7 +276,7 @@ func (r *Relay) add(p Peer, rules *Rules, behind Behind, l *Link, spoken bool) *
 	l.ao.Store(&p.AO)
 	if l.kept != nil {
 		l.dropKept()
-		go l.tellKept()
+		go l.hand()
 	}
 	r.mu.Lock()
 	r.links[p.Addr] = l
@@ -275,9 +284,9 @@ func (r *Relay) add(p Peer, rules *Rules, behind Behind, l *Link, spoken bool) *
 		r.guard()
 	}
 	r.mu.Unlock()
-	if !p.Passive {
-		go l.dial()
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.startDialling()
 	return l
 }
 

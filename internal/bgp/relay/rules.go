@@ -18,8 +18,8 @@ type Rules struct {
 	Client bool
 	// Reflects: this node is a reflector.
 	Reflects bool
-	// Told: other peers may be told of the peer's paths, so that the speaker behind has to have them. A session for which that was true
-	// once passes them on until its end.
+	// Told: other peers may be told of the peer's paths, so that the speaker behind has to have them, and the session. Else the relay carries it
+	// alone, and announces what this node originates. A session for which that was true once stays with the speaker until its end.
 	Told    bool
 	NextHop NextHop
 	// Aggregates are the peer's.

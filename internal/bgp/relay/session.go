@@ -51,6 +51,8 @@ type session struct {
 	held     held
 	rolling  rolling
 	flaws    flaws
+	alone    atomic.Bool   // it is up, and the relay carries it without the speaker behind
+	outDone  chan struct{} // closed when nothing comes from the speaker behind any more; nil: it has not got the session
 
 	mu      sync.Mutex // guards the rest
 	stopped bool
@@ -69,8 +71,7 @@ func newSession(l *Link, conn *net.TCPConn, outgoing bool) *session {
 			MaxPrefixes: l.peer.MaxPrefixes, Source: rules.source(), ClusterID: l.peer.ClusterID,
 		}),
 	}
-	s.in.judged, s.in.refused, s.in.changed = rules, make(map[netip.Prefix]string), make(map[netip.Prefix]wire.Change)
-	s.out.advertised.index = l.relay.index
+	s.in.judged, s.out.advertised.index, s.out.originated = rules, l.relay.index, nothing
 	return s
 }
 
@@ -208,57 +209,96 @@ func (s *session) stop(n *wire.Notification, broken error) {
 	_ = s.conn.SetReadDeadline(time.Unix(1, 0))
 }
 
-// setReadDeadline sets when the peer must have sent something, 0: never. It does not undo an abort.
+// setReadDeadline sets when the peer must have sent something. It does not undo an abort.
 func (s *session) setReadDeadline(after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped {
-		return
+	if !s.stopped {
+		_ = s.conn.SetReadDeadline(time.Now().Add(after))
 	}
-	var at time.Time
-	if after > 0 {
-		at = time.Now().Add(after)
-	}
-	_ = s.conn.SetReadDeadline(at)
 }
 
 // run carries the session until it ends for the speaker behind, and returns what remains to be done towards the peer. The speaker has
 // no part in the handshake: of a peer that restarts it keeps the paths, and drops them when a session begins and does not come up, which
 // can happen when both ends connect (RFC 4271 section 6.8), or to a process that starts.
 func (s *session) run(ctx context.Context) parting {
-	if err := s.within(ctx, s.link.behind.Ready); err != nil {
-		return s.untaken(ctx, err)
+	if s.link.rules.Load().Told {
+		if err := s.within(ctx, s.link.behind.Ready); err != nil {
+			return s.untaken(ctx, err)
+		}
 	}
 	s.out.self = addrOf(s.conn.LocalAddr()).WithZone("")
 	if how := s.handshake(); how != nil {
 		s.report(*how)
 		return s.parting(*how)
 	}
-	back, err := s.attach(ctx)
-	if err != nil {
+	if err := s.begin(ctx); err != nil {
 		return s.untaken(ctx, err)
 	}
-	outDone := make(chan struct{})
-	go func() {
-		defer close(outDone)
-		s.stop(nil, s.toPeer(back))
-		s.out.advertised.forget()
-	}()
-	return s.finish(s.toSpeaker(ctx, back), back, outDone)
+	return s.finish(s.fromPeer(ctx))
 }
 
-// attach has the speaker behind take the session, which is up then.
-func (s *session) attach(ctx context.Context) (back net.Conn, err error) {
+// begin has the session up: the speaker behind takes it, if others are to be told of the peer's paths, or the relay carries it alone.
+func (s *session) begin(ctx context.Context) error {
 	s.link.attaching.Lock()
 	defer s.link.attaching.Unlock()
-	err = s.within(ctx, func(ctx context.Context) (err error) {
-		back, err = s.link.behind.Attach(ctx, s.first)
-		return err
-	})
-	if err == nil {
-		s.noteUp()
+	var back net.Conn
+	if s.link.rules.Load().Told {
+		err := s.within(ctx, func(ctx context.Context) (err error) {
+			back, err = s.link.behind.Attach(ctx, s.first)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		s.in.told.Store(true)
 	}
-	return back, err
+	s.noteUp()
+	s.in.order.Lock()
+	defer s.in.order.Unlock()
+	s.start(back)
+	s.judge(s.link.ctx, 0, untouched) // the rules may have changed during the handshake
+	s.keepAlive()
+	return nil
+}
+
+// start has messages pass in both directions, between the peer and the speaker behind or, without that, the relay. It reports whether the session
+// is not over. Order is held.
+func (s *session) start(back net.Conn) bool {
+	if s.in.closed {
+		return false
+	}
+	s.in.live, s.in.back = true, back
+	if back == nil {
+		s.alone.Store(true)
+		go s.tellOriginated()
+		return true
+	}
+	s.voice.Store(s.link.relay.now().UnixNano())
+	s.outDone = make(chan struct{})
+	go func() {
+		defer close(s.outDone)
+		s.stop(nil, s.toPeer(back))
+		s.forget()
+	}()
+	return true
+}
+
+// close has nothing pass any more. It returns the connection with the speaker behind, nil if the relay has carried the session alone.
+func (s *session) close() (back net.Conn) {
+	s.in.order.Lock()
+	defer s.in.order.Unlock()
+	back = s.in.back
+	s.in.live, s.in.closed, s.in.back = false, true, nil
+	s.alone.Store(false)
+	return back
+}
+
+// forget notes that the peer is told nothing any more.
+func (s *session) forget() {
+	s.out.mu.Lock()
+	defer s.out.mu.Unlock()
+	s.out.advertised.forget()
 }
 
 // within gives the speaker behind a moment.
@@ -324,9 +364,6 @@ func (s *session) next() (passed []byte, how *ending) {
 // read reads a message of the peer; not nil: there is none any more.
 func (s *session) read() (message []byte, how *ending) {
 	message, err := wire.Read(s.conn, s.buf)
-	if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
-		return nil, &ending{by: byUs, reason: fault}
-	}
 	if err != nil {
 		return nil, s.unread(err)
 	}
@@ -364,14 +401,14 @@ const (
 	byLoss   enders = iota // the connection with the peer broke
 	byPeer                 // it has sent a NOTIFICATION, which the speaker behind has
 	byUs                   // it has sent what it must not
+	byTimer                // it has sent nothing for the hold time
 	byOthers               // abort was called, or the speaker behind has closed
 )
 
-// toSpeaker passes the peer's messages on until the session ends.
-func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
-	s.setBack(back)
-	defer s.setBack(nil)
+// fromPeer passes the peer's messages on until the session ends.
+func (s *session) fromPeer(ctx context.Context) ending {
 	for {
+		s.setReadDeadline(s.holdTime())
 		message, how := s.read()
 		if how == nil {
 			how = s.passOn(ctx, message)
@@ -379,16 +416,6 @@ func (s *session) toSpeaker(ctx context.Context, back net.Conn) ending {
 		if how != nil {
 			return *how
 		}
-	}
-}
-
-// setBack is where what comes in goes.
-func (s *session) setBack(back net.Conn) {
-	s.in.order.Lock()
-	defer s.in.order.Unlock()
-	s.in.back = back
-	if back != nil {
-		s.in.told.Store(s.link.rules.Load().Told)
 	}
 }
 
@@ -414,8 +441,11 @@ func (s *session) passOn(ctx context.Context, message []byte) *ending {
 	if v.End {
 		s.noteEnd()
 	}
-	if kind == wire.Update {
+	switch {
+	case kind == wire.Update:
 		s.link.behind.Changed()
+	case kind == wire.RouteRefresh && len(v.Pass) > 0 && s.in.back == nil:
+		go s.tellAgain()
 	}
 	if kind == wire.Notify {
 		return &ending{by: byPeer, reason: wire.ParseNotification(message)}
@@ -438,8 +468,11 @@ func (f *flaws) seen(log *slog.Logger, peer netip.Addr, flaw string) {
 	}
 }
 
-// unread is the ending when nothing can be read from the peer.
+// unread is the ending when no message can be read from the peer.
 func (s *session) unread(err error) *ending {
+	if fault := (*wire.Notification)(nil); errors.As(err, &fault) {
+		return &ending{by: byUs, reason: fault}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -449,6 +482,8 @@ func (s *session) unread(err error) *ending {
 		return &ending{by: byUs, reason: s.verdict}
 	case s.stopped:
 		return &ending{by: byOthers}
+	case errors.Is(err, os.ErrDeadlineExceeded) && s.upSince.Load() != 0:
+		return &ending{by: byTimer}
 	}
 	return &ending{by: byLoss, err: err}
 }
@@ -459,20 +494,16 @@ func (s *session) pace(kind wire.Type) {
 		return
 	}
 	if wait := refreshPause - time.Since(s.refresh); wait > 0 {
-		s.link.sleep(wait, nil)
+		s.link.sleep(wait)
 	}
 	s.refresh = time.Now()
 }
 
-// noteUp notes that the session is up: the speaker behind has it.
+// noteUp notes that the session is up.
 func (s *session) noteUp() {
 	s.link.begin(s)
 	s.link.spoken.Store(true)
 	s.link.counts.sessions.Add(1)
-	s.setReadDeadline(0) // from here on the hold timer of the speaker behind counts
-	if every := s.link.peer.Keepalive; 0 < every && every < s.holdTime()/3 && s.holdTime() < s.link.peer.HoldTime {
-		go s.sendKeepalives(every)
-	}
 }
 
 // holdTime is the one that both ends have agreed on.
@@ -480,21 +511,40 @@ func (s *session) holdTime() time.Duration {
 	return min(s.link.peer.HoldTime, time.Duration(s.wire.Offer().HoldTime)*time.Second)
 }
 
-// sendKeepalives sends KEEPALIVEs until the session is over. The speaker behind sends them three times in a hold time that is the peer's, whatever
-// it was told; if it is silent for longer than that, it is not alive, and the peer shall know.
-func (s *session) sendKeepalives(every time.Duration) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
+// keepalive is how often the relay sends KEEPALIVEs, 0: never. The speaker behind sends them three times in a hold time that is the peer's, whatever
+// it was told.
+func (s *session) keepalive() time.Duration {
+	own, third := s.link.peer.Keepalive, s.holdTime()/3
+	switch {
+	case 0 < own && own < third && (s.alone.Load() || s.holdTime() < s.link.peer.HoldTime):
+		return own
+	case s.alone.Load():
+		return third
+	}
+	return 0
+}
+
+// keepAlive has KEEPALIVEs sent until the session is over, or the speaker behind sends them. If that is silent for longer than the hold time it is
+// not alive, and the peer shall know.
+func (s *session) keepAlive() {
+	every := s.keepalive()
+	if every == 0 {
+		return
+	}
+	time.AfterFunc(every, func() {
 		select {
 		case <-s.done:
 			return
-		case <-ticker.C:
+		default:
 		}
-		if s.link.relay.now().Sub(time.Unix(0, s.voice.Load())) < s.holdTime() {
-			_ = s.tell(wire.NewKeepalive()) // who writes or reads next finds out
+		if s.alone.Load() || s.link.relay.now().Sub(time.Unix(0, s.voice.Load())) < s.holdTime() {
+			if err := s.tell(wire.NewKeepalive()); err != nil {
+				s.stop(nil, err)
+				return
+			}
 		}
-	}
+		s.keepAlive()
+	})
 }
 
 func pass(back net.Conn, message []byte) bool {
@@ -527,6 +577,8 @@ func (s *session) toPeer(back net.Conn) error {
 // forward tells the peer a message, or what becomes of it.
 func (s *session) forward(message []byte) error {
 	if wire.TypeOf(message) == wire.Update {
+		s.out.mu.Lock()
+		defer s.out.mu.Unlock()
 		return s.announce(message)
 	}
 	return s.tell(message)
@@ -622,25 +674,36 @@ func (s *session) send(text []byte) error {
 	return err
 }
 
-// finish ends the session for the speaker behind.
-func (s *session) finish(how ending, back net.Conn, outDone <-chan struct{}) parting {
+// finish ends the session for the speaker behind, if that has it.
+func (s *session) finish(how ending) parting {
 	s.report(how)
-	defer func() { s.restarts = s.keeps(how) }()
+	if back := s.close(); back != nil {
+		s.detach(how, back)
+	} else {
+		done := make(chan struct{})
+		go func() { s.forget(); close(done) }()
+		s.await(done)
+	}
+	s.restarts = s.keeps(how)
+	return s.parting(how)
+}
+
+// detach tells the speaker behind how a session has ended.
+func (s *session) detach(how ending, back net.Conn) {
 	switch how.by {
-	case byLoss, byOthers:
+	case byLoss, byOthers, byTimer:
 		// The speaker drops UPDATEs that it has read and not worked in when the connection ends. A peer that restarts right after them would
 		// lose paths that are to be kept (RFC 4724).
 		s.link.behind.Drain(s.link.ctx)
 	case byPeer:
-		s.await(outDone) // the speaker closes when it has read it
+		s.await(s.outDone) // the speaker closes when it has read it
 	case byUs:
 		// A hard reset has it drop the peer's paths, graceful restart or not (RFC 8538).
 		pass(back, (&wire.Notification{Code: wire.Cease, Subcode: wire.HardReset}).Bytes())
-		s.await(outDone)
+		s.await(s.outDone)
 	}
 	_ = back.Close()
-	s.await(outDone)
-	return s.parting(how)
+	s.await(s.outDone)
 }
 
 // keeps reports whether the speaker behind keeps the peer's paths after the end of the session (RFC 4724, RFC 8538).
@@ -664,13 +727,18 @@ func (s *session) report(how ending) {
 		s.closedBy(how.reason)
 	case byUs:
 		s.blame(how.reason)
+	case byTimer:
+		s.link.failed(silent)
 	}
 }
 
 // parting is the remaining work towards the peer.
 func (s *session) parting(how ending) parting {
-	if how.by == byUs {
+	switch how.by {
+	case byUs:
 		return parting{word: how.reason}
+	case byTimer:
+		return parting{word: &wire.Notification{Code: wire.HoldTimerExpired}}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -694,6 +762,9 @@ func (s *session) blame(n *wire.Notification) {
 	s.link.failed(n.Error())
 }
 
+// silent is why a session ends whose hold timer has expired.
+const silent = "nothing heard from it for the hold time"
+
 // ClosedByPeer is how a reason for Failed begins that the peer has given.
 const ClosedByPeer = "closed by the peer: "
 
@@ -707,7 +778,7 @@ func (s *session) closedBy(n *wire.Notification) {
 // closedByUs reports the NOTIFICATION of the speaker behind.
 func (s *session) closedByUs(n *wire.Notification) {
 	if n.Code == wire.HoldTimerExpired {
-		s.link.failed("nothing heard from it for the hold time")
+		s.link.failed(silent)
 		return
 	}
 	s.dropped.Store(true)

@@ -202,12 +202,12 @@ func CheckMD5() error {
 	return SetKeyOf(fd, netip.MustParsePrefix("127.0.0.1/32"), "x")
 }
 
-// keysOf decides which keys a listener has. Peers that all have one password share one key: the kernel
+// keysOf decides which keys a listener has for the peers that can connect to it: see peersOf. Peers that all have one password share one key: the kernel
 // allows some hundred on a socket only (net.core.optmem_max), and strangers then get no answer at all.
 func keysOf(listener netip.Addr, passwords map[netip.Addr]string) map[netip.Prefix]string {
 	keys := make(map[netip.Prefix]string)
 	distinct := make(map[string]bool)
-	for addr, password := range peersOf(listener, passwords) {
+	for addr, password := range passwords {
 		distinct[password] = true
 		if password != "" {
 			keys[netip.PrefixFrom(addr, addr.BitLen())] = password

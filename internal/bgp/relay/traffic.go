@@ -75,7 +75,7 @@ func (l *Link) pause(wait time.Duration) {
 	l.mu.Lock()
 	l.next = l.relay.now().Add(wait)
 	l.mu.Unlock()
-	l.sleep(wait, nil)
+	l.sleep(wait)
 }
 
 // Traffic is that of each peer.

@@ -78,6 +78,14 @@ var (
 	Placeholder6 = netip.MustParseAddr("2001:db8::179")
 )
 
+// Placeholder is the one of a family.
+func Placeholder(family Family) netip.Addr {
+	if family == IPv4 {
+		return Placeholder4
+	}
+	return Placeholder6
+}
+
 // innerHop is what the speaker behind sees for the next hop of a path.
 func innerHop(family Family, hop netip.Addr) netip.Addr {
 	switch {

@@ -39,9 +39,14 @@ const Room = 256
 // Read reads one message, into buf if it fits there. buf must have room for a header. A header that is not one of BGP is a
 // *Notification; all other errors are the reader's.
 func Read(r io.Reader, buf []byte) ([]byte, error) {
-	if _, err := io.ReadFull(r, buf[:headerLen]); err != nil {
+	if _, err := io.ReadFull(r, buf[:headerLen]); err != nil { // here thousands wait, which is why the rest is readBody
 		return nil, err
 	}
+	return readBody(r, buf)
+}
+
+// readBody reads what follows the header in buf.
+func readBody(r io.Reader, buf []byte) ([]byte, error) {
 	length, fault := checkHeader(buf[:headerLen])
 	if fault != nil {
 		return nil, fault

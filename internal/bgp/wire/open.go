@@ -281,6 +281,15 @@ func (o *Offer) KeptAfter(n *Notification) bool {
 	return o.Graceful() && o.restartFlags&flagNotification != 0 && (n.Code != Cease || n.Subcode != HardReset)
 }
 
+// Final returns the NOTIFICATION after which the peer shall keep nothing of us, for one that ends the session: in a Hard Reset, if the peer would else
+// keep our paths (RFC 8538 section 3.1).
+func (o *Offer) Final(n *Notification) *Notification {
+	if o.restartFlags&flagNotification == 0 {
+		return n
+	}
+	return &Notification{Code: Cease, Subcode: HardReset, Data: append([]byte{n.Code, n.Subcode}, n.Data...)}
+}
+
 // Helps reports whether the peer has the capability at all: it keeps our paths when we restart.
 func (o *Offer) Helps() bool { return o.graceful }
 

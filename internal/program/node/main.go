@@ -191,7 +191,7 @@ func open(cfg config.Node, log *slog.Logger) (agent.Deps, error) {
 			Encap:     ipip.New(kernel), VXLAN: vxlan.New(kernel), NFT: table, NAT: nat.New(table), Guard: packets, Flowtable: fast,
 		},
 		Config: cfg, Log: log, Store: store, Watch: watch, Speaker: speaker, Status: newStatus(cfg, speaker, recorder, packets, policy),
-		APIServer: cluster.Addresses(rest), Events: recorder, Policies: policy.worker,
+		APIServer: cluster.Addresses(rest), Events: recorder, Policies: policy.worker, Pods: feed,
 	}, nil
 }
 
