@@ -41,8 +41,10 @@ import (
 const (
 	// coalesce is the pause after the first event of a burst, so that a burst costs one pass.
 	coalesce = 20 * time.Millisecond
-	// tableGap without an event of BGP ends the wait for the rest of a table, tableTime bounds it.
-	tableGap  = 5 * time.Millisecond
+	// tableGap is the pause instead if the burst has only events of the speaker and the last pass ended more than coalesce ago: the first UPDATE
+	// is programmed soon, while those of a flapping peer cost at most a pass in coalesce. Without an event of the speaker for tableGap a table
+	// counts as complete; tableTime bounds the wait for that.
+	tableGap  = 3 * time.Millisecond
 	tableTime = 150 * time.Millisecond
 	// mostCoalesce bounds the additional pause after a long pass. The pause keeps passes to half of the time.
 	mostCoalesce = 100 * time.Millisecond
@@ -80,8 +82,9 @@ type Deps struct {
 	Status  *Status
 	// APIServer are the addresses at which the API server is reached, as far as they are known.
 	APIServer []netip.Addr
-	Events    Recorder         // nil: operators look at status and log
-	Policies  *policies.Worker // nil: nothing is done about NetworkPolicies
+	Events    Recorder            // nil: operators look at status and log
+	Policies  *policies.Worker    // nil: nothing is done about NetworkPolicies
+	Pods      *cluster.PolicyFeed // of Policies: which pods the plugins need not read; nil: nothing tells
 }
 
 // Dataplane are the parts of the kernel that the agent programs.
@@ -173,7 +176,7 @@ func NewAgent(d Deps) *Agent {
 		routers:      radv.New(d.Log, d.Kernel.Namespace()),
 		tunnels:      newTunnels(client, d.Config.Nodename, d.Config.StateDir),
 		ipam:         client,
-		factsWriter:  newFactsWriter(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Status, d.Log),
+		factsWriter:  newFactsWriter(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Pods, d.Status, d.Log),
 		reporter:     eventReporter{to: d.Events, node: d.Config.Nodename},
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 	}
@@ -375,6 +378,7 @@ var allChanges = changes{bgp: true, all: true}
 // wait returns after the pause or soon after an event; false if ctx ended.
 func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	a.changed = changes{}
+	others := true // the event is not of the speaker
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -384,7 +388,7 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 		a.changed.bgp, a.changed.all = true, true
 	case <-a.Watch.Changed():
 	case <-a.Speaker.Dirty():
-		a.changed.bgp = true
+		a.changed.bgp, others = true, false
 	case <-a.records.changed:
 		a.changed.bgp = true
 	case <-a.evidence.change:
@@ -398,16 +402,8 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	case _, ok := <-a.tunnels.events:
 		a.tunnels.heard(ok)
 	}
-	// A peer's table comes in many messages: reading a part of it and soon after the whole takes longer than waiting.
-	for pause, last := max(coalesce, a.took-time.Since(a.ended)), time.Now().Add(tableTime); ; pause = tableGap {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(pause):
-		}
-		if !a.drainEvents() || time.Now().After(last) {
-			break
-		}
+	if !a.gather(ctx, others) {
+		return false
 	}
 	if time.Since(a.full) > fullPass { // events that never end must not keep it off
 		a.changed.bgp, a.changed.all = true, true
@@ -415,14 +411,40 @@ func (a *Agent) wait(ctx context.Context, pause time.Duration) bool {
 	return true
 }
 
-// drainEvents takes the pending events and reports whether one was of BGP.
-func (a *Agent) drainEvents() (learning bool) {
+// gather waits for the rest of a burst, whose first event is one of the speaker or another; false if ctx ended. A peer's table comes in many
+// messages: reading a part of it and soon after the whole takes longer than waiting.
+func (a *Agent) gather(ctx context.Context, others bool) bool {
+	begun := time.Now()
+	rested := begun.Sub(a.ended)
+	least := coalesce
+	if !others && rested > coalesce {
+		least = tableGap
+	}
+	for pause := max(least, a.took-rested); ; pause = max(tableGap, least-time.Since(begun)) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+		learning, others := a.drainEvents()
+		if others {
+			least = coalesce
+		}
+		if waited := time.Since(begun); waited > tableTime || !learning && waited >= least {
+			return true
+		}
+	}
+}
+
+// drainEvents takes the pending events and reports whether one was of the speaker, and whether one was another.
+func (a *Agent) drainEvents() (learning, others bool) {
 	for range 1000 { // endless events must not delay the pass
 		select {
-		case <-a.Watch.Changed():
-		case <-a.routers.Changed():
 		case <-a.Speaker.Dirty():
 			a.changed.bgp, learning = true, true
+			continue
+		case <-a.Watch.Changed():
+		case <-a.routers.Changed():
 		case <-a.records.changed:
 			a.changed.bgp = true
 		case <-a.evidence.change:
@@ -434,10 +456,11 @@ func (a *Agent) drainEvents() (learning bool) {
 		case _, ok := <-a.tunnels.events:
 			a.tunnels.heard(ok)
 		default:
-			return learning
+			return learning, others
 		}
+		others = true
 	}
-	return learning
+	return learning, others
 }
 
 func (a *Agent) kernelChanged(ok bool) {

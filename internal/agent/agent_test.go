@@ -48,6 +48,7 @@ type peers struct {
 	down       bool
 	stopped    bgp.Mode
 	dirty      chan struct{}
+	asked      time.Time // when the agent first read the peers since tell; zero: not yet
 }
 
 func newPeers() *peers { return &peers{dirty: make(chan struct{}, 1), stopped: -1} }
@@ -55,7 +56,7 @@ func newPeers() *peers { return &peers{dirty: make(chan struct{}, 1), stopped: -
 func (p *peers) tell(down bool, learned ...bgp.Path) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.down, p.learned = down, learned
+	p.down, p.learned, p.asked = down, learned, time.Time{}
 	select {
 	case p.dirty <- struct{}{}:
 	default:
@@ -108,6 +109,9 @@ func (p *peers) Totals() bgp.Totals { return bgp.Totals{} }
 func (p *peers) Peers(context.Context) ([]bgp.PeerStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.asked.IsZero() {
+		p.asked = time.Now()
+	}
 	var all []bgp.PeerStatus
 	for _, s := range p.sessions {
 		state := bgp.Established
@@ -117,6 +121,13 @@ func (p *peers) Peers(context.Context) ([]bgp.PeerStatus, error) {
 		all = append(all, bgp.PeerStatus{Addr: s.Addr, ASN: s.ASN, State: state})
 	}
 	return all, nil
+}
+
+// heard reports whether a pass that read what was told last has ended.
+func (p *peers) heard(s *Status) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.asked.IsZero() && s.Report().LastPass.After(p.asked)
 }
 
 func (p *peers) Dirty() <-chan struct{}        { return p.dirty }
@@ -138,6 +149,8 @@ type rig struct {
 	sysctls  string
 	// api is how the agent reaches the API server: as the chart lets it.
 	api *rest.Config
+	// pods is that of Deps.
+	pods *cluster.PolicyFeed
 	// configure changes the agent's configuration; nil leaves it.
 	configure func(*config.Node)
 }
@@ -213,7 +226,7 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	}
 	a := NewAgent(Deps{
 		Config: cfg,
-		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status,
+		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status, Pods: r.pods,
 		Dataplane: Dataplane{
 			Kernel: r.ns.Conn, FIB: routes.New(r.ns.Conn, routes.Options{}), Encap: ipip.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), WireGuard: wireguard.New(r.ns.Conn, routes.DefaultProtocol, nil), NFT: table, NAT: nat.New(table), Guard: guard.New(table), Flowtable: flowtable.New(r.ns.Conn.Namespace()),
 		},
@@ -309,10 +322,26 @@ func TestAgentRepairsFollowsAndKeeps(t *testing.T) {
 	speaker.tell(false)
 	waittest.Until(t, 3*settleTime, "the borrowed address is gone", func() bool { return !r.has(t, "10.90.7.7")() })
 
+	// The start is over, so that a pass without an event of BGP takes the paths of the last one. It judges them anew: a pod of this node gets the
+	// address, and gives it back.
+	speaker.tell(false, borrowed)
+	waittest.Until(t, soon, "the borrowed address again", r.has(t, "10.90.7.7 via 172.31.0.2"))
+	r.ns.Run(t, "ip", "link", "add", "cali1", "type", "veth", "peer", "name", "pod1")
+	r.ns.Run(t, "ip", "link", "set", "cali1", "addrgenmode", "none", "up") // for another subnet the agent reads the paths again
+	r.ns.Run(t, "ip", "link", "set", "pod1", "addrgenmode", "none", "up")
+	r.ns.Run(t, "ip", "route", "add", "10.90.7.7/32", "dev", "cali1", "proto", "boot", "scope", "link", "metric", "7")
+	waittest.Until(t, soon, "the path to a pod's address is refused", func() bool { return !r.has(t, "10.90.7.7 via 172.31.0.2")() })
+	waittest.Until(t, soon, "the reason is shown", func() bool {
+		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, "a pod on this node has the address") })
+	})
+	r.ns.Run(t, "ip", "link", "delete", "cali1")
+	waittest.Until(t, soon, "the borrowed address is back", r.has(t, "10.90.7.7 via 172.31.0.2"))
+	speaker.tell(false)
+	waittest.Until(t, soon, "the borrowed address is gone again", func() bool { return !r.has(t, "10.90.7.7")() })
+
 	// The session is lost: what the affinity says stays.
-	lost := time.Now()
 	speaker.tell(true)
-	waittest.Until(t, soon, "a pass", func() bool { return status.Report().LastPass.After(lost.Add(coalesce)) })
+	waittest.Until(t, soon, "a pass that read the loss", func() bool { return speaker.heard(status) })
 	if !r.has(t, toOther)() {
 		t.Errorf("the lost session took the owner's route: %s", r.routes(t))
 	}

@@ -34,14 +34,15 @@ const (
 	probeTime = 3 * time.Second
 )
 
-// local is the part of the facts that comes from the agent's passes, not from watches.
+// local is the part of the facts that comes from the agent's passes and from the watch of pods, not from cluster.Watch.
 type local struct {
 	// ready: one pass has succeeded.
 	ready bool
 	// pods are the addresses that the kernel has routes to, in ascending order, with that of tunl0.
 	pods []netip.Addr
-	// noPolicies: see facts.Facts. The passes do not set it.
+	// noPolicies and plainPods: see facts.Facts. The passes do not set them.
 	noPolicies bool
+	plainPods  []string
 }
 
 // buildFacts makes the plugins' facts of the watched objects and local; ok is false if this node does not exist. It is pure: everything
@@ -61,6 +62,7 @@ func buildFacts(a state.Assignment, l local) (f facts.Facts, ok bool) {
 		Reservations:   []api.IPReservation{},
 		Affinities:     []facts.Affinity{},
 		Namespaces:     namespaces(a),
+		PlainPods:      l.plainPods,
 	}
 	if a.Config != nil {
 		f.Config = a.Config.Spec
@@ -138,6 +140,7 @@ func only(labels map[string]string, keys []string) map[string]string {
 type factsWriter struct {
 	path   string
 	watch  *cluster.Watch
+	pods   *cluster.PolicyFeed // nil: nothing tells of pods
 	status *Status
 	log    *slog.Logger
 
@@ -151,8 +154,8 @@ type factsWriter struct {
 	reported progress.Changes
 }
 
-func newFactsWriter(path string, watch *cluster.Watch, status *Status, log *slog.Logger) *factsWriter {
-	return &factsWriter{path: path, watch: watch, status: status, log: log, changed: make(chan struct{}, 1)}
+func newFactsWriter(path string, watch *cluster.Watch, pods *cluster.PolicyFeed, status *Status, log *slog.Logger) *factsWriter {
+	return &factsWriter{path: path, watch: watch, pods: pods, status: status, log: log, changed: make(chan struct{}, 1)}
 }
 
 // setLocal stores the result of a pass; noPolicies stays.
@@ -197,16 +200,23 @@ func (h *factsWriter) run(ctx context.Context) error {
 		h.probe(ctx, beat)
 	}()
 	defer func() { <-probes }()
+	var pods <-chan struct{}
+	if h.pods != nil {
+		pods = h.pods.PlainPodsChanged()
+	}
 	for ctx.Err() == nil {
+		began := time.Now()
 		h.refresh()
+		took := time.Since(began)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-h.watch.AssignmentChanged():
+		case <-pods:
 		case <-h.changed:
 		case <-beat:
 		}
-		wait.Sleep(ctx, coalesce)
+		wait.Sleep(ctx, max(coalesce, 4*took)) // annotations of pods cause writes, which take a fifth of a processor at most
 	}
 	return nil
 }
@@ -264,7 +274,11 @@ func (h *factsWriter) refresh() {
 	if confirmed.IsZero() {
 		return
 	}
-	f, ok := buildFacts(h.watch.Assignment(), h.known())
+	l := h.known()
+	if h.pods != nil {
+		l.plainPods = h.pods.PlainPods()
+	}
+	f, ok := buildFacts(h.watch.Assignment(), l)
 	if !ok {
 		h.report(h.retract())
 		return

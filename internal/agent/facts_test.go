@@ -38,9 +38,10 @@ func TestBuildFacts(t *testing.T) {
 			local: local{ready: true},
 			want:  func(f *facts.Facts) { f.AgentReady, f.DatastoreReady = true, true },
 		},
-		"locked":   {in: asg{Information: &api.ClusterInformation{Spec: api.ClusterInformationSpec{DatastoreReady: &no}}}},
-		"not set":  {in: asg{Information: &api.ClusterInformation{}}},
-		"a config": {in: asg{Config: &api.IPAMConfig{Spec: api.IPAMConfigSpec{StrictAffinity: true}}}, want: func(f *facts.Facts) { f.Config = api.IPAMConfigSpec{StrictAffinity: true} }},
+		"plain pods": {local: local{plainPods: []string{"uid-1"}}, want: func(f *facts.Facts) { f.PlainPods = []string{"uid-1"} }},
+		"locked":     {in: asg{Information: &api.ClusterInformation{Spec: api.ClusterInformationSpec{DatastoreReady: &no}}}},
+		"not set":    {in: asg{Information: &api.ClusterInformation{}}},
+		"a config":   {in: asg{Config: &api.IPAMConfig{Spec: api.IPAMConfigSpec{StrictAffinity: true}}}, want: func(f *facts.Facts) { f.Config = api.IPAMConfigSpec{StrictAffinity: true} }},
 		"two pools": {
 			in: asg{Pools: []api.IPPool{
 				{Meta: api.Meta{Name: "b", UID: "u", ResourceVersion: "9", Annotations: map[string]string{"projectcalico.org/metadata": "{}"}}, Spec: api.IPPoolSpec{CIDR: "10.1.0.0/16"}},

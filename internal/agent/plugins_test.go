@@ -2,18 +2,22 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/datastore/podnote"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
@@ -123,6 +127,50 @@ func TestPluginsAreToldEveryChange(t *testing.T) {
 		_, err := os.Stat(filepath.Join(r.runDir, factsFile))
 		return os.IsNotExist(err)
 	})
+}
+
+// Pods of the node without annotations that an ADD reads need not be read.
+func TestPluginsAreToldOfPods(t *testing.T) {
+	r := newRig(t)
+	feed, err := cluster.NewPolicyFeed(r.api, rigNode, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	errtest.Must(t, err)
+	r.pods = feed
+	status, _ := r.agent(t, newPeers())
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	r.tells(t, "a node that is ready", func(f *facts.Facts) bool { return f.AgentReady })
+	labtest.CreatePodOn(t, rigNode, "default", "rig-plain")
+	pod := r.pod("rig-plain")
+	errtest.Must(t, r.store.Get(t.Context(), pod))
+	plain := func(f *facts.Facts) bool { return f.PlainPod(pod.UID) }
+	if f := r.told(); f == nil || plain(f) {
+		t.Errorf("plugins are told of pods that are not watched: %+v", f)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() { _ = feed.Run(ctx) })
+	stop := func() { cancel(); watching.Wait() }
+	t.Cleanup(stop)
+	r.tells(t, "a pod", plain)
+
+	annotate := func(key string, value *string) {
+		t.Helper()
+		patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{key: value}}}
+		errtest.Must(t, r.store.PatchStatus(t.Context(), pod, patch, false))
+	}
+	text := "02:00:5e:10:00:01"
+	annotate(api.AnnotationHwAddr, &text)
+	r.tells(t, "an annotation", func(f *facts.Facts) bool { return !plain(f) })
+	annotate(api.AnnotationHwAddr, nil)
+	r.tells(t, "no annotation", plain)
+	before, err := os.ReadFile(filepath.Join(r.runDir, factsFile))
+	errtest.Must(t, err)
+	annotate(api.AnnotationPodIP, &text)
+	time.Sleep(time.Second)
+	if after, err := os.ReadFile(filepath.Join(r.runDir, factsFile)); err != nil || len(after) != len(before) || !plain(r.told()) {
+		t.Errorf("%s\nbecame %s (%v)", before, after, err)
+	}
+	stop()
+	r.tells(t, "no pods, as they are not watched any more", func(f *facts.Facts) bool { return !plain(f) })
 }
 
 // Nothing changes: the file is written as a sign of life and for nothing else; when the agent ends, it stays and ages.

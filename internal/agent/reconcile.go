@@ -285,7 +285,11 @@ func prefixText(p netip.Prefix) string {
 // syncRoutes programs the kernel's routes. It removes none while the speaker fails or the tables of peers are incomplete after a start.
 func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTable) error {
 	judge := s.By(h.grounds)
-	accepted, refused := judge.Accept(h.learned)
+	accept := judge.Accept
+	if h.judged == s {
+		accept = judge.AcceptJudged
+	}
+	accepted, refused := accept(h.learned)
 	refused = append(refused, h.refused...)
 	a.setProblems("path", desired.Refusals(refused))
 	ways, left := judge.DesiredRoutes(accepted)

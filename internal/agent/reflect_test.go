@@ -31,25 +31,29 @@ func TestSilenceOfReflectors(t *testing.T) {
 	w := desiredtest.Reflecting()
 	s, _ := desired.Build(desired.Self{Name: "n1"}, w)
 	now := time.Now()
+	before := now.Add(-time.Hour)
 	c := desired.Claim{Node: "n4", Addr: addr("192.168.4.4")}
 	reflector := bgp.PeerStatus{Addr: addr("10.0.0.2"), State: bgp.Established, Since: now.Add(-time.Hour)}
-	if sessionsDown(&s, nil, now)(c) {
+	if sessionsDown(&s, nil, before, now)(c) {
 		t.Error("without reflectors, a node that there is no session with is silent")
 	}
+	if !sessionsDown(&s, nil, now.Add(-time.Second), now)(c) {
+		t.Error("the session with the node may have gone a second ago, and others are to have told all that it told")
+	}
 	s.Automatic = &peering.Automatic{Role: peering.Client, Reflectors: map[string]bool{"n2": true}}
-	if sessionsDown(&s, []bgp.PeerStatus{reflector}, now)(c) {
+	if sessionsDown(&s, []bgp.PeerStatus{reflector}, before, now)(c) {
 		t.Error("a reflector has told all, and its silence is not believed")
 	}
 	reflector.State = bgp.Active
-	if !sessionsDown(&s, []bgp.PeerStatus{reflector}, now)(c) || !sessionsDown(&s, nil, now)(c) {
+	if !sessionsDown(&s, []bgp.PeerStatus{reflector}, before, now)(c) || !sessionsDown(&s, nil, before, now)(c) {
 		t.Error("no reflector is heard of, and what they do not say is believed")
 	}
 	s.Automatic.Role = peering.Reflector
-	if sessionsDown(&s, nil, now)(c) {
+	if sessionsDown(&s, nil, before, now)(c) {
 		t.Error("a reflector has sessions with all of its clients")
 	}
 	for _, gone := range []desired.Claim{{Node: "no such node", Addr: c.Addr}, {Node: "n1", Addr: c.Addr, Elsewhere: true}} {
-		if sessionsDown(&s, nil, now)(gone) {
+		if sessionsDown(&s, nil, before, now)(gone) {
 			t.Errorf("%+v: there is no session that could be down", gone)
 		}
 	}

@@ -1,6 +1,9 @@
 package api
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // ClusterInformation, named "default", says whether the datastore may be used.
 type ClusterInformation struct {
@@ -205,6 +208,18 @@ const (
 	AnnotationHwAddr         = "cni.projectcalico.org/hwAddr"
 	AnnotationAllowedSources = "cni.projectcalico.org/allowedSourcePrefixes"
 )
+
+// ConnectionAnnotations are those by which a Pod steers addresses and connection, in the order in which plugins read them.
+var ConnectionAnnotations = []string{
+	AnnotationIPv4Pools, AnnotationIPv6Pools, AnnotationIPFamilies,
+	AnnotationIPAddrs, AnnotationIPAddrsNoIPAM, AnnotationFloatingIPs, AnnotationHwAddr, AnnotationAllowedSources,
+}
+
+// PlainPod reports whether a Pod has no ConnectionAnnotations and is not static: its name and UID are all that a plugin needs to connect it.
+func PlainPod(annotations map[string]string) bool {
+	_, static := annotations[AnnotationMirrorPod]
+	return !static && !slices.ContainsFunc(ConnectionAnnotations, func(key string) bool { return annotations[key] != "" })
+}
 
 // Namespace is the part of a Kubernetes Namespace that this project reads.
 type Namespace struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ type PolicyFeed struct {
 	self    string
 	changed chan struct{}
 	resync  chan struct{} // wakes keepWatches
+	replain chan struct{} // see PlainPodsChanged
 
 	policies        *objectStore[api.NetworkPolicy]
 	clusterPolicies *objectStore[api.ClusterNetworkPolicy]
@@ -43,6 +45,7 @@ type PolicyFeed struct {
 	calicoWatches calicoWatches
 	asked         bool // Want was called after a view that was Listed
 	view          PolicyView
+	plain         map[string]string // UIDs of this node's plain pods, by key
 }
 
 // PolicyView is a PolicyFeed's state of the cluster, for one reader. The map Pods belongs to the feed: the reader must not write it, and the next
@@ -124,16 +127,16 @@ func NewPolicyFeed(cfg *rest.Config, self string, log *slog.Logger) (*PolicyFeed
 		return nil, err
 	}
 	f := &PolicyFeed{
-		feed: feed, self: self, changed: make(chan struct{}, 1), resync: make(chan struct{}, 1), table: newPodTable(),
+		feed: feed, self: self, changed: make(chan struct{}, 1), resync: make(chan struct{}, 1), replain: make(chan struct{}, 1), table: newPodTable(),
 		watches: map[podScope]*tempWatch[policyPod]{},
-		view:    PolicyView{Node: self, Pods: map[policy.PodKey]*policy.Pod{}},
+		view:    PolicyView{Node: self, Pods: map[policy.PodKey]*policy.Pod{}}, plain: map[string]string{},
 	}
 	f.makeStores()
 	err = errors.Join(
 		add(&f.feed, source[api.NetworkPolicy]{doubtful: true, pages: podPage, trim: trimNetworkPolicy}, f.policies),
 		add(&f.feed, source[api.ClusterNetworkPolicy]{doubtful: true, optional: true, trim: trimClusterNetworkPolicy}, f.clusterPolicies),
 		add(&f.feed, source[api.Namespace]{doubtful: true, partial: true, pages: podPage, trim: trimToLabels}, f.namespaces),
-		add(&f.feed, source[policyPod]{doubtful: true, name: "Pod on " + self, fields: "spec.nodeName=" + self}, f.own),
+		add(&f.feed, source[policyPod]{doubtful: true, proof: true, name: "Pod on " + self, fields: "spec.nodeName=" + self}, f.own),
 		f.addCalico(),
 	)
 	for _, by := range f.followers {
@@ -149,7 +152,7 @@ func (f *PolicyFeed) makeStores() {
 	f.clusterPolicies.listed = func() { f.noteList(partClusterPolicies) }
 	f.namespaces = newObjectStore(sameNamespace, func(*api.Namespace) { f.note(partNamespaces) })
 	f.namespaces.listed = func() { f.noteList(partNamespaces) }
-	f.own = newObjectStore(samePolicyPod, f.notePod)
+	f.own = newObjectStore(samePolicyPod, func(p *policyPod) { f.notePod(p); f.notePlain(key(&p.meta)) })
 	f.own.listed = func() { f.noteList(partOwn) }
 }
 
@@ -200,6 +203,39 @@ func (f *PolicyFeed) notePod(p *policyPod) {
 	defer f.mu.Unlock()
 	f.merge(&p.meta)
 }
+
+// notePlain updates plain after the watch of this node's pods reported one.
+func (f *PolicyFeed) notePlain(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before, uid := f.plain[name], ""
+	if p := f.own.get(name); p != nil && p.plain {
+		uid = p.meta.UID
+	}
+	switch {
+	case uid == before:
+		return
+	case uid == "":
+		delete(f.plain, name)
+	default:
+		f.plain[name] = uid
+	}
+	wait.Signal(f.replain)
+}
+
+// PlainPods returns the UIDs of this node's plain pods (api.PlainPod) with a network of their own that neither have finished nor are being deleted,
+// in no particular order; none while their watch is interrupted.
+func (f *PolicyFeed) PlainPods() []string {
+	if !f.own.isFull() || !f.streams.allOpen() {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.plain))
+}
+
+// PlainPodsChanged wakes its one reader after PlainPods changed, but for an interrupted watch.
+func (f *PolicyFeed) PlainPodsChanged() <-chan struct{} { return f.replain }
 
 // merge chooses between the watches that report a pod: for one UID the watch of this node's pods wins, then full objects; for several pods of one
 // name, which exist one after the other, the newest. The caller holds the lock.

@@ -22,6 +22,8 @@ type policyPod struct {
 	created int64 // seconds
 	// firm: a kubelet has reported the addresses, and the plugin has not released them. Its claims precede others.
 	firm bool
+	// plain: see PolicyFeed.PlainPods.
+	plain bool
 }
 
 // GetMeta implements api.Resource.
@@ -70,6 +72,7 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 	if obj.Spec.HostNetwork || finished(obj) {
 		return p
 	}
+	p.plain = m.DeletionTimestamp == nil && api.PlainPod(m.Annotations)
 	found, reported := podAddresses(obj)
 	p.firm = reported && !(m.DeletionTimestamp != nil && released(obj))
 	p.pod = &policy.Pod{
@@ -182,7 +185,7 @@ func namedPorts(obj *corev1.Pod) []policy.NamedPort {
 }
 
 func samePolicyPod(a, b *policyPod) bool {
-	return a.created == b.created && a.firm == b.firm && samePodOf(a.pod, b.pod)
+	return a.created == b.created && a.firm == b.firm && a.plain == b.plain && samePodOf(a.pod, b.pod)
 }
 
 func samePodOf(a, b *policy.Pod) bool {

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
@@ -48,15 +49,32 @@ func add(ctx context.Context, c *call) error {
 	return types.PrintResult(res, s.conf.CNIVersion)
 }
 
-// attach gives the container its address and its link. After a failure nothing is left of it.
-func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
-	uid := ""
+// errNotPlain: the pod has annotations that the agent had not seen.
+var errNotPlain = errors.New("the pod has annotations that were not read")
+
+// attach gives the container its address and its link. If the agent's word about the pod was out of date, it undoes that, reads the pod and
+// begins anew.
+func (s *session) attach(ctx context.Context) (*types100.Result, error) {
+	told := s.toldOfPod()
+	if told {
+		s.kube.Connect() // the first request comes with the host's lock held
+	}
+	res, err := s.try(ctx, told)
+	if err == errNotPlain { // not wrapped: it was undone
+		s.log.Info("reading the pod: it was annotated after the agent had seen it")
+		res, err = s.try(ctx, false)
+	}
+	return res, err
+}
+
+// try does that once; told is for endpoint.read. After a failure nothing is left of it.
+func (s *session) try(ctx context.Context, told bool) (_ *types100.Result, err error) {
+	var w *workload
 	wanted := ask(func() (request, error) {
-		w, err := s.endpoint().read(ctx)
-		if err != nil {
+		var err error
+		if w, err = s.endpoint().read(ctx, told); err != nil {
 			return request{}, err
 		}
-		uid = s.podUIDOf(&w.pod)
 		return s.request(w)
 	})
 	if err := awaitGates(ctx, s.conf.ReadinessGates, gatePace); err != nil {
@@ -64,7 +82,7 @@ func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 	}
 	assigned, err := s.addressing().add(ctx, wanted)
 	if err != nil {
-		return nil, err
+		return nil, s.unlessAnnotated(ctx, told, err)
 	}
 	wired, giveBack := false, nothing
 	defer func() {
@@ -76,6 +94,7 @@ func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
+	uid := s.podUIDOf(&w.pod)
 	kernel, giveBack, err := s.close(uid)
 	if err != nil {
 		return nil, err
@@ -85,12 +104,28 @@ func (s *session) attach(ctx context.Context) (_ *types100.Result, err error) {
 		return nil, fmt.Errorf("wire the pod: %w", err)
 	}
 	wired = true
-	if err := s.endpoint().note(ctx, link, wiring.Addresses); err != nil {
+	if err := s.endpoint().note(ctx, w, link, wiring.Addresses); err != nil {
 		return nil, fmt.Errorf("note the address on the pod: %w", err)
+	}
+	if told && !api.PlainPod(w.pod.Annotations) {
+		return nil, errNotPlain
 	}
 	s.awaitPolicy(ctx, kernel, uid)
 	s.log.Info("pod network configured", "link", link.HostVeth, "addresses", wiring.Addresses, "mtu", link.MTU)
 	return result(s, link, wiring.Addresses, assigned), nil
+}
+
+// unlessAnnotated returns why no address was assigned, or errNotPlain if the agent's word about the pod was out of date: by its annotations there may
+// be one.
+func (s *session) unlessAnnotated(ctx context.Context, told bool, cause error) error {
+	if !told {
+		return cause
+	}
+	pod := (&podEndpoint{s}).name()
+	if err := s.kube.Get(ctx, pod); err != nil || api.PlainPod(pod.Annotations) {
+		return cause
+	}
+	return errNotPlain
 }
 
 // settle reads what the configuration says of the link, and what it leaves to the agent.

@@ -143,7 +143,7 @@ func (p *inProcess) check(ctx context.Context, addrs []netip.Addr) error {
 	if !errors.Is(err, ipam.ErrNotHeld) || p.kube == nil || p.plain() {
 		return err
 	}
-	w, readErr := p.endpoint().read(ctx)
+	w, readErr := p.endpoint().read(ctx, false)
 	if readErr != nil {
 		return errors.Join(err, readErr)
 	}

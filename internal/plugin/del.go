@@ -180,7 +180,6 @@ func (s *session) of(e journal.Entry) *session {
 	other := *s
 	other.conf.Name, other.conf.IPAM.Type = e.Network, calicoIPAM // another plugin's part was done at once
 	other.namespace, other.pod, other.containerID, other.ifName = e.Namespace, e.Pod, e.ContainerID, e.IfName
-	other.work = nil
 	return &other
 }
 

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,10 +20,10 @@ import (
 
 // endpoint is where the datastore keeps what Felix, garbage collection and people know of a container.
 type endpoint interface {
-	// read returns whom the container belongs to.
-	read(ctx context.Context) (*workload, error)
-	// note writes down what the container was given.
-	note(ctx context.Context, link podnet.Result, addrs []netip.Addr) error
+	// read returns whom the container belongs to. If told, the pod is as the agent says (session.toldOfPod), and is not read.
+	read(ctx context.Context, told bool) (*workload, error)
+	// note writes down what the container was given; of a workload's pod it replaces the metadata by those in the answer.
+	note(ctx context.Context, w *workload, link podnet.Result, addrs []netip.Addr) error
 	// clear takes the addresses back, unless the endpoint is gone or belongs to a newer container by now.
 	clear(ctx context.Context) error
 }
@@ -46,16 +47,26 @@ type podEndpoint struct{ *session }
 
 // read asks, at the same time, whether the datastore may be used, for the pod, and for its namespace, as far as the agent has
 // not told.
-func (e *podEndpoint) read(ctx context.Context) (*workload, error) {
+func (e *podEndpoint) read(ctx context.Context, told bool) (*workload, error) {
 	w := &workload{pod: *e.name(), namespace: api.Namespace{Meta: api.Meta{Name: e.session.namespace}}}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.ready(ctx) })
-	g.Go(func() error { return missing(e.kube.Get(ctx, &w.pod)) })
+	if told {
+		w.pod.UID = e.podUID
+	} else {
+		g.Go(func() error { return missing(e.kube.Get(ctx, &w.pod)) })
+	}
 	g.Go(func() error { return missing(e.getNamespace(ctx, &w.namespace)) })
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
 	return w, e.sameUID(&w.pod)
+}
+
+// toldOfPod reports whether the agent has told that name and UID are all that ADD needs of the pod. The address that CNI_ARGS ask for may be an
+// earlier sandbox's, whose ID is on the pod; and of another interface than the first nothing that was noted is cleared.
+func (s *session) toldOfPod() bool {
+	return s.facts != nil && s.facts.PlainPod(s.podUID) && !s.address.IsValid() && s.ifName == podnote.Primary
 }
 
 // name is the pod that the container belongs to, unread.
@@ -67,7 +78,7 @@ func (e *podEndpoint) name() *api.Pod {
 func missing(err error) error {
 	if errors.Is(err, datastore.ErrNotFound) {
 		return failure(types.ErrUnknownContainer,
-			fmt.Errorf("read the pod: %w: it was deleted meanwhile, or the plugins' kubeconfig is of another cluster than the kubelet's", err))
+			fmt.Errorf("%w: the pod was deleted meanwhile, or the plugins' kubeconfig is of another cluster than the kubelet's", err))
 	}
 	return err
 }
@@ -83,9 +94,17 @@ func (e *podEndpoint) sameUID(pod *api.Pod) error {
 		"the kubelet makes a new sandbox", pod.Namespace, pod.Name, e.podUID, pod.UID))
 }
 
-// note writes the addresses in the form that Calico uses.
-func (e *podEndpoint) note(ctx context.Context, _ podnet.Result, addrs []netip.Addr) error {
-	return podnote.Write(ctx, e.kube, e.name(), e.containerID, addrs)
+// note writes the addresses in the form that Calico uses, unless another pod has that name by now.
+func (e *podEndpoint) note(ctx context.Context, w *workload, _ podnet.Result, addrs []netip.Addr) error {
+	err := podnote.Write(ctx, e.kube, &w.pod, e.containerID, addrs)
+	if !errors.Is(err, datastore.ErrConflict) {
+		return missing(err)
+	}
+	now := e.name()
+	if err := missing(e.kube.Get(ctx, now)); err != nil {
+		return err
+	}
+	return cmp.Or(e.sameUID(now), err)
 }
 
 // clear empties the addresses on the pod if they are this container's.

@@ -51,16 +51,11 @@ func (s *session) legacyOwner() ipam.Owner {
 
 // read asks, at the same time, whether the datastore may be used, and, if the configuration says that pods are to be read, for
 // the pod and its namespace.
-func (e *objectEndpoint) read(ctx context.Context) (*workload, error) {
-	e.work = &workload{}
+func (e *objectEndpoint) read(ctx context.Context, _ bool) (*workload, error) {
 	if !e.plain() && e.conf.ofPods() {
-		w, err := (&podEndpoint{e.session}).read(ctx)
-		if err == nil {
-			e.work = w
-		}
-		return w, err
+		return (&podEndpoint{e.session}).read(ctx, false)
 	}
-	return e.work, e.ready(ctx)
+	return &workload{}, e.ready(ctx)
 }
 
 // name is the endpoint without its content.
@@ -76,11 +71,11 @@ func (e *objectEndpoint) name() *api.WorkloadEndpoint {
 }
 
 // note writes the endpoint, and before it the profile that it names if that is this network's and missing.
-func (e *objectEndpoint) note(ctx context.Context, link podnet.Result, addrs []netip.Addr) error {
+func (e *objectEndpoint) note(ctx context.Context, w *workload, link podnet.Result, addrs []netip.Addr) error {
 	if err := e.ensureProfile(ctx); err != nil {
 		return err
 	}
-	return e.write(ctx, e.endpointOf(link, addrs))
+	return e.write(ctx, e.endpointOf(w, link, addrs))
 }
 
 // write creates the endpoint, or replaces what an earlier sandbox of the pod left.
@@ -103,7 +98,7 @@ func (e *objectEndpoint) write(ctx context.Context, want *api.WorkloadEndpoint) 
 }
 
 // endpointOf says what Felix is to know of the container.
-func (e *objectEndpoint) endpointOf(link podnet.Result, addrs []netip.Addr) *api.WorkloadEndpoint {
+func (e *objectEndpoint) endpointOf(of *workload, link podnet.Result, addrs []netip.Addr) *api.WorkloadEndpoint {
 	w := e.name()
 	w.Spec = api.WorkloadEndpointSpec{
 		Orchestrator: orchestratorPlain, Node: e.node, ContainerID: e.containerID, Endpoint: e.ifName,
@@ -113,14 +108,14 @@ func (e *objectEndpoint) endpointOf(link podnet.Result, addrs []netip.Addr) *api
 		w.Spec.IPNetworks = append(w.Spec.IPNetworks, netip.PrefixFrom(a, a.BitLen()).String())
 	}
 	if !e.plain() {
-		e.describePod(w, addrs)
+		e.describePod(w, of, addrs)
 	}
 	return w
 }
 
 // describePod adds what follows from the pod: what Calico's policy selects endpoints by, and what its annotations allow.
-func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, addrs []netip.Addr) {
-	pod := &e.work.pod
+func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, of *workload, addrs []netip.Addr) {
+	pod := &of.pod
 	account := pod.Spec.ServiceAccountName
 	w.Spec.Orchestrator, w.Spec.Pod, w.Spec.ServiceAccountName = orchestratorPods, e.pod, account
 	w.Labels = map[string]string{}
@@ -141,16 +136,16 @@ func (e *objectEndpoint) describePod(w *api.WorkloadEndpoint, addrs []netip.Addr
 		w.Spec.Profiles = append(w.Spec.Profiles, "ksa."+e.session.namespace+"."+account)
 	}
 	w.Spec.Ports = endpointPorts(pod)
-	e.describeAnnotations(w, addrs)
+	e.describeAnnotations(w, of, addrs)
 }
 
 // maxLabel is the longest value that a label may have.
 const maxLabel = 63
 
 // describeAnnotations adds the annotations that Felix reads. They were read right before the container got its interface.
-func (e *objectEndpoint) describeAnnotations(w *api.WorkloadEndpoint, addrs []netip.Addr) {
+func (e *objectEndpoint) describeAnnotations(w *api.WorkloadEndpoint, of *workload, addrs []netip.Addr) {
 	var want request
-	if readAnnotations(e.work, &want) != nil {
+	if readAnnotations(of, &want) != nil {
 		return
 	}
 	for _, f := range want.floating {

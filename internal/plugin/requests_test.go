@@ -36,6 +36,11 @@ var (
 		{"calico PUT ipamblocks"},
 		{"calico PATCH pods/status"},
 	}
+	roundsOfAddOfPlainPod = [][]string{ // 3: likewise, and the agent watches pods
+		{"calico POST ipamhandles"},
+		{"calico PUT ipamblocks"},
+		{"calico PATCH pods/status"},
+	}
 	roundsOfDel = [][]string{ // 6: how long addresses cool down, which Calico asks too since 3.33, the ADD has noted
 		{"calico GET clusterinformations", "calico GET ipamhandles"},
 		{"calico GET ipamblocks", "calico PATCH pods/status"},
@@ -83,6 +88,11 @@ func TestRequests(t *testing.T) {
 	asked("ADD with facts", known.add(t), roundsOfAddWithFacts)
 	w.tellFacts(t, nil)
 	asked("DEL with facts", known.del(t), roundsOfDelWithFacts)
+
+	w.tellPlain(t, known)
+	asked("ADD of a plain pod", known.add(t), roundsOfAddOfPlainPod)
+	w.tellPlain(t, known)
+	asked("DEL of a plain pod", known.del(t), roundsOfDelWithFacts)
 
 	// Policies cost no request, in force or not.
 	held.take()

@@ -42,7 +42,6 @@ type session struct {
 	facts *facts.Facts      // nil: there are none that can be used
 	began time.Time
 	freed []netip.Addr // by a release
-	work  *workload    // the container's pod, once that was read; only for what is noted in etcd
 }
 
 // open prepares a session for a container, from the checked configuration and arguments. No request is made.

@@ -62,13 +62,22 @@ func Refusals(refused []Refusal) []error {
 //
 // Several paths of one prefix stay in their order. A block without an affinity is taken as a node announces it, since the API may lag behind BGP.
 func (j *Judge) Accept(learned []bgp.Path) (accepted []bgp.Path, refused []Refusal) {
+	return j.accept(learned, j.Objection)
+}
+
+// AcceptJudged is Accept of paths that have met with no Objection.
+func (j *Judge) AcceptJudged(learned []bgp.Path) (accepted []bgp.Path, refused []Refusal) {
+	return j.accept(learned, func(bgp.Path) (none Refusal) { return none })
+}
+
+func (j *Judge) accept(learned []bgp.Path, objection func(bgp.Path) Refusal) (accepted []bgp.Path, refused []Refusal) {
 	known := make(map[netip.Prefix]bool, len(learned))
 	accepted = make([]bgp.Path, 0, len(learned)+len(j.Owners))
 	for _, p := range learned {
 		if j.owns(p.Prefix) {
 			continue // our own, whatever a peer announces
 		}
-		if r := j.Objection(p); r.Why != "" {
+		if r := objection(p); r.Why != "" {
 			refused = append(refused, r)
 			continue
 		}

@@ -47,6 +47,11 @@ func FuzzJudge(f *testing.F) {
 		if len(refused) == 0 && !slices.Contains(accepted, p) && !s.owns(p.Prefix) {
 			t.Fatalf("%+v is neither accepted nor refused", p)
 		}
+		if s.By(g).Objection(p).Why == "" {
+			if judged, _ := s.By(g).AcceptJudged([]bgp.Path{p}); !slices.Equal(judged, accepted) {
+				t.Fatalf("accepted of %+v, which was judged before: %v, want %v", p, judged, accepted)
+			}
+		}
 		for _, got := range accepted {
 			checkAccepted(t, s.By(g), got)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -553,12 +554,7 @@ func (s *Snapshot) blockOf(p netip.Prefix) (block netip.Prefix, owner Owner, ok 
 // poolOf returns the pool that a prefix lies in.
 func (s *Snapshot) poolOf(p netip.Prefix) (*Pool, bool) {
 	// The last pool that does not begin after the prefix, unless pools are nested.
-	i, _ := slices.BinarySearchFunc(s.Pools, p.Addr(), func(pool Pool, a netip.Addr) int {
-		if pool.CIDR.Addr().Compare(a) <= 0 {
-			return -1
-		}
-		return 1
-	})
+	i := sort.Search(len(s.Pools), func(i int) bool { return s.Pools[i].CIDR.Addr().Compare(p.Addr()) > 0 })
 	for i--; i >= 0; i-- {
 		if pool := &s.Pools[i]; inside(p, pool.CIDR) {
 			return pool, true

@@ -432,9 +432,12 @@ func (s *Snapshot) cryptPeer(paths []bgp.Path) (node string, p cryptPeer, has bo
 
 // encryptedTo reports whether what is sent by the paths of a prefix is encrypted.
 func (s *Snapshot) encryptedTo(paths []bgp.Path) bool {
-	_, in := s.poolOf(paths[0].Prefix)
 	_, p, has := s.cryptPeer(paths)
-	return in && has && p.ready
+	if !has || !p.ready {
+		return false
+	}
+	_, in := s.poolOf(paths[0].Prefix)
+	return in
 }
 
 // peers are the nodes with keys. They may also send from their own address, which what they answer to pods has as its source. A key that a node has

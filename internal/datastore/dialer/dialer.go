@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -63,6 +64,37 @@ func Transport(t *tls.Config, servers ...string) *http.Transport {
 		tr.Protocols.SetUnencryptedHTTP2(true)
 	}
 	return tr
+}
+
+// freshTime is how old a connection may be when its first request is sent: Go's servers close one that brings none in 10 s.
+const freshTime = 5 * time.Second
+
+// Ahead begins to open the TLS connection of a transport's first request, which need not follow at once. It must be called before any request.
+func Ahead(tr *http.Transport, addr string) {
+	open, began, ready := tr.DialTLSContext, time.Now(), make(chan attempt, 1)
+	go func() {
+		conn, err := open(context.Background(), "tcp", addr)
+		ready <- attempt{conn, err}
+	}()
+	var taken atomic.Bool
+	tr.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if taken.Swap(true) {
+			return open(ctx, network, addr)
+		}
+		if time.Since(began) < freshTime {
+			select {
+			case a := <-ready:
+				return a.conn, a.err
+			case <-ctx.Done():
+			}
+		}
+		go func() {
+			if a := <-ready; a.err == nil {
+				_ = a.conn.Close()
+			}
+		}()
+		return open(ctx, network, addr)
+	}
 }
 
 // dialer opens connections, and remembers which servers were silent.

@@ -217,3 +217,66 @@ func TestMemoryEnds(t *testing.T) {
 	errtest.Must(t, err)
 	conn.Close()
 }
+
+// A connection that is opened ahead serves the first requests; the next one is opened as any.
+func TestAhead(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 {
+			t.Errorf("a request by %s", r.Proto)
+		}
+	}))
+	server.EnableHTTP2 = true
+	var opened atomic.Int32
+	first := make(chan struct{}, 10)
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+			first <- struct{}{}
+		}
+	}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	tr := Transport(&tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs})
+	Ahead(tr, server.Listener.Addr().String())
+	select {
+	case <-first:
+	case <-time.After(10 * time.Second):
+		t.Fatal("no connection before the first request")
+	}
+	client := &http.Client{Transport: tr}
+	get := func() {
+		resp, err := client.Get(server.URL)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resp.Body.Close()
+	}
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(get)
+	}
+	wg.Wait()
+	if n := opened.Load(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+	client.CloseIdleConnections()
+	get()
+	if n := opened.Load(); n != 2 {
+		t.Errorf("%d connections after the first was closed", n)
+	}
+}
+
+// The first request tells why there is no connection, as an Error.
+func TestAheadOfRefusal(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	errtest.Must(t, err)
+	addr := l.Addr().String()
+	l.Close()
+	tr := Transport(&tls.Config{MinVersion: tls.VersionTLS12})
+	Ahead(tr, addr)
+	_, err = (&http.Client{Transport: tr}).Get("https://" + addr)
+	if unsent := (*Error)(nil); !errors.As(err, &unsent) || !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("error %v", err)
+	}
+}

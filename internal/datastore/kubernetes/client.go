@@ -41,6 +41,7 @@ const (
 type client struct {
 	base      *url.URL
 	http      *http.Client
+	transport *http.Transport // of http
 	token     func() (string, error)
 	userAgent string
 	timeout   time.Duration // of one try
@@ -55,11 +56,13 @@ func newClient(cfg Config) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	transport := dialer.Transport(tlsConfig)
 	return &client{
-		base:    base,
-		timeout: requestTimeout,
+		base:      base,
+		timeout:   requestTimeout,
+		transport: transport,
 		http: &http.Client{
-			Transport: dialer.Transport(tlsConfig),
+			Transport: transport,
 			// An API server has no business redirecting, and a redirect must not carry the token elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -240,8 +243,21 @@ type statusObject struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 	Details struct {
-		Kind string `json:"kind"`
+		Kind   string `json:"kind"`
+		Causes []struct {
+			Field string `json:"field"`
+		} `json:"causes"`
 	} `json:"details"`
+}
+
+// otherUID reports that the object has another UID than the request says, which API servers refuse as a change of it.
+func (s *statusObject) otherUID() bool {
+	for _, c := range s.Details.Causes {
+		if c.Field == "metadata.uid" {
+			return true
+		}
+	}
+	return false
 }
 
 // statusError turns the API server's Status object into an error that wraps what callers branch on.
@@ -269,6 +285,8 @@ func sentinel(r request, code int, s statusObject) error {
 		return datastore.ErrConflict
 	// An operation of a JSON patch could not be applied. A result that the API server finds invalid has a kind.
 	case code == http.StatusUnprocessableEntity && r.contentType == contentJSONPatch && s.Details.Kind == "":
+		return datastore.ErrConflict
+	case code == http.StatusUnprocessableEntity && s.otherUID():
 		return datastore.ErrConflict
 	case code == http.StatusUnauthorized:
 		return datastore.ErrUnauthenticated

@@ -1,10 +1,12 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/dialer"
 )
 
 const (
@@ -41,6 +44,13 @@ func New(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	return &Store{client: c}, nil
+}
+
+// Connect begins to open the connection to the API server. It may be called before the first request.
+func (s *Store) Connect() {
+	if base := s.client.base; base.Scheme == "https" {
+		dialer.Ahead(s.client.transport, net.JoinHostPort(base.Hostname(), cmp.Or(base.Port(), "443")))
+	}
 }
 
 // Close ends the connections that are not in use. A program that ends need not call it.
@@ -174,7 +184,8 @@ func (s *Store) UpdateStatus(ctx context.Context, obj api.Resource) error {
 }
 
 // PatchStatus sends a strategic merge patch to the object's status subresource, which may change annotations too, and
-// fills in its new metadata. If guarded, the patch is refused with ErrConflict unless obj is still what was read.
+// fills in its new metadata. If guarded, the patch is refused with ErrConflict unless obj is still what was read. A patch with a UID is refused
+// so if the object has another one.
 func (s *Store) PatchStatus(ctx context.Context, obj api.Resource, patch Patch, guarded bool) error {
 	if guarded {
 		m := obj.GetMeta()

@@ -200,6 +200,11 @@ func TestPatchStatus(t *testing.T) {
 	if err := s.PatchStatus(t.Context(), read, patch("10.0.0.1/32"), true); !errors.Is(err, datastore.ErrConflict) {
 		t.Errorf("guarded patch of a pod's successor: error %v, want %v", err, datastore.ErrConflict)
 	}
+	ofEarlier := patch("10.0.0.1/32")
+	ofEarlier.Metadata.UID = read.UID
+	if err := s.PatchStatus(t.Context(), read, ofEarlier, false); !errors.Is(err, datastore.ErrConflict) {
+		t.Errorf("patch of a pod's successor by the UID: error %v, want %v", err, datastore.ErrConflict)
+	}
 }
 
 func TestListPodsOfHost(t *testing.T) {

@@ -16,14 +16,15 @@ import (
 // Primary is the one interface whose addresses are noted.
 const Primary = "eth0"
 
-// Write notes what a container was given: one address or more. The pod need not have been read.
+// Write notes what a container was given: one address or more, and fills in the pod's new metadata. The pod need not have been read. If it has a
+// UID, and a pod of another one has its name by now, nothing is noted, and the error is datastore.ErrConflict.
 func Write(ctx context.Context, store *kubernetes.Store, pod *api.Pod, containerID string, addrs []netip.Addr) error {
 	texts := make([]string, len(addrs))
 	for i, a := range addrs {
 		texts[i] = netip.PrefixFrom(a, a.BitLen()).String()
 	}
 	all := strings.Join(texts, ",")
-	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{
+	patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{UID: pod.UID, Annotations: map[string]*string{
 		api.AnnotationPodIP:       &texts[0],
 		api.AnnotationPodIPs:      &all,
 		api.AnnotationContainerID: &containerID,

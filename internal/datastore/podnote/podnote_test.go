@@ -41,6 +41,16 @@ func TestWriteAndClear(t *testing.T) {
 		errtest.Must(t, Clear(t.Context(), store, pod(), "one"))
 		check("cleared", cleared)
 	}
+	other := pod()
+	other.UID = "of-an-earlier-pod"
+	if err := Write(t.Context(), store, other, "three", addrs); !errors.Is(err, datastore.ErrConflict) {
+		t.Errorf("write for another pod of that name: %v", err)
+	}
+	check("after another pod's", cleared)
+	same := pod()
+	errtest.Must(t, store.Get(t.Context(), same))
+	errtest.Must(t, Write(t.Context(), store, same, "one", addrs))
+	check("written to the pod that was read", full)
 	if err := Clear(t.Context(), store, &api.Pod{Meta: api.Meta{Namespace: "default", Name: "noted-never"}}, "one"); err != nil {
 		t.Errorf("clear a pod that is gone: %v", err)
 	}

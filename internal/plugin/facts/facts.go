@@ -1,8 +1,8 @@
 // Package facts is the file by which the agent tells the plugins of its node what changes seldom, so that an ADD need not ask
 // the API server for it.
 //
-// The file is a hint. Every write that rests on it is guarded by the revision of the written object, so that
-// facts which are out of date cost a second try and never an address. A plugin that finds no file, or an old one, asks the
+// The file is a hint. Every write that rests on it is guarded by the revision of the written object, or its answer is compared with the facts, so
+// that those which are out of date cost a second try and never an address. A plugin that finds no file, or an old one, asks the
 // API server.
 package facts
 
@@ -38,6 +38,9 @@ const (
 // as much as asking for one namespace. Those beyond it are left out.
 const maxNamespaces = 64 << 10
 
+// maxPods bounds, in bytes, the UIDs of pods: some 1,700.
+const maxPods = 64 << 10
+
 // format is the version of the file's content. Plugins and agent are rolled out one after the other: a file of another
 // format is no file.
 const format = 1
@@ -66,8 +69,12 @@ type Facts struct {
 	// Namespaces are for Write. A reader asks the method Namespace: most have nothing that matters, and the file has only
 	// the names of these.
 	Namespaces map[string]Namespace `json:"namespaces"`
+	// PlainPods are for Write: the UIDs of the node's plain pods (api.PlainPod), none unless the agent watches pods. A reader asks the method
+	// PlainPod.
+	PlainPods []string `json:"-"`
 
 	plain string // what was read: the names of those, each between blanks
+	pods  string // likewise, the UIDs of PlainPods
 }
 
 // Namespace returns what the agent has seen of a namespace; ok is false if it has not seen it, which proves nothing: the
@@ -76,7 +83,16 @@ func (f *Facts) Namespace(name string) (ns Namespace, ok bool) {
 	if ns, ok = f.Namespaces[name]; ok {
 		return ns, true
 	}
-	return ns, name != "" && !strings.Contains(name, " ") && strings.Contains(f.plain, " "+name+" ")
+	return ns, listed(f.plain, name)
+}
+
+// PlainPod reports whether the agent has seen the pod with that UID as a plain one. A controller may have annotated it since: the answer to a
+// write of the pod tells.
+func (f *Facts) PlainPod(uid string) bool { return listed(f.pods, uid) }
+
+// listed reports whether a text has a word between blanks.
+func listed(text, word string) bool {
+	return word != "" && !strings.Contains(word, " ") && strings.Contains(text, " "+word+" ")
 }
 
 // file is how Facts lie on the disk.
@@ -84,6 +100,8 @@ type file struct {
 	*Facts
 	// Plain are the namespaces without anything that matters. One string is read five times as fast as a map.
 	Plain string `json:"plainNamespaces"`
+	// Pods are PlainPods.
+	Pods string `json:"plainPods,omitempty"`
 }
 
 // Affinity is one of the node's claims.
@@ -111,7 +129,7 @@ func Read(path, node string, now time.Time) (*Facts, error) {
 	if err := json.Unmarshal(data, &stored); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnusable, path, err)
 	}
-	f.plain = stored.Plain
+	f.plain, f.pods = stored.Plain, stored.Pods
 	age := now.Sub(f.Written)
 	switch {
 	case f.Format != format:
@@ -154,6 +172,7 @@ func Encode(f Facts) ([]byte, error) {
 	f.Format = format
 	stored := file{Facts: &f}
 	stored.Plain, f.Namespaces = compact(f.Namespaces)
+	stored.Pods = join(f.PlainPods)
 	data, err := json.Marshal(stored)
 	if err != nil {
 		return nil, fmt.Errorf("facts: %w", err)
@@ -178,6 +197,20 @@ func compact(all map[string]Namespace) (plain string, others map[string]Namespac
 		}
 	}
 	return string(names), others
+}
+
+// join sorts words and puts each between blanks; it leaves out what does not fit.
+func join(words []string) string {
+	var b strings.Builder
+	for _, word := range slices.Sorted(slices.Values(words)) {
+		if b.Len()+len(word) < maxPods {
+			b.WriteString(" " + word)
+		}
+	}
+	if b.Len() > 0 {
+		b.WriteString(" ")
+	}
+	return b.String()
 }
 
 // jsonSize is about what a namespace takes in the file.

@@ -37,6 +37,7 @@ func sample() Facts {
 			"labelled":  {Labels: map[string]string{"team": "blue"}},
 			"default":   {}, "kube-system": {},
 		},
+		PlainPods: []string{"uid-2", "uid-1"},
 	}
 }
 
@@ -45,7 +46,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	errtest.Must(t, Write(path, sample()))
 	got, err := Read(path, "node-1", noon.Add(time.Second))
 	errtest.Must(t, err)
-	if d := cmp.Diff(sample(), *got, cmpopts.IgnoreUnexported(Facts{}), cmpopts.IgnoreFields(Facts{}, "Format", "Namespaces")); d != "" {
+	if d := cmp.Diff(sample(), *got, cmpopts.IgnoreUnexported(Facts{}), cmpopts.IgnoreFields(Facts{}, "Format", "Namespaces", "PlainPods")); d != "" {
 		t.Errorf("(-written +read):\n%s", d)
 	}
 	for name, want := range sample().Namespaces {
@@ -57,6 +58,11 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	for _, name := range []string{"", " ", "kube", "system", "default kube-system", "other"} {
 		if ns, ok := got.Namespace(name); ok {
 			t.Errorf("namespace %q is known, as %+v", name, ns)
+		}
+	}
+	for uid, want := range map[string]bool{"uid-1": true, "uid-2": true, "": false, " ": false, "uid": false, "uid-1 uid-2": false, "uid-3": false} {
+		if got.PlainPod(uid) != want {
+			t.Errorf("pod %q: %v, want %v", uid, !want, want)
 		}
 	}
 	info, err := os.Stat(path)
@@ -163,6 +169,37 @@ func TestSizeIsBounded(t *testing.T) {
 				t.Error("the last is known: so nothing was left out")
 			}
 		})
+	}
+}
+
+func TestPodsAreBounded(t *testing.T) {
+	many := sample()
+	for i := range 20000 {
+		many.PlainPods = append(many.PlainPods, fmt.Sprintf("uid-%05d", i))
+	}
+	path := filepath.Join(t.TempDir(), "facts.json")
+	errtest.Must(t, Write(path, many))
+	info, err := os.Stat(path)
+	errtest.Must(t, err)
+	got, err := Read(path, "node-1", noon)
+	errtest.Must(t, err)
+	if info.Size() > maxPods+4096 || !got.PlainPod("uid-00000") || got.PlainPod("uid-19999") {
+		t.Errorf("%d bytes; first %v, last %v", info.Size(), got.PlainPod("uid-00000"), got.PlainPod("uid-19999"))
+	}
+}
+
+// An agent that does not watch pods, or is older, tells of none.
+func TestWithoutPods(t *testing.T) {
+	f := sample()
+	f.PlainPods = nil
+	data, err := Encode(f)
+	if err != nil || strings.Contains(string(data), "plainPods") {
+		t.Errorf("%v: %s", err, data)
+	}
+	path := filepath.Join(t.TempDir(), "facts.json")
+	errtest.Must(t, os.WriteFile(path, data, 0o600))
+	if got, err := Read(path, "node-1", noon); err != nil || got.PlainPod("uid-1") {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 

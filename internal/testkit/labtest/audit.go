@@ -37,13 +37,17 @@ type auditEvent struct {
 	Annotations map[string]string
 }
 
-// AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses.
+// AuditedRequests returns the requests of the chart's accounts to an audited server, in the order of its responses. The server records a request
+// after it has responded: the last ones may be missing for a moment.
 func (s *Server) AuditedRequests(t testing.TB) []AuditedRequest {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.kubeconfig), "audit.log"))
 	errtest.Must(t, err)
 	var all []AuditedRequest
 	for line := range strings.Lines(string(text)) {
+		if !strings.HasSuffix(line, "\n") { // being written
+			break
+		}
 		var e auditEvent
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("audit.log: %v in %s", err, line)
