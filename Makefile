@@ -144,14 +144,14 @@ define count
 	  -count=1 -v -timeout 60m -run TestPrograms ./internal/tests/perf -programs '$(CURDIR)/dist/perf' $(if $(WRITE),,-kernel $(1)) | tee -a dist/perf-$(1).txt
 endef
 .PHONY: perf
-perf: deps build ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (twenty minutes; WRITE=1 writes them down, docs/benchmarks.md too)
+perf: deps build ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (twenty minutes; WRITE=1 writes them down, docs/benchmarks.md too, WRITE=worse what is worse than before, too)
 	@mkdir -p dist/perf
 	cp -fL bin/node bin/calico dist/perf/
 	CGO_ENABLED=0 go -C hack build -trimpath -ldflags '-s -w' -o ../dist/perf/get ./bench/floor/get.go
 	$(call count,stable)
 	$(call count,newest,-newest)
 	CGO_ENABLED=0 go test -exec '$(CURDIR)/bin/lab vmtest -count -newest -nft' -count=1 -timeout 60m ./internal/tests/flowtable
-	$(if $(WRITE),go -C hack run ./instructions/record -root .. stable=../dist/perf-stable.txt newest=../dist/perf-newest.txt)
+	$(if $(WRITE),go -C hack run ./instructions/record -root .. $(if $(filter worse,$(WRITE)),-worse) stable=../dist/perf-stable.txt newest=../dist/perf-newest.txt)
 	$(if $(WRITE),@$(MAKE) --no-print-directory generate)
 
 FUZZTIME ?= 20s

@@ -229,11 +229,16 @@ func (c *cluster) addNodes(count int, bin string, pods int) error {
 func (c *cluster) createPods(n *node) error {
 	var g errgroup.Group
 	g.SetLimit(8)
-	for _, s := range n.slots {
+	for i, s := range n.slots {
 		pod := object{"metadata": object{"name": podName(n, s)}, "spec": object{
 			"nodeName": n.name, "containers": []object{{"name": "c", "image": "none"}},
 		}}
-		g.Go(func() error { return c.do(http.MethodPost, "/api/v1/namespaces/"+namespace+"/pods", pod, nil) })
+		g.Go(func() error {
+			var created struct{ Metadata struct{ UID string } }
+			err := c.do(http.MethodPost, "/api/v1/namespaces/"+namespace+"/pods", pod, &created)
+			n.slots[i].uid = created.Metadata.UID
+			return err
+		})
 	}
 	return g.Wait()
 }

@@ -50,7 +50,7 @@ func (r *results) judge() []verdict {
 			all = append(all, judgeRequests(a, b))
 		}
 	}
-	return slices.Concat(all, r.judgeRoutes(), r.judgeThroughput(), r.judgeMemory(), r.judgeMesh(), r.judgeReflectors(), r.judgeInstall(), r.judgeServices(), r.judgeStarts(), r.judgeBFD(), policySummary(r.judgePolicy()))
+	return slices.Concat(all, r.judgeRoutes(), r.judgeMemory(), r.judgeMesh(), r.judgeReflectors(), r.judgeInstall(), r.judgeServices(), r.judgeStarts(), r.judgeBFD(), policySummary(r.judgePolicy()))
 }
 
 func (r *results) sequence(name string) *sequence {

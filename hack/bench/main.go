@@ -49,8 +49,8 @@ type sizes struct {
 }
 
 var (
-	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, largeCluster: 1000, settle: 30 * time.Second, pods: 10_000, morePods: 200, benchTime: "0.5s"}
-	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, largeCluster: 1000, settle: 30 * time.Second, pods: 2000, morePods: 50, benchTime: "10x"}
+	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, largeCluster: 1000, settle: 90 * time.Second, pods: 10_000, morePods: 200, benchTime: "0.5s"}
+	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, largeCluster: 1000, settle: 90 * time.Second, pods: 2000, morePods: 50, benchTime: "10x"}
 )
 
 // options are the flags, checked.

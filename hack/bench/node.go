@@ -67,6 +67,7 @@ type slot struct {
 	index int
 	ns    *netlinkx.Namespace
 	path  string // on the node
+	uid   string // of the pod
 }
 
 // newNode creates a node with the programs of a directory and this number of slots.

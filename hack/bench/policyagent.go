@@ -357,7 +357,7 @@ func (p *policyFigures) judgeAgents() []verdict {
 	if len(p.adds.pairs) > 0 {
 		with, without := p.adds.requests[0], p.adds.requests[1]
 		all = append(append(all, judgeMore("time", more(p.adds.pairs, wall))...), judgeMore("CPU", more(p.adds.pairs, cpu))...)
-		all = append(all, verdict{"ADD, requests to the API server where policies are enforced", fmt.Sprint(with), fmt.Sprintf("%d, as without", without), with == without})
+		all = append(all, verdict{"ADD, requests to the API server where policies are enforced", fmt.Sprint(with), fmt.Sprintf("≤ %d, as without", without), with <= without})
 	}
 	for _, a := range p.agents {
 		all = append(all,

@@ -132,8 +132,8 @@ func (s sandbox) execution(c *cluster, verb string) (execution, error) {
 	}
 	return execution{program: cniBin + "/" + s.program, stdin: stdin, env: []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + s.container, "CNI_NETNS=" + s.slot.path, "CNI_IFNAME=eth0", "CNI_PATH=" + cniBin,
-		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s",
-			namespace, podName(s.node, s.slot), s.container),
+		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_INFRA_CONTAINER_ID=%s;K8S_POD_UID=%s",
+			namespace, podName(s.node, s.slot), s.container, s.slot.uid),
 	}}, nil
 }
 
@@ -183,11 +183,14 @@ func (s subject) prepare(c *cluster, n *node) error {
 	return n.Do(func() error { return facts.Write(facts.DefaultFile, f) })
 }
 
-// factsOf returns the facts that the node's agent would write now.
+// factsOf returns the facts that the node's agent would write now if it enforces policies, for which it watches pods.
 func (c *cluster) factsOf(n *node) (facts.Facts, error) {
 	f := facts.Facts{
 		Written: time.Now(), AgentReady: true, DatastoreReady: true, Node: n.name,
 		Config: ipam.DefaultConfig(), Namespaces: map[string]facts.Namespace{namespace: {}},
+	}
+	for _, s := range n.slots {
+		f.PlainPods = append(f.PlainPods, s.uid)
 	}
 	var pools api.List[api.IPPool, *api.IPPool]
 	var affinities api.BlockAffinityList

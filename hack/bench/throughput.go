@@ -105,47 +105,14 @@ func (t throughput) path(name string) *carried {
 	return nil
 }
 
-// Limits of Tortie's paths, by the paths that they are compared with.
-const (
-	minRoutesOfHosts = 0.9
-	minTunnelOfHand  = 0.97
-)
-
-func (r *results) judgeThroughput() []verdict {
-	var all []verdict
-	for i, t := range r.throughput {
-		if i == 0 { // where both have results, the machine's own kernel counts
-			all = append(all, t.judge(pathRoutes, pathHosts, "pods by routes", "between the nodes", minRoutesOfHosts)...)
-		}
-		if i == 0 {
-			all = append(all, t.judge(pathVXLAN, pathVXHand, "pods through `vxlan.calico`", "through VXLAN by hand", minTunnelOfHand)...)
-		}
-		all = append(all, t.judge(pathTunnel, pathByHand, "pods through `tunl0`", "through a tunnel by hand", minTunnelOfHand)...)
-	}
-	return all
-}
-
-func (t throughput) judge(name, of, what, than string, limit float64) []verdict {
-	a, b := t.path(name), t.path(of)
-	if a == nil || b == nil {
-		return nil
-	}
-	atLeast := func(streams string, measured float64) verdict {
-		return verdict{what + ", " + streams, fmt.Sprintf("%.2f×", measured), fmt.Sprintf("≥ %.3g× %s", limit, than), measured >= limit}
-	}
-	return []verdict{
-		atLeast("one stream", compared(a.Single, b.Single)),
-		atLeast("8 streams", compared(a.Many, b.Many)),
-	}
-}
-
 func (r *results) writeThroughput(w *bytes.Buffer) {
 	if len(r.throughput) == 0 {
 		return
 	}
 	fmt.Fprintf(w, "### Throughput\n\niperf3 between two nodes, which are namespaces joined by a veth pair, or their pods; and one byte there and back over TCP. "+
 		"Medians of %d rounds, in brackets the smallest and the largest. × is the median of the rounds' ratios to the first row of the same kernel, of `tunl0` and "+
-		"`vxlan.calico` to the tunnel by hand.\n\n",
+		"`vxlan.calico` to the tunnel by hand. Rounds of one path spread by more than paths differ: what is required of them is "+
+		"[counted in instructions](#required-instructions).\n\n",
 		len(r.throughput[0].paths[0].Single))
 	t := table{{"kernel", "path", "one stream, Gbit/s", "×", "8 streams, Gbit/s", "×", "there and back, µs"}}
 	for _, run := range r.throughput {

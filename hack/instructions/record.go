@@ -19,9 +19,14 @@ const (
 )
 
 // Record writes the file anew, by the output of runs: of each kernel one at least, of several the mean. Tolerances stay; a new row has that of the
-// first one of its unit.
-func Record(root string, runs map[string][]string) error {
+// first one of its unit. Unless worse is true it refuses figures that are worse than the file's, or than those of the last release, by more than their
+// tolerance.
+func Record(root string, runs map[string][]string, worse bool) error {
 	old, err := load(root, File)
+	if err != nil {
+		return err
+	}
+	last, err := load(root, released)
 	if err != nil {
 		return err
 	}
@@ -51,7 +56,28 @@ func Record(root string, runs map[string][]string) error {
 			on.instructions, on.ratio = on.instructions/on.runs, on.ratio/on.runs
 		}
 	}
+	if lost := append(t.worse(&old, "before"), t.worse(&last, "at the last release")...); len(lost) > 0 && !worse {
+		return fmt.Errorf("worse by more than the tolerance:\n%s\nFind out why; -worse (make perf WRITE=worse) writes them all the same",
+			strings.Join(lost, "\n"))
+	}
 	return t.write(root)
+}
+
+// worse lists what is worse than in another table: ratios, and, of the same kernel, instructions, which show what a path and its base both lose.
+func (t *Table) worse(than *Table, when string) (lost []string) {
+	for _, r := range t.rows {
+		tolerance, _ := strconv.ParseFloat(r.tolerance, 64)
+		had := than.at(r.key)
+		for i, kernel := range Kernels {
+			now, then := r.on[i], had.on[i]
+			if then.ratio > 0 && now.ratio > then.ratio*(1+tolerance) {
+				lost = append(lost, fmt.Sprintf("%s, %s, %s kernel: %.3f, %s %.3f", r.what, r.unit, kernel, now.ratio, when, then.ratio))
+			} else if then.instructions > 0 && t.releases[i] == than.releases[i] && now.instructions > then.instructions*(1+tolerance) {
+				lost = append(lost, fmt.Sprintf("%s, %s, %s kernel: %.0f instructions, %s %.0f", r.what, r.unit, kernel, now.instructions, when, then.instructions))
+			}
+		}
+	}
+	return lost
 }
 
 // add adds a run to the sums of a kernel's figures.

@@ -193,6 +193,8 @@ func counted(lab string) []suite {
 			tests: &goTest{env: []string{"TORTIE_LAB=" + lab}, flags: []string{"-timeout=55m", "-run=" + tunnelTest}, only: "./" + tunnelPackage}},
 		one("perf", "instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says",
 			"", "./"+perfPackage, []string{"-run=TestInstructions"}, []string{"-kernel=stable", "-quick"}),
+		one("perf-newest", "the same on Debian's newest kernel, which takes IPIP by a device for each peer",
+			"-newest", "./"+perfPackage, []string{"-run=TestInstructions"}, []string{"-kernel=newest", "-quick"}),
 		one("flowtable", "what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts",
 			"-nft", "./"+flowtablePackage, []string{"-skip=" + peerTests}, nil),
 		one("flowtable-newest", "IPIP in the flowtable of Debian's newest kernel, by a device for each peer",

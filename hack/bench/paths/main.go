@@ -18,19 +18,10 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
-	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/pathtest"
-)
-
-const (
-	nodeMTU   = 1500
-	tunnelMTU = nodeMTU - ipip.Overhead
-	vxlanMTU  = nodeMTU - vxlan.Overhead4
 )
 
 // path is a path between two endpoints, with its measurements.
@@ -99,25 +90,13 @@ func withoutTunnel(ctx context.Context) ([]*path, error) {
 	return []*path{{Name: "hosts", from: from.NS, to: to.NS, addr: to.Addr, pair: pair}, between("routes", pair)}, nil
 }
 
-// throughVXLAN creates a pair of nodes with the agent's code, and one manually, each the other's only neighbour.
+// throughVXLAN creates a pair of nodes with the agent's code, and one manually.
 func throughVXLAN(ctx context.Context) ([]*path, error) {
 	agent, err := pathtest.New(ctx, pathtest.VXLAN)
 	if err != nil {
 		return nil, fmt.Errorf("nodes with vxlan.calico: %w", err)
 	}
-	hand, err := pathtest.New(ctx, pathtest.Encap{Overhead: vxlan.Overhead4, Program: func(_ context.Context, n *pathtest.Node, others ...*pathtest.Node) error {
-		other := others[0]
-		err := ip(n,
-			fmt.Sprintf("link add vxlan.calico address %s mtu %d type vxlan id %d local %s dev eth0 dstport %d nolearning", n.MAC(), vxlanMTU, vxlan.DefaultVNI, n.Addr, vxlan.DefaultPort),
-			fmt.Sprintf("addr add %s/32 dev vxlan.calico", n.Block.Addr()),
-			"link set vxlan.calico up",
-			fmt.Sprintf("neigh add %s lladdr %s dev vxlan.calico nud permanent", other.Block.Addr(), other.MAC()),
-			fmt.Sprintf("route add %s via %s dev vxlan.calico onlink", other.Block, other.Block.Addr()))
-		if err != nil {
-			return err
-		}
-		return batch(n, "bridge", fmt.Sprintf("fdb add %s dev vxlan.calico dst %s self permanent", other.MAC(), other.Addr))
-	}})
+	hand, err := pathtest.New(ctx, pathtest.VXLANByHand)
 	if err != nil {
 		return nil, fmt.Errorf("nodes with VXLAN by hand: %w", err)
 	}
@@ -137,13 +116,7 @@ func throughTunnels(ctx context.Context) ([]*path, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nodes with tunl0 and nftables: %w", err)
 	}
-	hand, err := pathtest.New(ctx, pathtest.Encap{Overhead: ipip.Overhead, Program: func(_ context.Context, n *pathtest.Node, others ...*pathtest.Node) error {
-		other := others[0]
-		return ip(n,
-			fmt.Sprintf("link set tunl0 up mtu %d", tunnelMTU),
-			fmt.Sprintf("addr add %s/32 dev tunl0", n.Block.Addr()),
-			fmt.Sprintf("route add %s via %s dev tunl0 onlink", other.Block, other.Addr))
-	}})
+	hand, err := pathtest.New(ctx, pathtest.IPIPByHand)
 	if err != nil {
 		return nil, fmt.Errorf("nodes with a tunnel by hand: %w", err)
 	}
@@ -154,20 +127,6 @@ func throughTunnels(ctx context.Context) ([]*path, error) {
 func between(name string, pair *pathtest.Mesh) *path {
 	from, to := pair.Nodes[0], pair.Nodes[1]
 	return &path{Name: name, from: from.Pod, to: to.Pod, addr: to.PodAddr(), pair: pair}
-}
-
-// ip runs commands of iproute2 on the node.
-func ip(n *pathtest.Node, commands ...string) error { return batch(n, "ip", commands...) }
-
-func batch(n *pathtest.Node, program string, commands ...string) error {
-	return n.NS.Do(func() error {
-		cmd := exec.Command(program, "-batch", "-")
-		cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", program, err, out)
-		}
-		return nil
-	})
 }
 
 func (p *path) round(ctx context.Context, seconds float64, streams int) error {

@@ -15,14 +15,15 @@ import (
 
 func main() {
 	root := flag.String("root", ".", "root of the repository")
+	worse := flag.Bool("worse", false, "write figures that are worse than before, too")
 	flag.Parse()
-	if err := record(*root, flag.Args()); err != nil {
+	if err := record(*root, flag.Args(), *worse); err != nil {
 		fmt.Fprintf(os.Stderr, "record: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func record(root string, args []string) error {
+func record(root string, args []string, worse bool) error {
 	runs := map[string][]string{}
 	for _, arg := range args {
 		kernel, path, _ := strings.Cut(arg, "=")
@@ -31,5 +32,5 @@ func record(root string, args []string) error {
 		}
 		runs[kernel] = append(runs[kernel], path)
 	}
-	return instructions.Record(root, runs)
+	return instructions.Record(root, runs, worse)
 }

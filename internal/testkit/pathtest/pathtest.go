@@ -73,6 +73,48 @@ func throughVXLAN(ctx context.Context, n *Node, others ...*Node) error {
 	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Block.Addr(), Dev: vxlan.Device(v6), Onlink: true} })
 }
 
+// By hand tunnels of two nodes are made by netlink alone.
+var (
+	IPIPByHand  = Encap{Name: "IPIP by hand", Overhead: ipip.Overhead, Program: ipipByHand}
+	VXLANByHand = Encap{Name: "VXLAN by hand", Overhead: vxlan.Overhead4, Program: vxlanByHand}
+)
+
+func ipipByHand(_ context.Context, n *Node, others ...*Node) error {
+	link, err := n.Conn.LinkByName("tunl0")
+	if err != nil {
+		return err
+	}
+	return errors.Join(n.Conn.SetMTU(link.Index, nodeMTU-ipip.Overhead), n.tunnelByHand(link, netlinkx.Route{Dst: others[0].Block, Via: others[0].Addr}))
+}
+
+func vxlanByHand(_ context.Context, n *Node, others ...*Node) error {
+	const name = "vxlan.calico"
+	other := others[0]
+	parent, err := n.Conn.LinkByName("eth0")
+	if err == nil {
+		device := netlinkx.VXLAN{ID: vxlan.DefaultVNI, Port: vxlan.DefaultPort, Local: n.Addr, Parent: parent.Index}
+		err = n.Conn.AddVXLAN(name, n.MAC(), vxlan.MTU(nodeMTU, false), device)
+	}
+	if err != nil {
+		return err
+	}
+	link, err := n.Conn.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	err = n.tunnelByHand(link, netlinkx.Route{Dst: other.Block, Via: other.Block.Addr()})
+	return errors.Join(append(n.Conn.AddNeighbours([]netlinkx.Neighbour{
+		{Link: link.Index, Addr: other.Block.Addr(), MAC: other.MAC(), Permanent: true},
+		{Link: link.Index, Forward: true, Addr: other.Addr, MAC: other.MAC(), Permanent: true},
+	}), err)...)
+}
+
+func (n *Node) tunnelByHand(link netlinkx.Link, r netlinkx.Route) error {
+	r.Dev, r.Onlink = link.Index, true
+	addr := n.Conn.AddUniqueAddr(link.Index, netip.PrefixFrom(n.Block.Addr(), n.Block.Addr().BitLen()))
+	return errors.Join(addr, n.Conn.SetUp(link.Index), n.Conn.AddRoute(r))
+}
+
 // WireGuard encrypts between the nodes, whose network knows nothing of pods.
 var (
 	WireGuard  = encrypted("WireGuard", false, encrypt)
@@ -218,18 +260,16 @@ func NewThree(ctx context.Context, e Encap) (*Mesh, error) {
 	if err != nil {
 		return nil, err
 	}
-	commands := []string{"link add lan type bridge", "link set lan up"}
+	commands := []string{"ip link add lan type bridge", "ip link set lan up"}
 	for i, n := range m.Nodes {
 		port := fmt.Sprint("port", i+1)
 		if err := n.Conn.AddVeth(cable(lan, port)); err != nil {
 			return nil, err
 		}
-		commands = append(commands, "link set "+port+" up master lan")
+		commands = append(commands, "ip link set "+port+" up master lan")
 	}
-	for _, c := range commands {
-		if err := lan.Do(func() error { return ip(ctx, c) }); err != nil {
-			return nil, err
-		}
+	if err := run(ctx, lan, commands...); err != nil {
+		return nil, err
 	}
 	return m, m.start(ctx)
 }
@@ -239,11 +279,17 @@ func cable(to *netlinkx.Namespace, link string) netlinkx.Veth {
 	return netlinkx.Veth{Name: "eth0", PeerName: link, PeerNamespace: to, MTU: nodeMTU, TxQueueLen: 1000, PeerTxQueueLen: 1000}
 }
 
-func ip(ctx context.Context, command string) error {
-	if out, err := exec.CommandContext(ctx, "ip", strings.Fields(command)...).CombinedOutput(); err != nil {
-		return fmt.Errorf("ip %s: %w: %s", command, err, out)
-	}
-	return nil
+// run runs commands in a namespace.
+func run(ctx context.Context, ns *netlinkx.Namespace, commands ...string) error {
+	return ns.Do(func() error {
+		for _, c := range commands {
+			words := strings.Fields(c)
+			if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", c, err, out)
+			}
+		}
+		return nil
+	})
 }
 
 func (e Encap) newMesh(count int) (*Mesh, error) {

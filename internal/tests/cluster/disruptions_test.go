@@ -169,14 +169,17 @@ func (w *world) agents(t *testing.T) map[string]*corev1.Pod {
 	return byNode
 }
 
-// replaced fails the test unless every node has a new ready agent with this tag.
+// replaced waits until every node has a new ready agent with this tag. Helm 3 waits for all but maxUnavailable of a DaemonSet's pods.
 func (w *world) replaced(t *testing.T, before map[string]*corev1.Pod, tag string) {
 	t.Helper()
+	w.rolledOut(t, "daemonset/tortie-node", "--namespace=kube-system")
 	after := w.agents(t)
 	for _, node := range nodes {
 		p := after[node]
-		if p == nil || p.UID == before[node].UID || ready(p) != nil || p.Spec.Containers[0].Image != labtest.ImageRepository+":"+tag {
-			t.Errorf("%s has no new agent of %s: %+v", node, tag, p)
+		if p == nil || p.UID == before[node].UID {
+			t.Errorf("%s has no new agent", node)
+		} else if image := p.Spec.Containers[0].Image; image != labtest.ImageRepository+":"+tag || ready(p) != nil {
+			t.Errorf("the agent on %s has image %s, want %s: %v", node, image, tag, ready(p))
 		}
 	}
 }

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,6 +23,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -34,9 +40,10 @@ var programs = flag.String("programs", "", "directory of the programs that TestP
 const (
 	process = "process"
 	pass    = "pass"
+	table   = "table"
 )
 
-func ofProcesses(unit string) bool { return unit == process || unit == pass }
+func ofProcesses(unit string) bool { return unit == process || unit == pass || unit == table }
 
 // TestPrograms runs the plugins and the agent as they are installed, with a real API server and etcd, which take a minute to start where instructions
 // are counted. A figure is the processor time of a process with all its threads and children, in which the kernel's work for them is; the least
@@ -50,6 +57,8 @@ func TestPrograms(t *testing.T) {
 	t.Setenv(meshtest.ProgramsEnv, *programs)
 	w := newWorker(t)
 	all := w.measure(t)
+	learned := w.learn(t)
+	all = append(all, figure{"10,000 routes learned from a peer, and withdrawn", table, learned, learned / all[0].cost})
 	show(t, all)
 	if *kernel != "" {
 		compare(t, all)
@@ -127,24 +136,24 @@ func (w *worker) plugin(t *testing.T, command string, pod []string) float64 {
 func (w *worker) measure(t *testing.T) []figure {
 	t.Helper()
 	const count = 12
-	var get, add, del float64
+	var get, add, del []float64
 	var envs [][]string
 	w.plugin(t, "ADD", w.pod(t, 0))
 	for i := range count {
 		envs = append(envs, w.pod(t, i+1))
-		add += w.plugin(t, "ADD", envs[i])
-		get += w.run(t, "get", w.getter)
+		add = append(add, w.plugin(t, "ADD", envs[i]))
+		get = append(get, w.run(t, "get", w.getter))
 	}
 	rest := w.rest(t)
 	for _, env := range envs {
-		del += w.plugin(t, "DEL", env)
+		del = append(del, w.plugin(t, "DEL", env))
 	}
-	get, add, del = get/count, add/count, del/count
+	least := middle(get)
 	return []figure{
-		{"one GET", process, get, 1},
-		{"ADD by calico with calico-ipam", process, add, add / get},
-		{"DEL by calico with calico-ipam", process, del, del / get},
-		{"the agent at rest with 13 pods", pass, rest, rest / get},
+		{"one GET", process, least, 1},
+		{"ADD by calico with calico-ipam", process, middle(add), middle(add) / least},
+		{"DEL by calico with calico-ipam", process, middle(del), middle(del) / least},
+		{"the agent at rest with 13 pods", pass, rest, rest / least},
 	}
 }
 
@@ -191,7 +200,6 @@ func (w *worker) rest(t *testing.T) float64 {
 // agent returns the agent's processor time in a span, and its passes.
 func (w *worker) agent(t *testing.T, span time.Duration) (used float64, passes int) {
 	t.Helper()
-	const schedClock = 2 // CPUCLOCK_SCHED of linux/posix-timers_types.h
 	look := func() (count int, nanoseconds float64) {
 		text, err := w.Metrics()
 		errtest.Must(t, err)
@@ -199,12 +207,63 @@ func (w *worker) agent(t *testing.T, span time.Duration) (used float64, passes i
 		line, _, _ := strings.Cut(after, "\n")
 		count, err = strconv.Atoi(line)
 		errtest.Must(t, err)
-		var ts unix.Timespec
-		errtest.Must(t, unix.ClockGettime(int32(^w.Cmd.Process.Pid<<3|schedClock), &ts))
-		return count, float64(ts.Nano())
+		return count, w.spent(t)
 	}
 	before, start := look()
 	time.Sleep(span) // it is what is measured
 	after, end := look()
 	return end - start, after - before
+}
+
+// spent is the agent's processor time, in nanoseconds.
+func (w *worker) spent(t *testing.T) float64 {
+	t.Helper()
+	const schedClock = 2 // CPUCLOCK_SCHED of linux/posix-timers_types.h
+	var ts unix.Timespec
+	errtest.Must(t, unix.ClockGettime(int32(^w.Cmd.Process.Pid<<3|schedClock), &ts))
+	return float64(ts.Nano())
+}
+
+// learn has another node announce 10,000 blocks by BGP and withdraw them, and returns the agent's processor time from the first UPDATE until the kernel
+// has all their routes, and from the withdrawal until it has none: sessions, table, judgment, routes. The first time is not counted.
+func (w *worker) learn(t *testing.T) float64 {
+	t.Helper()
+	const count, each, times = 10000, 500, 4
+	pool := meshtest.NewPool("learned", "10.160.0.0/12", api.EncapNever)
+	pool.Spec.Disabled = true
+	w.Create(t, pool)
+	other := w.NewNode(t, "other", 0, 11)
+	address := other.Prefix.String()
+	other.Annotate(t, api.AnnotationIPv4Address, &address)
+	session, _ := (&bgptest.Host{NS: other.NS, T: t, V4: other.Prefix.Addr()}).Establish(w.Prefix.Addr(), 64512, 0)
+	go func() { _, _ = io.Copy(io.Discard, session.Conn) }()
+	var announced, withdrawn [][]byte
+	for i := 0; i < count; i += each {
+		var blocks []netip.Prefix
+		for j := i; j < i+each; j++ {
+			blocks = append(blocks, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 160 + byte(j>>10), byte(j >> 2), byte(j << 6)}), 26))
+		}
+		announced = append(announced, bgptest.UpdateMessage(other.Prefix.Addr(), 100, blocks...))
+		withdrawn = append(withdrawn, bgptest.Message(bgptest.Update, bgptest.UpdateBody(bgptest.NLRI(blocks...), nil, nil)...))
+	}
+	has := func(n int) {
+		meshtest.Eventually(t, func() error {
+			have, err := w.Conn.Routes(netlinkx.RouteFilter{Family: netlinkx.IPv4, Protocol: routes.DefaultProtocol})
+			learned := slices.DeleteFunc(have, func(r netlinkx.Route) bool { return r.Via != other.Prefix.Addr() })
+			if err == nil && len(learned) != n {
+				err = fmt.Errorf("%d routes, want %d", len(learned), n)
+			}
+			return err
+		})
+	}
+	var took []float64
+	for range times {
+		before := w.spent(t)
+		session.Send(announced...)
+		has(count)
+		session.Send(withdrawn...)
+		has(0)
+		took = append(took, w.spent(t)-before)
+	}
+	return middle(took[1:])
 }

@@ -3,6 +3,7 @@ package perf
 import (
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -10,6 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
@@ -35,7 +40,7 @@ func used(t *testing.T, do func() error) float64 {
 // work measures the plugin's and the agent's own work, each beside the least that the kernel asks for it.
 func work(t *testing.T) []figure {
 	t.Helper()
-	all := slices.Concat(wiring(t), learning(t))
+	all := slices.Concat(wiring(t), programming(t))
 	if !*quick {
 		all = append(all, encrypting(t)...)
 	}
@@ -46,31 +51,33 @@ func work(t *testing.T) []figure {
 func wiring(t *testing.T) []figure {
 	const pods = 20
 	host := netnstest.New(t)
-	var setup, teardown, pair float64
+	var setup, teardown, pair []float64
 	for i := range pods {
 		pod := netnstest.New(t)
 		c := podnet.Config{Netns: pod.Path(), IfName: "eth0", HostVeth: pathtest.PodLink, MTU: 1500, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})}}
 		host.Within(t, func() error {
-			setup += used(t, func() error { _, err := podnet.Setup(t.Context(), c); return err })
-			teardown += used(t, func() error { _, err := podnet.Teardown(t.Context(), c); return err })
+			setup = append(setup, used(t, func() error { _, err := podnet.Setup(t.Context(), c); return err }))
+			teardown = append(teardown, used(t, func() error { _, err := podnet.Teardown(t.Context(), c); return err }))
 			return nil
 		})
-		pair += used(t, func() error {
+		pair = append(pair, used(t, func() error {
 			return host.Conn.AddVeth(netlinkx.Veth{Name: pathtest.PodLink, PeerName: "eth0", PeerNamespace: pod.Namespace, MTU: 1500})
-		})
+		}))
 		errtest.Must(t, host.Conn.DeleteLink(host.Link(t, pathtest.PodLink).Index))
 	}
+	least := middle(pair)
 	return []figure{
-		{"a pair of links", "pod", pair / pods, 1}, {"a pod connected", "pod", setup / pods, setup / pair}, {"a pod disconnected", "pod", teardown / pods, teardown / pair},
+		{"a pair of links", "pod", least, 1}, {"a pod connected", "pod", middle(setup), middle(setup) / least},
+		{"a pod disconnected", "pod", middle(teardown), middle(teardown) / least},
 	}
 }
 
-// learning programs learned routes; at least it takes writing them.
-func learning(t *testing.T) []figure {
+// programming programs learned routes, once it is decided what of another node's paths becomes one; at least it takes writing them.
+func programming(t *testing.T) []figure {
 	const count = 10000
 	hand, agent := netnstest.New(t), netnstest.New(t)
 	var raw []netlinkx.Route
-	var desired []routes.Route
+	var learned []bgp.Path
 	for _, ns := range []*netnstest.NS{hand, agent} {
 		netnstest.Cable(t, ns, "eth0", netnstest.New(t), "eth0")
 		ns.Addr(t, "eth0", "172.30.0.1/24")
@@ -79,10 +86,25 @@ func learning(t *testing.T) []figure {
 	for i := range count {
 		block := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 10), byte(i >> 2), byte(i << 6)}), 26)
 		raw = append(raw, netlinkx.Route{Dst: block, Via: via, Dev: dev, Protocol: routes.DefaultProtocol})
-		desired = append(desired, routes.To(block, routes.Hop{Via: via, Dev: "eth0"}))
+		learned = append(learned, bgp.Path{Prefix: block, NextHop: via, From: via})
 	}
+	s, problems := desired.Build(desired.Self{Name: "self", Addr: netip.MustParsePrefix("172.30.0.1/24"), Link: "eth0", LinkMTU: 1500}, state.Cluster{
+		Pools: []api.IPPool{{Meta: api.Meta{Name: "pool"}, Spec: api.IPPoolSpec{CIDR: "10.0.0.0/12"}}},
+		Nodes: []api.Node{{Meta: api.Meta{Name: "other", Annotations: map[string]string{api.AnnotationIPv4Address: via.String() + "/24"}}}},
+	})
+	errtest.Must(t, errors.Join(problems...))
+	var wanted []routes.Route
+	decided := used(t, func() error {
+		judge := s.By(desired.Grounds{})
+		accepted, refused := judge.Accept(learned)
+		ways, _ := judge.DesiredRoutes(accepted)
+		if wanted = desired.RoutesOf(ways); len(wanted) != count {
+			return fmt.Errorf("%d routes, refused %v", len(wanted), refused)
+		}
+		return nil
+	})
 	table := routes.New(agent.Conn, routes.Options{})
-	sync := func() error { _, err := table.Sync(t.Context(), desired); return err }
+	sync := func() error { _, err := table.Sync(t.Context(), wanted); return err }
 	written := used(t, func() error {
 		for _, err := range hand.Conn.AddRoutes(raw) {
 			if err != nil {
@@ -91,9 +113,10 @@ func learning(t *testing.T) []figure {
 		}
 		return nil
 	})
-	learned, steady := used(t, sync), used(t, sync)
+	programmed, steady := used(t, sync), used(t, sync)
 	return []figure{
-		{"10,000 routes written", "route", written / count, 1}, {"10,000 routes learned", "route", learned / count, learned / written},
+		{"10,000 routes written", "route", written / count, 1}, {"10,000 paths decided", "route", decided / count, decided / written},
+		{"10,000 routes programmed", "route", programmed / count, programmed / written},
 		{"10,000 routes, nothing new", "route", steady / count, steady / written},
 	}
 }
