@@ -25,6 +25,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -98,11 +99,8 @@ func newWorker(t *testing.T) *worker {
 		"server": cfg.Host, "ca": string(cfg.CAData), "token": cfg.BearerToken, "path": "/api/v1/namespaces/" + namespace + "/pods/pod-0",
 	})
 	errtest.Must(t, err)
+	w.Env = []string{"TORTIE_POLICY=on"}
 	meshtest.Start(t, w.Node)
-	meshtest.Eventually(t, func() error {
-		_, err := os.Stat(filepath.Join(w.Dir, "run", "tortie", "facts.json")) // without it plugins ask for more
-		return err
-	})
 	return w
 }
 
@@ -125,7 +123,7 @@ func (w *worker) plugin(t *testing.T, command string, pod []string) float64 {
 	conf, err := json.Marshal(map[string]any{
 		"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes", "nodename": w.Name, "mtu": 1440,
 		"log_level": "info", "log_file_path": "/var/log/calico/cni/cni.log", "ipam": map[string]string{"type": "calico-ipam"},
-		"policy": map[string]string{"type": "k8s"}, "kubernetes": map[string]string{"kubeconfig": kubeconfigPath},
+		"policy": map[string]string{"type": "k8s"}, "policy_enforced": true, "policy_setup_timeout_seconds": 5, "kubernetes": map[string]string{"kubeconfig": kubeconfigPath},
 	})
 	errtest.Must(t, err)
 	return w.run(t, "calico", conf, append(pod, "CNI_COMMAND="+command)...)
@@ -157,7 +155,8 @@ func (w *worker) measure(t *testing.T) []figure {
 	}
 }
 
-// pod creates a pod and its network namespace, and returns the environment of the plugins for it.
+// pod creates a pod and its network namespace, and returns the environment of the plugins for it once the agent knows the pod, as plugins ask for more
+// without that.
 func (w *worker) pod(t *testing.T, i int) []string {
 	t.Helper()
 	name := fmt.Sprint("pod-", i)
@@ -166,6 +165,13 @@ func (w *worker) pod(t *testing.T, i int) []string {
 		Spec:       corev1.PodSpec{NodeName: w.Name, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}, metav1.CreateOptions{})
 	errtest.Must(t, err)
+	meshtest.Eventually(t, func() error {
+		f, err := facts.Read(filepath.Join(w.Dir, "run", "tortie", "facts.json"), w.Name, time.Now())
+		if err == nil && !f.PlainPod(string(made.UID)) {
+			err = fmt.Errorf("the agent has not told plugins of %s", name)
+		}
+		return err
+	})
 	path, ns := "/var/run/netns/"+name, netnstest.New(t)
 	w.host.Write(t, path, "")
 	w.host.On(t, func() error { return unix.Mount(ns.Path(), path, "", unix.MS_BIND, "") })
