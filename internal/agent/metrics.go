@@ -155,7 +155,7 @@ var rows = []row{
 		}
 		return seconds(s.lastPass)
 	}),
-	gauges("tortie_node_problems", "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), bfd (with peers behind routers), reflection, calico (that still runs), host, nftables, memory (of the next agent), facts or start.", []string{"about"}, func(s *sample, set func(float64, ...string)) {
+	gauges("tortie_node_problems", "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), bfd (with peers behind routers), reflection, calico (that still runs), host, nftables, memory (of the next agent), wireguard, facts or start.", []string{"about"}, func(s *sample, set func(float64, ...string)) {
 		for about, problems := range s.problems {
 			set(number(len(problems)), about)
 		}

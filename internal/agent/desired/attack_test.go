@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
 
 // evil adds a pool, which has nothing but claims of far and of mate, which is in this node's subnet.
@@ -220,6 +221,33 @@ func TestAKubeletEndsNoRoutesToBlocks(t *testing.T) {
 			if says := strings.Contains(strings.Join(texts(v.Problems), "\n"), "Node fifth: its address 10.5.0.5 lies in block 10.5.0.0/26 of node far"); says == c.covers {
 				t.Errorf("%s: problems %q", name, v.Problems)
 			}
+		}
+	}
+}
+
+// What is sent to another node's pod is encrypted for that node, and where that is required never goes in the clear, whatever address a node with a
+// key announces of itself: the kernel takes the peer with the longest prefix.
+func TestANodeTakesNoPodsPacketsByItsAddress(t *testing.T) {
+	self := Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500}
+	world := func(address string) state.Cluster {
+		return desiredtest.World(func(w *state.Cluster) {
+			w.Nodes[0].Annotations[api.AnnotationWireGuardKey], w.Nodes[2].Annotations[api.AnnotationWireGuardKey] = key(2).String(), key(9).String()
+			w.Nodes[2].Annotations[api.AnnotationIPv4Address] = address
+		})
+	}
+	for _, of := range []string{"192.168.2.5", "192.168.1.5"} {
+		want := []string{"2 10.0.0.2:51820 [10.0.0.2/32 192.168.2.0/26]", "9 " + of + ":51820 []", "192.168.2.0/26 dev wireguard.cali"}
+		for _, required := range []bool{false, true} {
+			var v View
+			v.Update(time.Unix(1, 0), self, world("10.9.0.9/24"))
+			v.Update(time.Unix(2, 0), self, world(of+"/32"))
+			s := v.Base
+			if s.Felix.WireGuard.On, s.Self.RequireEncryption = [2]bool{true, false}, required; required {
+				want = append(want, "throw 192.168.1.0/26", "throw 192.168.1.64/26", "prohibit 192.168.0.0/16")
+			}
+			var c Crypts
+			c.Follow(&s, answered(2, 9), time.Unix(1000, 0))
+			difftest.Want(t, fmt.Sprintf("%s, required: %v", of, required), want, encrypted(&s, false, Grounds{}))
 		}
 	}
 }

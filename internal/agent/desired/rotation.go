@@ -28,6 +28,7 @@ type rotation struct {
 	settled time.Time // since when the node waits for no other one; zero: it does
 	idle    time.Time // since when the second device is there for nothing
 	quiet   time.Time // until when the node leaves it to others to begin
+	due     time.Time // since when the node is to begin and has not; zero: it is not
 }
 
 // turn is what a node has to do in changes of keys.
@@ -40,6 +41,9 @@ type turn struct {
 	take bool
 	// waiting are the nodes that the change of this node's key waits for.
 	waiting []string
+	// ahead are the nodes whose changes come before that of this node's key, which has been due since then.
+	ahead []string
+	due   time.Time
 }
 
 const (
@@ -76,14 +80,25 @@ func alive(handshake, now time.Time) bool { return now.Sub(handshake) < wireguar
 
 // follow decides about the second device.
 func (r *rotation) follow(s *Snapshot, peers map[string]knownPeer, state *wireguard.State, now time.Time, i int) (t turn, again time.Duration) {
-	others := false
 	for name, p := range peers {
-		others, t.second = others || p.changes, t.second || p.second
+		t.second = t.second || p.second
+		if p.changes {
+			t.ahead = append(t.ahead, name)
+		}
 		if takesPart := !p.gone && p.announced != (wireguard.Key{}); takesPart && !p.second && alive(state.Handshakes[p.key], now) {
 			t.waiting = append(t.waiting, name)
 		}
 	}
 	slices.Sort(t.waiting)
+	slices.Sort(t.ahead)
+	others := len(t.ahead) > 0
+	switch {
+	case !s.Self.RotateKeys[i] || state.Changes():
+		r.due = time.Time{}
+	case r.due.IsZero():
+		r.due = now
+	}
+	t.due = r.due
 	if others || r.quiet.IsZero() {
 		r.quiet = now.Add(rand.N(time.Duration(len(s.Others)+1) * time.Second))
 	}
@@ -147,16 +162,26 @@ func KeyDue(public wireguard.Key, since, asked time.Time, age time.Duration, now
 	return asked.After(since) || age > 0 && now.Sub(since) >= age+later
 }
 
-// rotationPatience is how long a change of the key may wait for other nodes before that is a problem to show.
-const rotationPatience = 5 * time.Minute
+// rotationPatience is how long a change of the key may wait for other nodes before that is a problem to show. Before it begins, each node may have taken
+// a turn of rotationTurn.
+const (
+	rotationPatience = 5 * time.Minute
+	rotationTurn     = time.Minute
+)
 
 // Unrotated names the nodes that a change of this node's key has waited for too long.
 func (s *Snapshot) Unrotated(now time.Time) (problems []error) {
 	for i := range s.crypt {
-		if t := &s.crypt[i].turn; len(t.waiting) > 0 && now.Sub(t.since) >= rotationPatience {
+		t := &s.crypt[i].turn
+		if len(t.waiting) > 0 && now.Sub(t.since) >= rotationPatience {
 			problems = append(problems, fmt.Errorf("%s: the new key waits for nodes (%d), such as %s: see that their agents run and that UDP port %d is open "+
 				"between nodes, or remove annotation %s of a node that has no such agent",
 				wireguard.Name(i == 1), len(t.waiting), t.waiting[0], s.Felix.WireGuard.secondPort(i), NextKeyAnnotations[i]))
+		}
+		if len(t.ahead) > 0 && !t.due.IsZero() && now.Sub(t.due) >= rotationPatience+time.Duration(len(s.Others))*rotationTurn {
+			problems = append(problems, fmt.Errorf("%s: a new key is due since %s, and nodes (%d), such as %s, have begun before and do not end: see what "+
+				"theirs wait for in the status of their agents, or remove annotation %s of a node whose agent does not run",
+				wireguard.Name(i == 1), t.due.UTC().Format(time.RFC3339), len(t.ahead), t.ahead[0], NextKeyAnnotations[i]))
 		}
 	}
 	return problems

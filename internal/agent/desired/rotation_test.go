@@ -130,6 +130,24 @@ func TestRotation(t *testing.T) {
 	}
 }
 
+// A node whose key is due and that does not come to its turn says who is ahead; while its turn can still come it says nothing.
+func TestUnrotated(t *testing.T) {
+	began := time.Unix(10000, 0)
+	var c Crypts
+	for i, step := range []struct {
+		after time.Duration
+		want  string
+	}{{0, ""}, {rotationPatience, ""}, {rotationPatience + 3*rotationTurn, "wireguard.cali: a new key is due since 1970-01-01T02:46:40Z, and nodes (1), such as node2, "}} {
+		now := began.Add(step.after)
+		s := crypted(t, func(w *state.Cluster) { w.Nodes[0].Annotations[api.AnnotationWireGuardNextKey] = key(20).String() })
+		s.Felix.WireGuard.On[1], s.Self.RotateKeys[0] = false, true
+		c.Follow(s, [2]wireguard.State{*kernel(now, 1, 2, 9)}, now)
+		if got := fmt.Sprint(texts(s.Unrotated(now))); !strings.HasPrefix(got, "["+step.want) || step.want == "" && got != "[]" {
+			t.Errorf("step %d: %s; want %s", i, got, step.want)
+		}
+	}
+}
+
 // Routes and peers of the second device; its session that has ended is not used, nor one of another key.
 func TestSecondDevice(t *testing.T) {
 	now := time.Unix(10000, 0)

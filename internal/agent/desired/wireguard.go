@@ -440,8 +440,8 @@ func (s *Snapshot) encryptedTo(paths []bgp.Path) bool {
 	return in
 }
 
-// peers are the nodes with keys. They may also send from their own address, which what they answer to pods has as its source. A key that a node has
-// given up is left to the node that has it now.
+// peers are the nodes with keys. They may also send from their own address, which what they answer to pods has as its source, unless it may be a pod's:
+// a node announces any address of itself. A key that a node has given up is left to the node that has it now.
 func (e *encryption) peers() (peers, second []wireguard.Peer) {
 	i := place(e.v6)
 	live, taken := map[wireguard.Key]bool{}, map[netip.Prefix]bool{}
@@ -457,8 +457,8 @@ func (e *encryption) peers() (peers, second []wireguard.Peer) {
 		live[p.key] = true
 		addr := m.of(i)
 		peer := wireguard.Peer{Key: p.key, Endpoint: netip.AddrPortFrom(addr, e.Felix.WireGuard.port(i))}
-		for _, a := range append([]netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}, e.allowed[name]...) {
-			if !taken[a] {
+		for j, a := range append([]netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}, e.allowed[name]...) {
+			if !taken[a] && (j > 0 || !e.inOthersBlock(m, addr)) {
 				taken[a] = true
 				peer.Allowed = append(peer.Allowed, a)
 			}
@@ -524,10 +524,22 @@ func (e *encryption) own() (own []netip.Prefix) {
 	return own
 }
 
+// inOthersBlock reports that an address of a node lies in a block of another one: it may be a pod's.
+func (s *Snapshot) inOthersBlock(m *Member, a netip.Addr) bool {
+	_, owner, owned := s.blockOf(netip.PrefixFrom(a, a.BitLen()))
+	return owned && owner.Node != m.Name
+}
+
 // refused are the routes that keep what is not encrypted from being sent to pools, but not from nodes, from the networks that this node is in, and
 // from what is asked for by the API server.
 func (e *encryption) refused() (ways []routes.Route) {
-	leave := slices.Concat(e.nodeAddrs(), e.Self.Internal, e.Self.APIServer, e.Self.Gateways)
+	leave := slices.Concat(e.Self.addrs(), e.Self.Internal, e.Self.APIServer, e.Self.Gateways)
+	for i := range e.Others {
+		m := &e.Others[i]
+		if a := m.of(place(e.v6)); a.IsValid() && !e.inOthersBlock(m, a) {
+			leave = append(leave, a)
+		}
+	}
 	for _, pool := range e.Pools {
 		if pool.CIDR.Addr().Is6() != e.v6 || pool.servicesOnly() {
 			continue
