@@ -302,6 +302,10 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	narrowed := a.Flowtable.Narrow(ctx, a.fast)
 	before := a.calico.Predecessors(time.Now(), s.PoolRanges())
 	a.FIB.SetPredecessors(before)
+	encrypt := func() error { return a.encrypt(ctx, judge, accepted, before) }
+	if a.Config.RequireEncryption { // by routes of the main table packets would go in the clear for a moment
+		_ = encrypt() // its errors come again below
+	}
 	sync := a.FIB.Sync
 	if a.bgp.holding {
 		sync = a.FIB.Merge
@@ -314,7 +318,7 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 			a.fast.Peers[i].Ranges = nil
 		}
 	}
-	return errors.Join(err, a.encrypt(ctx, judge, accepted, before))
+	return errors.Join(err, encrypt())
 }
 
 // openForPods writes the files that the plugins wait for, and clears the condition NetworkUnavailable.

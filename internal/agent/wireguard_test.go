@@ -2,6 +2,9 @@ package agent
 
 import (
 	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -74,11 +77,29 @@ func TestAgentRequiresEncryption(t *testing.T) {
 	r, felix := wireGuardRig(t)
 	r.configure = func(c *config.Node) { c.RequireEncryption = true }
 	r.annotate(t, rigOther, api.AnnotationWireGuardKey, "")
+	seen, err := os.Create(filepath.Join(t.TempDir(), "seen"))
+	errtest.Must(t, err)
+	monitor := exec.CommandContext(t.Context(), "ip", "monitor", "route", "rule")
+	monitor.Stdout = seen
+	r.ns.Within(t, monitor.Start)
+	waittest.Until(t, soon, "routes are monitored", func() bool {
+		r.ns.Run(t, "ip", "route", "add", "blackhole", "192.0.2.1")
+		r.ns.Run(t, "ip", "route", "del", "blackhole", "192.0.2.1")
+		text, err := os.ReadFile(seen.Name())
+		return err == nil && len(text) > 0
+	})
 	status, _ := r.agent(t, newPeers())
 	waittest.Until(t, 2*soon, "the way is closed", func() bool {
 		table := r.table(t)
 		return strings.Contains(table, "prohibit 10.90.0.0/16 table 1") && strings.Contains(table, "prohibit 10.90.2.0/26 table 1") &&
 			strings.Contains(table, "throw 10.90.1.0/26 table 1") && strings.Contains(table, "lookup 1")
+	})
+	waittest.Until(t, soon, "the way of the main table", r.has(t, toOther))
+	waittest.Until(t, soon, "and it came after the closed one and the rule that leads there", func() bool {
+		data, err := os.ReadFile(seen.Name())
+		text := string(data)
+		open := strings.Index(text, "\n10.90.2.0/26 ")
+		return err == nil && open > strings.Index(text, "prohibit 10.90.0.0/16") && open > strings.Index(text, "fwmark 0x200000") && strings.Contains(text, "fwmark 0x200000")
 	})
 	if has := netnstest.WireGuard() == nil; !has {
 		named(t, status, "modprobe wireguard")
