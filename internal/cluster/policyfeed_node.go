@@ -43,6 +43,7 @@ func (n *policyNode) UnmarshalJSON(data []byte) error {
 func nodeAddresses(m *api.Meta, reported []api.NodeAddress) []netip.Addr {
 	texts := []string{
 		m.Annotations[api.AnnotationIPv4TunnelAddr], m.Annotations[api.AnnotationIPv4VXLANAddr], m.Annotations[api.AnnotationIPv6VXLANAddr],
+		m.Annotations[api.AnnotationIPv4WireGuard], m.Annotations[api.AnnotationIPv6WireGuard],
 	}
 	for _, a := range reported {
 		texts = append(texts, a.Address)
