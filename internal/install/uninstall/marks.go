@@ -14,7 +14,8 @@ import (
 var written = []string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4TunnelAddr, api.AnnotationInterfaces,
 	api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationVXLANMAC, api.AnnotationVXLANMACv6, api.AnnotationReflection,
-	api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6,
+	api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6, api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6,
+	api.AnnotationIPv4WireGuard, api.AnnotationIPv6WireGuard,
 }
 
 // isOurs reports that an agent has been on the node: what it wrote is there until the node is clean.

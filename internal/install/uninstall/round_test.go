@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
 
 func set(names ...string) map[string]bool {
@@ -106,6 +107,29 @@ func TestProgressNamesAFew(t *testing.T) {
 	if failed, silent := r.failed(); len(failed) != 0 || len(silent) != 7 {
 		t.Errorf("failed %v, silent %v", failed, silent)
 	}
+}
+
+// TestAllWrittenIsUndone: no annotation that an agent may write on its Node stays, but the AS number, which may be an administrator's.
+func TestAllWrittenIsUndone(t *testing.T) {
+	rule := fence.Find(fence.Agent, "patch", "nodes/status", fence.Own)
+	if rule == nil {
+		t.Fatal("agents have no right to write annotations of their Nodes")
+	}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}}
+	for _, f := range rule.Fields {
+		if len(f.Path) == 3 && f.Path[1] == "annotations" && f.Path[2] != api.AnnotationASNumber {
+			n.Annotations[f.Path[2]] = "x"
+		}
+	}
+	want := map[string]any{}
+	for key := range n.Annotations {
+		want[key] = nil
+	}
+	text, err := undo(n)
+	errtest.Must(t, err)
+	var got map[string]any
+	errtest.Must(t, json.Unmarshal(text, &got))
+	difftest.Want(t, "patch", map[string]any{"metadata": map[string]any{"annotations": want}}, got)
 }
 
 // TestUndo: what an agent wrote goes, and what others did stays.
