@@ -185,7 +185,8 @@ func TestSecondDevice(t *testing.T) {
 // What other nodes send while WireGuard has other ports is received at ports beside them.
 func TestSecondPorts(t *testing.T) {
 	for ports, want := range map[[2]uint16][2]uint16{
-		{}: {51822, 51823}, {7, 5}: {8, 9}, {65535, 65530}: {65528, 65529}, {65534, 1}: {65535, 0}, {65534, 65533}: {65531, 65532},
+		{}: {51822, 51823}, {7, 5}: {8, 9}, {65535, 65530}: {65528, 65529}, {65534, 65533}: {65531, 65532}, {1, 65533}: {65534, 65535},
+		{65535, 65535}: {65533, 65534}, {3, 65534}: {1, 2}, {2, 65534}: {3, 4}, {65535, 2}: {3, 4}, {65534, 1}: {2, 3}, {1, 65535}: {2, 3},
 	} {
 		w := WireGuard{Port: ports}
 		if got := [2]uint16{w.secondPort(0), w.secondPort(1)}; got != want {

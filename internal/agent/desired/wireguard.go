@@ -68,11 +68,17 @@ func (w *WireGuard) port(i int) uint16 {
 	return cmp.Or(w.Port[i], [...]uint16{wireguard.DefaultPort4, wireguard.DefaultPort6}[i])
 }
 
-// secondPort is where they receive by their second devices: behind the greater of both ports, or before the lesser one at the end of all.
+// secondPort is where they receive by their second devices: behind the greater of both ports; without two ports there, before the lesser one; and
+// without two there either, between both.
 func (w *WireGuard) secondPort(i int) uint16 {
-	first := max(w.port(0), w.port(1)) + 1
-	if first == 0 || first == math.MaxUint16 {
-		first = min(w.port(0), w.port(1)) - 2
+	lesser, greater := min(w.port(0), w.port(1)), max(w.port(0), w.port(1))
+	first := greater + 1
+	switch {
+	case greater <= math.MaxUint16-2:
+	case lesser > 2:
+		first = lesser - 2
+	default:
+		first = lesser + 1
 	}
 	return first + uint16(i)
 }
