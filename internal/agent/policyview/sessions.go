@@ -168,7 +168,7 @@ func (d *Difference) writeSessions(w io.Writer) {
 	for _, s := range d.Sessions {
 		will := "end"
 		if !s.Ends {
-			will, note = "go on, but no new one", "IPIP and VXLAN between nodes pass host endpoints all the same.\n"
+			will, note = "go on, but no new one", "IPIP, VXLAN and WireGuard between nodes pass host endpoints all the same.\n"
 		}
 		rows = append(rows, []string{fmt.Sprint(s.Count), s.From, fmt.Sprintf("%s:%d/%s", s.To, s.Port, s.Protocol), s.Use, will, s.By})
 	}
