@@ -104,7 +104,7 @@ const (
 	whyOuter = "Each packet of WireGuard passes the hooks of the node, too, which cost more by IPv6. Tried: no connection tracking of these packets; letting UDP pass at " +
 		"input before all rules, 3 % of a stream less. Without the two rules that keep them from being tracked and translated it would be another 3 % by IPv6"
 	whyElapsed = "One processor also has the kernel's handshakes with those peers that a node greets, which cost more than programming; others have more processors. " +
-		"Tried: nothing, as it is the kernel's work"
+		"Not done: to greet peers only once all are programmed, as then nodes begin at one time, and handshakes that cross end each other"
 )
 
 // requirements are in the order of the page.
