@@ -53,8 +53,28 @@ func Same(path string, content []byte, mode fs.FileMode) bool {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
 		return false // another user could change it
 	}
-	old, err := ReadFile(path)
-	return err == nil && bytes.Equal(old, content)
+	return holds(path, content)
+}
+
+// holds compares in parts: programs and what an agent remembers of a large cluster have many megabytes.
+func holds(path string, content []byte) bool {
+	f, err := OpenFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() { // it is another file by now
+		return false
+	}
+	part := make([]byte, min(len(content), 64<<10))
+	for len(content) > 0 {
+		n, err := f.Read(part)
+		if err != nil || n > len(content) || !bytes.Equal(part[:n], content[:n]) {
+			return false
+		}
+		content = content[n:]
+	}
+	return true
 }
 
 // writeTemp leaves a complete file on the disk, or none.

@@ -1,6 +1,7 @@
 package hostfile
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -128,5 +129,34 @@ func TestOddFiles(t *testing.T) {
 	}
 	if _, err := ReadFile(filepath.Join(dir, "absent")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("absent: %v", err)
+	}
+}
+
+// TestSame compares files of many parts: a program that differs in its last byte is another one.
+func TestSame(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "program"), filepath.Join(dir, "link")
+	content := bytes.Repeat([]byte("0123456789"), 100_000)
+	if written, err := Replace(path, content, 0o755); err != nil || !written {
+		t.Fatalf("written: %v, %v", written, err)
+	}
+	if written, err := Replace(path, content, 0o755); err != nil || written {
+		t.Errorf("again: written: %v, %v", written, err)
+	}
+	errtest.Must(t, os.Symlink(path, link))
+	changed := bytes.Clone(content)
+	changed[len(changed)-1]++
+	for what, same := range map[string]bool{
+		"the file":           Same(path, content, 0o755),
+		"its last byte":      !Same(path, changed, 0o755),
+		"less":               !Same(path, content[1:], 0o755),
+		"another mode":       !Same(path, content, 0o700),
+		"a symbolic link":    !Same(link, content, 0o755),
+		"a directory":        !Same(dir, content, 0o755),
+		"a file that is not": !Same(filepath.Join(dir, "absent"), content, 0o755),
+	} {
+		if !same {
+			t.Errorf("%s: Same is wrong", what)
+		}
 	}
 }
