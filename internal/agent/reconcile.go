@@ -302,9 +302,9 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	narrowed := a.Flowtable.Narrow(ctx, a.fast)
 	before := a.calico.Predecessors(time.Now(), s.PoolRanges())
 	a.FIB.SetPredecessors(before)
-	encrypt := func() error { return a.encrypt(ctx, judge, accepted, before) }
-	if a.Config.RequireEncryption { // by routes of the main table packets would go in the clear for a moment
-		_ = encrypt() // its errors come again below
+	var unencrypted error
+	if a.Config.RequireEncryption { // first: by routes of the main table packets would go in the clear for a moment
+		unencrypted = a.encrypt(ctx, judge, accepted, before)
 	}
 	sync := a.FIB.Sync
 	if a.bgp.holding {
@@ -318,7 +318,10 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 			a.fast.Peers[i].Ranges = nil
 		}
 	}
-	return errors.Join(err, encrypt())
+	if !a.Config.RequireEncryption {
+		unencrypted = a.encrypt(ctx, judge, accepted, before)
+	}
+	return errors.Join(err, unencrypted)
 }
 
 // openForPods writes the files that the plugins wait for, and clears the condition NetworkUnavailable.

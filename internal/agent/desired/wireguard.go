@@ -463,8 +463,12 @@ func (e *encryption) peers() (peers, second []wireguard.Peer) {
 		live[p.key] = true
 		addr := m.of(i)
 		peer := wireguard.Peer{Key: p.key, Endpoint: netip.AddrPortFrom(addr, e.Felix.WireGuard.port(i))}
-		for j, a := range append([]netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}, e.allowed[name]...) {
-			if !taken[a] && (j > 0 || !e.inOthersBlock(m, addr)) {
+		allowed := e.allowed[name]
+		if !e.inOthersBlock(m, addr) {
+			allowed = append([]netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())}, allowed...)
+		}
+		for _, a := range allowed {
+			if !taken[a] {
 				taken[a] = true
 				peer.Allowed = append(peer.Allowed, a)
 			}
