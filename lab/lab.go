@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/lab/internal/binaries"
@@ -319,7 +320,7 @@ func (l *Lab) Stop(ctx context.Context) error {
 // Kubeconfig returns the path of the administrator's kubeconfig; its server is reachable from the namespace NetNS.
 func (l *Lab) Kubeconfig() string { return l.state.Kubeconfig }
 
-// NetNS returns the name of the network namespace with the control plane and the bridge between the nodes.
+// NetNS returns the file of the network namespace with the control plane and the bridge between the nodes.
 func (l *Lab) NetNS() string { return cluster.ControlPlane(l.state.Name) }
 
 // tool runs kubectl or helm as the administrator and returns its standard output; input may be nil.
@@ -344,6 +345,22 @@ func (l *Lab) Command(ctx context.Context, name string, args ...string) (*exec.C
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.state.Kubeconfig)
 	return cmd, nil
+}
+
+// Shell prepares a program whose kubectl and helm, and any other client, use this lab: KUBECONFIG and PATH are set. It must be started inside the
+// namespace NetNS.
+func (l *Lab) Shell(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
+	tools, err := l.cache.Paths(ctx, "kubectl", "helm")
+	if err != nil {
+		return nil, err
+	}
+	var path []string
+	for _, tool := range tools {
+		path = append(path, filepath.Dir(tool))
+	}
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.state.Kubeconfig, "PATH="+strings.Join(append(path, os.Getenv("PATH")), ":"))
+	return cmd, cmd.Err
 }
 
 // Exec runs a program in a node's namespaces and returns its standard output.

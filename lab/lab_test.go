@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/lab/internal/cluster"
+	"github.com/tortie-net/tortie/lab/internal/netns"
 )
 
 // launchVariable makes this test binary a launcher that starts the named lab and waits to be killed.
@@ -71,7 +72,7 @@ func traces(t *testing.T, name string) []string {
 	t.Helper()
 	var found []string
 	for _, pattern := range []string{
-		"/run/netns/tortie-" + name + "-*", "/run/tortie-lab/" + name, "/var/lib/tortie-lab/" + name,
+		"/run/tortie-lab/" + name, "/var/lib/tortie-lab/" + name,
 		"/sys/fs/cgroup/tortie-" + name, "/sys/fs/cgroup/*/tortie-" + name, "/tmp/*" + name + "*",
 	} {
 		paths, err := filepath.Glob(pattern)
@@ -155,6 +156,28 @@ func machine(t *testing.T) string {
 	return b.String()
 }
 
+// otherNamespace does what other programs do on the machine, which makes `ip netns` mount /run/netns over itself.
+func otherNamespace(t *testing.T, name string) {
+	t.Helper()
+	for _, args := range [][]string{{"add", name}, {"exec", name, "true"}, {"delete", name}} {
+		if out, err := exec.Command("ip", append([]string{"netns"}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip netns %q: %v: %s", args, err, out)
+		}
+	}
+}
+
+// checkShell looks for the cluster and its tools as a program that a shell of the lab starts finds them.
+func checkShell(ctx context.Context, t *testing.T, l *Lab) {
+	cmd, err := l.Shell(ctx, "sh", "-c", "kubectl get --raw /readyz && helm version --short >/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := output("sh", nil, cmd, func() error { return netns.Do(l.NetNS(), cmd.Run) })
+	if err != nil || out != "ok" {
+		t.Errorf("the API server from a shell: %q, %v", out, err)
+	}
+}
+
 func TestTwoLabsAtOnce(t *testing.T) {
 	ctx := testContext(t)
 	names := labNames(t, 2)
@@ -181,6 +204,8 @@ func TestTwoLabsAtOnce(t *testing.T) {
 			t.Errorf("a second lab of the same name: %v", err)
 		}
 	})
+	t.Run("a shell of it", func(t *testing.T) { checkShell(ctx, t, labs[0]) })
+	otherNamespace(t, names[0])
 	if err := labs[0].Stop(ctx); err != nil {
 		t.Fatal(err)
 	}

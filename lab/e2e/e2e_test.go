@@ -276,7 +276,7 @@ func (u user) traces(t *testing.T) []string {
 	var found []string
 	for _, pattern := range []string{
 		u.temp + "/*", u.cache + "/tortie/building-*", u.cache + "/tortie/fetching-*",
-		"/run/netns/tortie-" + u.lab + "-*", "/run/tortie-lab/" + u.lab, "/var/lib/tortie-lab/" + u.lab, "/sys/fs/cgroup/*tortie-" + u.lab,
+		"/run/tortie-lab/" + u.lab, "/var/lib/tortie-lab/" + u.lab, "/sys/fs/cgroup/*tortie-" + u.lab,
 	} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil {

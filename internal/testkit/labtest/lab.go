@@ -179,7 +179,7 @@ func (l *Lab) Node(t testing.TB, name string) *netnstest.NS {
 
 // namespace returns the path of a node's network namespace.
 func (l *Lab) namespace(node string) string {
-	return filepath.Join("/run/netns", "tortie-"+l.Name+"-"+node)
+	return filepath.Join("/run/tortie-lab", l.Name, "netns", node)
 }
 
 func openNamespace(t testing.TB, path string) *netlinkx.Namespace {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -63,8 +64,8 @@ func runUp(ctx context.Context, args []string) error {
 	if *attached {
 		return attend(ctx, l)
 	}
-	fmt.Fprintf(os.Stderr, "use it: lab kubectl%[1]s get nodes; lab exec%[1]s NODE CMD; lab down%[1]s\nkubeconfig, for programs in network namespace %[2]s: ",
-		nameArgs(*name), l.NetNS())
+	fmt.Fprintf(os.Stderr, "use it: lab kubectl%[1]s get nodes; lab exec%[1]s NODE CMD; lab down%[1]s; with your own programs: lab shell%[1]s\nkubeconfig, for lab shell: ",
+		nameArgs(*name))
 	fmt.Println(l.Kubeconfig())
 	return nil
 }
@@ -141,7 +142,7 @@ func runStatus(ctx context.Context, args []string) error {
 func runKubectl(ctx context.Context, args []string) error { return runTool(ctx, "kubectl", args) }
 func runHelm(ctx context.Context, args []string) error    { return runTool(ctx, "helm", args) }
 
-// runTool execs kubectl or helm, so that terminals, signals and exit codes are handled by them.
+// runTool execs kubectl, helm or a suite.
 func runTool(ctx context.Context, tool string, args []string) error {
 	name, args, err := leadingName(args)
 	if err != nil {
@@ -155,12 +156,37 @@ func runTool(ctx context.Context, tool string, args []string) error {
 	if err != nil {
 		return err
 	}
+	return become(l, cmd)
+}
+
+// runShell execs a shell, or a program, where it reaches the cluster.
+func runShell(ctx context.Context, args []string) error {
+	name, args, err := leadingName(args)
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		args = []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh")}
+	}
+	l, err := lab.Open(name)
+	if err != nil {
+		return err
+	}
+	cmd, err := l.Shell(ctx, args[0], args[1:]...)
+	if err != nil {
+		return err
+	}
+	return become(l, cmd)
+}
+
+// become replaces this process by a program in the namespace of a lab's control plane, so that terminals, signals and exit codes are the program's.
+func become(l *lab.Lab, cmd *exec.Cmd) error {
 	// The thread is in the namespace; exec makes it that of the process.
 	runtime.LockOSThread()
 	if err := netns.Enter(l.NetNS()); err != nil {
 		return err
 	}
-	return unix.Exec(cmd.Path, append([]string{tool}, args...), cmd.Env)
+	return unix.Exec(cmd.Path, cmd.Args, cmd.Env)
 }
 
 // runConformance runs a suite as kubectl is run, where it reaches the cluster.

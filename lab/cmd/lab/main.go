@@ -29,6 +29,7 @@ func commands() []command {
 		{"status", "status [-name N]", "show the labs that run and their nodes", runStatus},
 		{"kubectl", "kubectl [-name N] ARGS...", "run kubectl on a lab", runKubectl},
 		{"helm", "helm [-name N] ARGS...", "run helm on a lab", runHelm},
+		{"shell", "shell [-name N] [CMD [ARGS]...]", "a shell, or a program, whose kubectl, helm and other clients use a lab", runShell},
 		{"exec", "exec [-name N] NODE CMD [ARGS]...", "run a program in a node's namespaces", runExec},
 		{"restart", "restart [-name N] [-containerd] NODE", "cut a node's power and start it again, or its containerd alone", runRestart},
 		{"conformance", "conformance [-name N] SUITE [ARGS]...", "run another project's suite on a lab: networkpolicy or clusternetworkpolicy", runConformance},

@@ -1,6 +1,6 @@
 // Package cluster starts a Kubernetes cluster of several nodes on this machine, and removes it without remains.
 //
-// It owns everything with the lab's name: network namespaces tortie-LAB-*, cgroups tortie-LAB, the lab's directory and its entry in RunDir. It
+// It owns everything with the lab's name: cgroups tortie-LAB, the lab's directory and its entry in RunDir, which has its network namespaces. It
 // does not change the machine's own network, cgroups and files.
 package cluster
 
@@ -59,10 +59,13 @@ func NodeAddrs(i, families int) []netip.Addr {
 // CoreDNSImage is the image of CoreDNS, which nodes have if DNS is enabled.
 const CoreDNSImage = "docker.io/tortie-net/coredns:dev"
 
-// ControlPlane returns the name of the network namespace of a lab's control plane and underlay.
-func ControlPlane(lab string) string { return nsName(lab, ControlPlaneName) }
+// ControlPlane returns the file of the network namespace of a lab's control plane and underlay.
+func ControlPlane(lab string) string { return nsPath(lab, ControlPlaneName) }
 
-func nsName(lab, node string) string { return "tortie-" + lab + "-" + node }
+func nsPath(lab, node string) string { return filepath.Join(nsDir(lab), node) }
+
+// nsDir has the network namespaces of a lab.
+func nsDir(lab string) string { return filepath.Join(stateDir(lab), "netns") }
 
 // Progress is called for every completed stage.
 type Progress func(format string, args ...any)
@@ -256,7 +259,7 @@ func (c *Cluster) prepareNode(n Node) error {
 
 // makeHardware creates a node's parts other than its disk at each start: a network with its uplink, and cgroups.
 func (c *Cluster) makeHardware(n Node) error {
-	ns := nsName(c.state.Name, n.Name)
+	ns := nsPath(c.state.Name, n.Name)
 	if err := netns.Create(ns); err != nil {
 		return err
 	}
@@ -307,7 +310,7 @@ func (c *Cluster) startNode(n *Node) error {
 	p, err := c.spawner.Start(proc.Spec{
 		Name: node.EnterName, Path: c.self, Args: []string{node.ConfigPath(c.nodeDir(n.Name))},
 		Log:   filepath.Join(c.nodeDir(n.Name), "node.log"),
-		NetNS: nsName(c.state.Name, n.Name),
+		NetNS: nsPath(c.state.Name, n.Name),
 		Attr:  syscall.SysProcAttr{Cloneflags: node.CloneFlags},
 	})
 	if err != nil {

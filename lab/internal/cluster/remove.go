@@ -117,11 +117,7 @@ func (s State) removeParts(ctx context.Context) error {
 		err = layout.Remove(ctx, s.Name, s.Controllers)
 	}
 	errs = append(errs, err)
-	names, err := netns.List(nsName(s.Name, ""))
-	errs = append(errs, err)
-	for _, ns := range names {
-		errs = append(errs, netns.Delete(ns))
-	}
+	errs = append(errs, netns.DeleteAll(nsDir(s.Name)))
 	if s.Dir != "" {
 		for _, n := range s.Nodes {
 			// Mounted if the lab's directory lies on an overlay file system.

@@ -66,7 +66,7 @@ func (c *Cluster) restart(ctx context.Context, n Node) error {
 	if err := c.state.write(); err != nil {
 		return err
 	}
-	return kubeapi.Poll(ctx, 50*time.Millisecond, kubeletWorks(nsName(c.state.Name, n.Name)))
+	return kubeapi.Poll(ctx, 50*time.Millisecond, kubeletWorks(nsPath(c.state.Name, n.Name)))
 }
 
 // cutPower kills the node's processes and removes their namespaces and cgroups.
@@ -82,7 +82,7 @@ func (c *Cluster) cutPower(ctx context.Context, n Node) error {
 	if err := wire.Detach(ControlPlane(c.state.Name), n.Name); err != nil {
 		return err
 	}
-	return netns.Delete(nsName(c.state.Name, n.Name))
+	return netns.Delete(nsPath(c.state.Name, n.Name))
 }
 
 // kubeletWorks requests the kubelet's health endpoint.

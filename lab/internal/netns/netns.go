@@ -1,7 +1,8 @@
-// Package netns creates, enters and removes named network namespaces, as `ip netns` does.
+// Package netns creates, enters and removes network namespaces that files keep, as `ip netns` does.
 //
-// It owns the files below /run/netns with the given names. It never changes the namespace of the process: every change runs on an operating
-// system thread of its own.
+// It owns the files that it is given. They are never in /run/netns: `ip netns add` mounts that directory over itself, after which what was
+// mounted there before can neither be seen nor removed, and `ip -all netns delete` removes all of it. It never changes the namespace of the
+// process: every change runs on an operating system thread of its own.
 package netns
 
 import (
@@ -17,61 +18,53 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/thread"
 )
 
-// Dir is iproute2's directory of namespaces.
-const Dir = "/run/netns"
-
-// Path returns the file of a namespace.
-func Path(name string) string { return filepath.Join(Dir, name) }
-
-// Create creates a namespace; an existing name is an error.
-func Create(name string) error {
-	if err := os.MkdirAll(Dir, 0o755); err != nil {
-		return fmt.Errorf("make network namespace %s: %w", name, err)
+// Create creates a namespace and its file, with the directory; an existing file is an error.
+func Create(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make network namespace %s: %w", path, err)
 	}
-	f, err := os.OpenFile(Path(name), os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {
-		return fmt.Errorf("make network namespace %s: %w", name, err)
+		return fmt.Errorf("make network namespace %s: %w", path, err)
 	}
 	f.Close()
 	err = Scratch(func() error {
-		return unix.Mount("/proc/thread-self/ns/net", Path(name), "", unix.MS_BIND, "")
+		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
 	})
 	if err != nil {
-		return errors.Join(fmt.Errorf("make network namespace %s: %w", name, err), os.Remove(Path(name)))
+		return errors.Join(fmt.Errorf("make network namespace %s: %w", path, err), os.Remove(path))
 	}
 	return nil
 }
 
-// Delete removes a name; the namespace ends with its last process and file. A missing name is not an error.
-func Delete(name string) error {
-	if err := unix.Unmount(Path(name), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("delete network namespace %s: %w", name, err)
+// Delete removes a file; the namespace ends with its last process and file. A missing file is not an error.
+func Delete(path string) error {
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("delete network namespace %s: %w", path, err)
 	}
-	if err := os.Remove(Path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("delete network namespace %s: %w", name, err)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("delete network namespace %s: %w", path, err)
 	}
 	return nil
 }
 
-// List returns the names that begin with prefix.
-func List(prefix string) ([]string, error) {
-	entries, err := os.ReadDir(Dir)
+// DeleteAll deletes the namespaces whose files are in a directory. A missing directory is not an error.
+func DeleteAll(dir string) error {
+	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
-	var names []string
+	errs := []error{err}
 	for _, e := range entries {
-		if name := e.Name(); len(name) > len(prefix) && name[:len(prefix)] == prefix {
-			names = append(names, name)
-		}
+		errs = append(errs, Delete(filepath.Join(dir, e.Name())))
 	}
-	return names, err
+	return errors.Join(errs...)
 }
 
-// Do runs f on a thread in the named namespace. Goroutines that f starts run elsewhere.
-func Do(name string, f func() error) error {
+// Do runs f on a thread in a namespace. Goroutines that f starts run elsewhere.
+func Do(path string, f func() error) error {
 	return thread.Run(func() error {
-		if err := Enter(name); err != nil {
+		if err := Enter(path); err != nil {
 			return err
 		}
 		return f()
@@ -89,14 +82,14 @@ func Scratch(f func() error) error {
 }
 
 // Enter moves the calling thread into a namespace. The caller has locked the thread and never unlocks it, or execs.
-func Enter(name string) error {
-	f, err := os.Open(Path(name))
+func Enter(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("enter network namespace: %w", err)
 	}
 	defer f.Close()
 	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter network namespace %s: %w", name, err)
+		return fmt.Errorf("enter network namespace %s: %w", path, err)
 	}
 	return nil
 }
@@ -106,10 +99,10 @@ type DialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 
 // Dialer returns a function that connects from inside a namespace to an address given as IP:port. A socket stays in the namespace of its
 // creation, so the connection can be used anywhere.
-func Dialer(name string) DialFunc {
+func Dialer(path string) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		var c net.Conn
-		err := Do(name, func() error {
+		err := Do(path, func() error {
 			var d net.Dialer
 			var err error
 			// With a single literal address the dialer creates the socket on this goroutine, and so on this thread.

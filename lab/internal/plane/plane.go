@@ -40,7 +40,7 @@ type Config struct {
 	// Server is kube-apiserver of another release; empty is Hyperkube's.
 	Server  string
 	Spawner *proc.Spawner
-	// NetNS is the name of the network namespace, empty for the caller's.
+	// NetNS is the file of the network namespace, empty for the caller's.
 	NetNS string
 	// Address is the listen address of the API server and, unless it is loopback, its advertised address.
 	Address netip.Addr

@@ -37,7 +37,7 @@ type Spec struct {
 	Log string
 	// Stdout, if set, receives standard output instead of the log.
 	Stdout *os.File
-	// NetNS is the name of the network namespace, empty for the caller's.
+	// NetNS is the file of the network namespace, empty for the caller's.
 	NetNS string
 	// Attr adds namespaces; the parent-death signal is always set.
 	Attr syscall.SysProcAttr

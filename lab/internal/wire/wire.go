@@ -72,7 +72,7 @@ func Routes(ns string, ranges []netip.Prefix, gateways []netip.Addr) error {
 
 // Node is the configuration of a node's link.
 type Node struct {
-	// Hub and NetNS are the namespaces of the bridge and of the node.
+	// Hub and NetNS are the files of the namespaces of the bridge and of the node.
 	Hub, NetNS string
 	// Port is the name of the bridge's port.
 	Port string
@@ -117,7 +117,7 @@ func (n Node) hardwareAddr() net.HardwareAddr {
 }
 
 func (n Node) attach() error {
-	target, err := os.Open(netns.Path(n.NetNS))
+	target, err := os.Open(n.NetNS)
 	if err != nil {
 		return err
 	}
