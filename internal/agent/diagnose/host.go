@@ -35,7 +35,7 @@ func (h host) look(ctx context.Context, o *Observations) {
 	o.Chains, o.ChainsErr = nft.New(nil).Chains(ctx)
 	o.Sysctls = readSysctls(o.Links)
 	o.Kernel = h.features(o)
-	o.Configs.Dir = h.path("/etc/cni/net.d")
+	o.Configs.Dir = h.path(cniconf.Dir)
 	o.Configs.Files, o.Configs.Err = cniconf.Read(o.Configs.Dir)
 	o.Managers = h.managers(o.Links)
 }

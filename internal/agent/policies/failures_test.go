@@ -2,8 +2,11 @@ package policies_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 )
 
@@ -220,6 +224,7 @@ func TestOtherEngines(t *testing.T) {
 	// Felix's rules that are to go once ours are in force do not count.
 	n.ns.Run(t, "nft", "add table ip calico; add chain ip calico filter-cali-from-wl-dispatch")
 	n.ns.Run(t, "ip", "link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "its-peer")
+	n.ns.Run(t, "ip", "address", "add", "10.96.0.1/32", "dev", "kube-ipvs0")
 	var log logtest.Buffer
 	n.configure = func(o *policies.Options) { o.FelixGoes, o.Log = true, slog.New(slog.NewTextHandler(&log, nil)) }
 	w, stop = n.work(t)
@@ -239,11 +244,15 @@ func TestOtherEngines(t *testing.T) {
 
 	n.ns.Run(t, "nft", "delete table ip calico")
 	n.configure = nil
-	for link, reason := range map[string]string{"cilium_host": "cilium", "antrea-gw0": "antrea"} {
+	for link, engine := range map[string]struct{ reason, plugin string }{"cilium_host": {"cilium", "cilium-cni"}, "antrea-gw0": {"antrea", "antrea"}} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "05-its.conflist")
+		errtest.Must(t, os.WriteFile(file, []byte(`{"plugins":[{"type":"portmap"},{"type":"`+engine.plugin+`"}]}`), 0o600))
+		n.configure = func(o *policies.Options) { o.ConfDir = dir }
 		n.ns.Run(t, "ip", "link", "add", link, "type", "veth", "peer", "name", "its-peer2")
 		w, stop = n.work(t)
-		eventually(t, soon, "stays out of the way of "+link, func() bool { return w.Seen().Reason == reason && w.InPlace() && n.table(t) == "" })
-		if s := w.Seen(); s.Enforcing || len(s.Problems()) != 1 || !strings.Contains(s.Problems()[0], "ip link delete "+link) {
+		eventually(t, soon, "stays out of the way of "+link, func() bool { return w.Seen().Reason == engine.reason && w.InPlace() && n.table(t) == "" })
+		if s := w.Seen(); s.Enforcing || len(s.Problems()) != 1 || !strings.Contains(s.Problems()[0], file) {
 			t.Errorf("%s: problems %q", link, s.Problems())
 		}
 		n.ns.Run(t, "ip", "link", "delete", link)
@@ -260,6 +269,36 @@ func TestOtherEngines(t *testing.T) {
 		t.Errorf("off: %d passes in a second: %+v", s.Passes-before, s)
 	}
 }
+
+// A pod with CAP_NET_ADMIN makes links in its node's namespace. By none of them policies go, neither of an agent that enforces nor of one that starts.
+func TestLinksOfPods(t *testing.T) {
+	n := newNode(t)
+	_, other, at := guarded(t, n, "10.90.7")
+	links := []string{"cilium_host", "antrea-gw0", "kube-ipvs0"}
+	for _, when := range []string{"an agent enforces", "an agent starts"} {
+		w, stop := n.work(t)
+		eventually(t, soon, when+": in force", func() bool { return w.Seen().Enforcing && w.InPlace() && !reaches(t, other, at) })
+		if when == "an agent enforces" {
+			for i, link := range links {
+				peer := fmt.Sprintf("peer%d", i)
+				n.ns.Run(t, "ip", "link", "add", link, "type", "veth", "peer", "name", peer)
+				n.ns.Run(t, "ip", "link", "set", link, "up")
+				n.ns.Run(t, "ip", "link", "set", peer, "up")
+			}
+		}
+		eventually(t, tellsOfLinks, when+": tells of the links", func() bool { return len(w.Seen().Unproven) == 2 })
+		if s := w.Seen(); !s.Enforcing || s.IPVS || !w.InPlace() || len(s.Problems()) != 2 || !strings.Contains(strings.Join(s.Problems(), "\n"), "ip link delete cilium_host") {
+			t.Errorf("%s: %+v, problems %q", when, s, s.Problems())
+		}
+		if reaches(t, other, at) {
+			t.Errorf("%s: the denied pod reaches the server", when)
+		}
+		stop()
+	}
+}
+
+// tellsOfLinks is enough for two looks at the node's links.
+const tellsOfLinks = time.Minute
 
 // The kernel's route tells a pod's address before the API server does, and whose an address is that two claim.
 func TestRoutesTellAddresses(t *testing.T) {

@@ -2,9 +2,15 @@ package policies
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/app/cniconf"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/takeover"
@@ -37,11 +43,16 @@ var Reasons = []string{reasonFelix, reasonCilium, reasonAntrea, reasonStarting, 
 // rival is another engine that enforces on the node. The zero value is none.
 type rival struct{ reason, text string }
 
-// engineLinks are links by which other engines are known.
-var engineLinks = []struct{ link, reason, name string }{{"cilium_host", reasonCilium, "Cilium"}, {"antrea-gw0", reasonAntrea, "Antrea"}}
+// engines are other engines: the link that each has, and the type of its plugin. The configuration of the plugin is what an operator has installed. A link
+// alone says nothing: a pod with CAP_NET_ADMIN can make one of any name in the node's namespace (RTM_NEWLINK with IFLA_TARGET_NETNSID, as the node is
+// the other end of its eth0). A configuration alone may be left from earlier.
+var engines = []struct{ link, plugin, reason, name string }{
+	{"cilium_host", "cilium-cni", reasonCilium, "Cilium"},
+	{"antrea-gw0", "antrea", reasonAntrea, "Antrea"},
+}
 
 // findRival looks for another engine. A setting that turns enforcement off counts as one.
-func (w *Worker) findRival(ctx context.Context) (rival, error) {
+func (w *Worker) findRival(ctx context.Context, links map[string]bool) (rival, error) {
 	switch w.Mode {
 	case config.PolicyAuto:
 	case config.PolicyOn:
@@ -49,15 +60,20 @@ func (w *Worker) findRival(ctx context.Context) (rival, error) {
 	default:
 		return rival{reason: reasonOff}, nil
 	}
-	for _, e := range engineLinks {
-		there, err := w.hasLink(e.link)
-		if err != nil || there {
-			return rival{e.reason, fmt.Sprintf("%s enforces on this node, as its link %s is there: if it does not run here any more, remove the link (ip link delete %[2]s)", e.name, e.link)}, err
+	configs, err := w.configured()
+	if err != nil {
+		return rival{}, err
+	}
+	for _, e := range engines {
+		if file := configs[e.plugin]; links[e.link] && file != "" {
+			return rival{e.reason, fmt.Sprintf("%s enforces on this node, as its link %s and its configuration %s are there: if it does not run here any more, remove them",
+				e.name, e.link, filepath.Join(w.ConfDir, file))}, nil
 		}
 	}
 	if w.FelixGoes {
 		return rival{}, nil
 	}
+	// nftables are those of a namespace: a pod writes its own only.
 	rules, err := takeover.FelixPolicies(ctx, w.Kernel, w.Table)
 	if err != nil || rules == "" {
 		return rival{}, err
@@ -66,12 +82,47 @@ func (w *Worker) findRival(ctx context.Context) (rival, error) {
 		"set TORTIE_REMOVE_CALICO_RULES=true, and they go once the agent's own are in force", rules)}, nil
 }
 
-func (w *Worker) hasLink(name string) (bool, error) {
-	_, err := w.Kernel.LinkByName(name)
+// configured returns the file of each type of plugin that the runtime's directory has a configuration of.
+func (w *Worker) configured() (map[string]string, error) {
+	files, err := cniconf.Read(w.ConfDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	byPlugin := map[string]string{}
+	for _, f := range files {
+		for _, plugin := range f.Types {
+			byPlugin[plugin] = f.Name
+		}
+	}
+	return byPlugin, err
+}
+
+// usesIPVS reports whether kube-proxy uses IPVS: it keeps the addresses of Services on its link. An address of its own kind: a pod can make a link of
+// this name in the node's namespace, and send it router advertisements, but give it no lasting address.
+func (w *Worker) usesIPVS() (bool, error) {
+	link, err := w.Kernel.LinkByName("kube-ipvs0")
 	if netlinkx.IsNotExist(err) {
 		return false, nil
 	}
-	return err == nil, err
+	if err != nil {
+		return false, err
+	}
+	addrs, err := w.Kernel.Addrs(link.Index, netlinkx.FamilyAll)
+	return slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return a.Lasting && !a.Prefix.Addr().IsLinkLocalUnicast() }), err
+}
+
+// engineLinks returns those of other engines' links that are there.
+func (w *Worker) engineLinks() (map[string]bool, error) {
+	there := map[string]bool{}
+	for _, e := range engines {
+		switch _, err := w.Kernel.LinkByName(e.link); {
+		case err == nil:
+			there[e.link] = true
+		case !netlinkx.IsNotExist(err):
+			return nil, err
+		}
+	}
+	return there, nil
 }
 
 // decision is whether this agent enforces.
@@ -88,16 +139,25 @@ func (w *Worker) decide(ctx context.Context, now time.Time) error {
 	if d.made && now.Sub(d.looked) < w.lookPause() {
 		return nil
 	}
-	ipvs, err := w.hasLink("kube-ipvs0")
+	ipvs, err := w.usesIPVS()
 	if err != nil {
 		return err
 	}
-	found, err := w.findRival(ctx)
+	links, err := w.engineLinks()
+	if err != nil {
+		return err
+	}
+	found, err := w.findRival(ctx, links)
 	if err != nil {
 		return fmt.Errorf("look for another engine of policies: %w", err)
 	}
 	d.looked = now
-	w.note(func(s *Seen) { s.IPVS = ipvs && found == rival{} }) // before anything is in force
+	w.note(func(s *Seen) { // before anything is in force
+		s.IPVS = ipvs && found == rival{}
+		if s.Unproven = nil; found == (rival{}) && w.Mode == config.PolicyAuto {
+			s.Unproven = slices.Sorted(maps.Keys(links))
+		}
+	})
 	switch enforcing := d.made && d.rival == (rival{}); {
 	case found == (rival{}) || !enforcing:
 		d.rival, d.met = found, time.Time{}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/app/cniconf"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/wait"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
@@ -24,6 +25,8 @@ type Seen struct {
 	Reason, Why string
 	// IPVS: kube-proxy uses IPVS; IPVSText says what that does to policies.
 	IPVS bool
+	// Unproven are links with names of other engines' which are not taken for these.
+	Unproven []string
 
 	// Policed and Open are how many pods of this node there are with and without a policy.
 	Policed, Open int
@@ -259,6 +262,9 @@ func (s *Seen) Problems() (texts []string) {
 	if s.IPVS {
 		texts = append(texts, IPVSText)
 	}
+	for _, link := range s.Unproven {
+		texts = append(texts, fmt.Sprintf(unprovenText, link))
+	}
 	for _, part := range []struct {
 		what string
 		of   map[policy.ID][]string
@@ -290,6 +296,11 @@ func (s *Seen) Lockout() string {
 
 const noRejectText = "packets that policies deny are dropped without an answer, although FelixConfiguration asks for Reject: the kernel lacks it (modules " +
 	"nft_reject, nft_reject_inet)"
+
+// unprovenText is about a link with the name of another engine's.
+const unprovenText = "link %s is there, as where another engine enforces, but no configuration of that engine is in " + cniconf.Dir + ", and a pod with " +
+	"CAP_NET_ADMIN can make such a link: policies stay in force. If the engine enforces here, set TORTIE_POLICY=off (policy.enabled=false), else remove the link " +
+	"(ip link delete %[1]s) and look which pods have CAP_NET_ADMIN"
 
 // IPVSText says what IPVS does to policies.
 const IPVSText = "kube-proxy uses IPVS (link kube-ipvs0), where policies judge a packet to a Service by the Service's address and port, and those for ingress " +

@@ -64,11 +64,13 @@ type Options struct {
 	KeepConnections bool
 	// FelixGoes: the rules of a Felix that does not run any more are removed once ours are in force, so that they do not count for one.
 	FelixGoes bool
-	Feed      Feed
-	Engine    Engine
-	Kernel    *netlinkx.Conn
-	Table     *nft.Table // by which Felix's rules are found
-	Log       *slog.Logger
+	// ConfDir is the runtime's directory of network configurations, by which other engines are known. A missing one has none.
+	ConfDir string
+	Feed    Feed
+	Engine  Engine
+	Kernel  *netlinkx.Conn
+	Table   *nft.Table // by which Felix's rules are found
+	Log     *slog.Logger
 	// Drops tells of denied packets; nil: none are logged.
 	Drops DropsOf
 	// Flows records connections; nil: they are not recorded.

@@ -8,6 +8,9 @@ import (
 	"slices"
 )
 
+// Dir is the directory that runtimes read unless they are told another.
+const Dir = "/etc/cni/net.d"
+
 // File is a network configuration.
 type File struct {
 	Name  string

@@ -43,6 +43,7 @@ type Addr struct {
 	Link      int          // index
 	Tentative bool         // IPv6: not usable yet, or a duplicate
 	Passing   bool         // IPv6: made for privacy and soon replaced, or deprecated
+	Lasting   bool         // without an end: no router advertisement made it
 }
 
 // Addrs lists the addresses of the link with the index given, or of all links for index 0.
@@ -59,6 +60,7 @@ func (c *Conn) Addrs(index int, family Family) ([]Addr, error) {
 		addrs = append(addrs, Addr{
 			Prefix: prefixFromIPNet(a.IPNet), Link: a.LinkIndex,
 			Tentative: a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0,
+			Lasting:   a.Flags&unix.IFA_F_PERMANENT != 0,
 			Passing:   prefixFromIPNet(a.IPNet).Addr().Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED) != 0,
 		})
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/agent/policyview"
+	"github.com/tortie-net/tortie/internal/app/cniconf"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/app/memlimit"
 	"github.com/tortie-net/tortie/internal/app/version"
@@ -236,7 +237,7 @@ func guarded(addresses []netip.AddrPort, answers func(context.Context, *net.Dial
 func newPolicies(cfg config.Node, feed *cluster.PolicyFeed, plane agent.Dataplane, recorded *flows.Recorder, log *slog.Logger) policyParts {
 	engine := netpol.New(nil, podnet.DefaultVethPrefix)
 	o := policies.Options{
-		Mode: cfg.Policy, KeepConnections: cfg.KeepConnections, FelixGoes: cfg.RemoveRules,
+		Mode: cfg.Policy, KeepConnections: cfg.KeepConnections, FelixGoes: cfg.RemoveRules, ConfDir: cniconf.Dir,
 		Feed: feed, Engine: engine, Kernel: plane.Kernel, Table: plane.NFT, Flowtable: plane.Flowtable, Log: log.With("part", "policy"),
 		Drops: func(ctx context.Context) (<-chan netpol.Drop, error) { return netpol.Drops(ctx, nil) },
 	}
