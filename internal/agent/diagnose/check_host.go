@@ -189,11 +189,12 @@ type otherNetwork struct {
 	protocol netlinkx.Protocol
 }
 
+// Felix's devices have the names of the agent's own, and tell nothing.
 var otherNetworks = []otherNetwork{
 	{"flannel", []string{"flannel.", "flannel-v6."}, []string{"FLANNEL-"}, 0},
 	{"Cilium", []string{"cilium_", "lxc"}, []string{"CILIUM_"}, 0},
 	{"kube-router", []string{"kube-bridge", "tun-"}, []string{"KUBE-ROUTER-"}, 0},
-	{"Calico's Felix", []string{"vxlan.calico", "wireguard.cali"}, []string{"cali-", "filter-cali-", "nat-cali-"}, netlinkx.ProtocolFelix},
+	{"Calico's Felix", nil, []string{"cali-", "filter-cali-", "nat-cali-"}, netlinkx.ProtocolFelix},
 	{"BIRD", nil, nil, netlinkx.ProtocolBIRD},
 	{"Weave", []string{"weave", "vethwe-"}, []string{"WEAVE"}, 0},
 	{"Antrea", []string{"antrea-"}, []string{"ANTREA-"}, 0},
@@ -206,7 +207,7 @@ func (o *Observations) otherNetworks() []Finding {
 	for _, s := range otherNetworks {
 		var traces []string
 		for _, l := range o.Links {
-			if begins(l.Name, s.links) && !o.ownTunnel(l.Name) {
+			if begins(l.Name, s.links) {
 				traces = append(traces, "link "+l.Name)
 			}
 		}

@@ -261,6 +261,18 @@ func TestAnotherNetworkBeforeOurs(t *testing.T) {
 	}
 }
 
+// The agent's own devices are none of another network's, also while the agent does not say that it has them.
+func TestOwnDevicesOfASilentAgent(t *testing.T) {
+	o := sound()
+	o.AgentErr, o.Agent = errors.New("no agent answers"), nil
+	for i, name := range []string{"vxlan.calico", "vxlan-v6.calico", "wireguard.cali", "wg-v6.cali", "tunl0", "tunl0-ac1e0002"} {
+		o.Links = append(o.Links, netlinkx.Link{Index: 20 + i, Name: name})
+	}
+	if got := o.otherNetworks(); len(got) != 1 || got[0].Level != OK {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestTextAndOrder(t *testing.T) {
 	r := &Result{Node: "n1", Seconds: 1.26, Findings: []Finding{
 		{Check: "b", Level: OK, Seen: "fine"}, {Check: "z", Level: Problem, About: "eth0", Seen: "one\ntwo", Why: "because", Do: "this"}, {Check: "c", Level: Unknown, Seen: "dark"},

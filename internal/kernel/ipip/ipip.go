@@ -102,7 +102,7 @@ func (t Tunnel) validate() error {
 // ensure returns the device, made if it is missing. The kernel makes it itself unless told not to
 // (net.core.fb_tunnels_only_for_init_net); asked for one, it loads the module, which makes one, and says that it exists.
 func (s *Syncer) ensure() (netlinkx.Link, error) {
-	link, err := s.conn.LinkByName(Device)
+	link, err := s.conn.Own(Device, kind)
 	if netlinkx.IsNotExist(err) {
 		err = s.conn.AddIPIP(Device, netlinkx.Tunnel{}, 0)
 		if netlinkx.IsUnsupported(err) {

@@ -324,6 +324,19 @@ func (c *Conn) set(index int, what string, fn func(netlink.Link) error) error {
 	return nil
 }
 
+// Own is LinkByName for a link of this program's own, whose kind is given. One of the name and of another kind is deleted, and is not there: a pod with
+// CAP_NET_ADMIN can make it, and would keep ours from being made.
+func (c *Conn) Own(name, kind string) (Link, error) {
+	link, err := c.LinkByName(name)
+	if err != nil || link.Kind == kind {
+		return link, err
+	}
+	if err := c.DeleteLink(link.Index); err != nil && !IsNotExist(err) {
+		return link, fmt.Errorf("link %s is of kind %s, not %s, and cannot be deleted: rename it: %w", name, link.Kind, kind, err)
+	}
+	return Link{}, fmt.Errorf("link %s was of kind %s, not %s: %w", name, link.Kind, kind, unix.ENODEV)
+}
+
 // DeleteLink removes a link; of a veth pair, both ends.
 func (c *Conn) DeleteLink(index int) error {
 	if err := c.requests.LinkDel(handle(index)); err != nil {

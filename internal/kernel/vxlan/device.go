@@ -16,16 +16,13 @@ func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, anew bool, err error) {
 		return link, false, err
 	}
 	want := netlinkx.VXLAN{ID: t.VNI, Port: t.Port, Local: t.Local, Parent: parent.Index}
-	link, err = s.conn.LinkByName(t.device())
+	link, err = s.conn.Own(t.device(), kind)
 	if netlinkx.IsNotExist(err) {
 		link, err = s.add(t, want)
 		return link, true, err
 	}
 	if err != nil {
 		return link, false, err
-	}
-	if link.Kind != kind {
-		return link, false, fmt.Errorf("there is an interface of this name of kind %s: remove or rename it", link.Kind)
 	}
 	if link.VXLAN == want {
 		return link, false, nil

@@ -277,7 +277,7 @@ func (d *Device) validatePeers() error {
 // ensure returns the device.
 func (s *Syncer) ensure(d Device) (netlinkx.Link, error) {
 	name := d.name()
-	link, err := s.conn.LinkByName(name)
+	link, err := s.conn.Own(name, kind)
 	if netlinkx.IsNotExist(err) {
 		clear(s.told[name])
 		if err = s.conn.AddWireGuard(name, d.MTU); netlinkx.IsUnsupported(err) {
@@ -287,12 +287,7 @@ func (s *Syncer) ensure(d Device) (netlinkx.Link, error) {
 			link, err = s.conn.LinkByName(name)
 		}
 	}
-	switch {
-	case err != nil:
-		return link, err
-	case link.Kind != kind:
-		return link, fmt.Errorf("there is an interface of this name of kind %s: remove or rename it", link.Kind)
-	case link.MTU != d.MTU:
+	if err == nil && link.MTU != d.MTU {
 		err = s.conn.SetMTU(link.Index, d.MTU)
 	}
 	return link, err
