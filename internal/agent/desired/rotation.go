@@ -49,16 +49,17 @@ type turn struct {
 const (
 	// turnKeepalive keeps sessions of second devices alive, in seconds, and shows who can be reached by the first ones.
 	turnKeepalive = 10
-	// turnTime bounds how long a node is believed to change its key that does not answer.
-	turnTime   = time.Hour
-	retireTime = 10 * time.Minute
+	// turnTime bounds how long, in each countTime, a node is believed to change its key that does not answer, and longTurn, one that does: no node
+	// begins meanwhile, and whoever has a node's token can have it change without end.
+	turnTime, longTurn = time.Hour, 4 * time.Hour
+	countTime          = 24 * time.Hour
+	retireTime         = 10 * time.Minute
 )
 
 // turn decides by which device a node is sent to, given the next key that it announces.
 func (p *knownPeer) turn(next wireguard.Key, state *wireguard.State, now time.Time) {
-	if p.announced != next {
-		p.announced, p.announcedAt = next, now
-	}
+	p.count(now)
+	p.announced = next
 	p.next, p.second, p.changes = wireguard.Key{}, false, false
 	if next == (wireguard.Key{}) {
 		return
@@ -67,12 +68,22 @@ func (p *knownPeer) turn(next wireguard.Key, state *wireguard.State, now time.Ti
 	if state.Second != nil {
 		answered = state.Second.Handshakes[next]
 	}
-	p.changes = next != p.key && (alive(answered, now) || now.Sub(p.announcedAt) < turnTime)
+	p.changes = next != p.key && (p.spent < turnTime || alive(answered, now) && p.spent < longTurn)
 	if p.changes || state.Changes() || !answered.IsZero() {
 		p.next = next
 	}
 	_, first := state.Handshakes[p.key]
 	p.second = alive(answered, now) && (p.changes || state.Changes() || !first)
+}
+
+// count takes the time since the last look for that of a change, if there was one then.
+func (p *knownPeer) count(now time.Time) {
+	if now.Sub(p.counted) >= countTime {
+		p.spent, p.counted = 0, now
+	} else if p.changes {
+		p.spent += now.Sub(p.judged)
+	}
+	p.judged = now
 }
 
 // alive reports that a session can be used.

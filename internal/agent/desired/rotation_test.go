@@ -96,6 +96,23 @@ func TestRotation(t *testing.T) {
 			{turnTime, kept, tenfold, false, at(1, 2, 9), at(1), "same key"},
 			{retireTime, kept, tenfold, false, at(1, 2, 9), at(1), none},
 		},
+		"another's next key that is ever new": {
+			{0, kept, tenfold, true, at(1, 2, 9), nil, "same key, node2 has 20"},
+			{turnTime - time.Minute, kept, [2]byte{21, 9}, true, at(1, 2, 9), at(1), "same key, node2 has 21"},
+			{time.Minute, kept, [2]byte{22, 9}, true, at(1, 2, 9), at(1), "same key"},
+			{followTime, kept, [2]byte{23, 9}, true, at(1, 2, 9), at(1), "own key, anew"},
+		},
+		"another's change that answers and never ends": {
+			{0, kept, tenfold, true, at(1, 2, 9), nil, "same key, node2 has 20"},
+			{longTurn - time.Second, kept, tenfold, true, at(1, 2, 9), at(1, 20), "same key, node2 has 20, by it"},
+			{time.Second, kept, tenfold, true, at(1, 2, 9), at(1, 20), "same key, node2 has 20"},
+			{followTime, kept, tenfold, true, at(1, 2, 9), at(1, 20), "own key, anew, node2 has 20"},
+		},
+		"another's change on the next day": {
+			{0, kept, tenfold, false, at(1, 2, 9), nil, "same key, node2 has 20"},
+			{turnTime, kept, tenfold, false, at(1, 2, 9), at(1), "same key"},
+			{countTime, kept, tenfold, false, at(1, 2, 9), at(1), "same key, node2 has 20"},
+		},
 		"two at one time": {
 			{0, kept, tenfold, true, at(1, 2, 9), at(10, 9), "own key, waits for [node2], far has 9, by it, node2 has 20"},
 			{time.Second, kept, tenfold, true, at(1, 2, 9), at(10, 9, 20), "own key, far has 9, by it, node2 has 20, by it"},

@@ -238,11 +238,12 @@ type Crypts [2]struct {
 
 type knownPeer struct {
 	cryptPeer
-	since time.Time // when it got the key, or lost it
-	// announced is its next key, and announcedAt when it was first seen.
-	announced   wireguard.Key
-	announcedAt time.Time
-	changes     bool // it changes its key
+	since     time.Time     // when it got the key, or lost it
+	announced wireguard.Key // its next key
+	changes   bool          // it changes its key, and is believed to
+	// spent is for how long it has done so since counted, as of judged.
+	spent           time.Duration
+	counted, judged time.Time
 }
 
 // patience is how long a handshake is waited for while packets go in the clear: a node that is silent for longer is no reason to send so for ever.
