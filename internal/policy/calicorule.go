@@ -222,7 +222,16 @@ func (c *calicoRule) service(peerOf Direction, field string, e *api.CalicoEntity
 // dnsLabel reports whether a Service or a namespace may have the name: agents ask the API server for Services by name, and it refuses a request with
 // another name, together with all other names in it.
 func dnsLabel(name string) bool {
-	return len(name) <= 63 && strings.Trim(name, "-") == name && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && name != ""
+	return len(name) <= 63 && dnsPart(name)
+}
+
+// dnsSubdomain reports whether a service account may have the name.
+func dnsSubdomain(name string) bool {
+	return len(name) <= 253 && !slices.ContainsFunc(strings.Split(name, "."), func(part string) bool { return !dnsPart(part) })
+}
+
+func dnsPart(name string) bool {
+	return strings.Trim(name, "-") == name && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && name != ""
 }
 
 // match reads what addresses of an end must be; nil: any.
@@ -287,7 +296,7 @@ func (c *calicoRule) selection(field string, e *api.CalicoEntityRule) (p *Pods, 
 	p = &Pods{Calico: true, Namespace: c.namespace, Owner: c.namespace}
 	given := e.Selector != "" || e.NamespaceSelector != ""
 	if a := e.ServiceAccounts; a != nil {
-		p.Accounts, p.AccountLabels = a.Names, c.labels(field+".serviceAccounts.selector", a.Selector)
+		p.Accounts, p.AccountLabels = c.accounts(field+".serviceAccounts.names", a.Names), c.labels(field+".serviceAccounts.selector", a.Selector)
 		given = given || len(a.Names) > 0 || a.Selector != ""
 	}
 	c.namespaces(field+".namespaceSelector", e.NamespaceSelector, p)
@@ -307,6 +316,22 @@ func (c *calicoRule) selection(field string, e *api.CalicoEntityRule) (p *Pods, 
 	}
 	return p, false
 }
+
+// accounts reads names of service accounts: with one that none can have the rule is closed, and the condition left out.
+func (c *calicoRule) accounts(field string, names []string) []string {
+	readable := true
+	for i, name := range names {
+		if !dnsSubdomain(name) {
+			readable = c.problem(fmt.Sprintf("%s[%d]", field, i), name, noAccount)
+		}
+	}
+	if c.closed = c.closed || !readable; !readable {
+		return nil
+	}
+	return names
+}
+
+const noAccount = "is no service account's name, which has up to 253 lower-case letters, digits, hyphens and dots: correct it"
 
 // except selects what one selector selects and another does not.
 func (c *calicoRule) except(field, selected, not string) selector.Selector {

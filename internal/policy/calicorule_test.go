@@ -182,6 +182,12 @@ var ruleTable = []struct{ where, rule, want, problem string }{
 	{"in", `{"action":"Allow","source":{"serviceAccounts":{"names":["a","b"]}}}`, "allow peer (in x; accounts a,b)", ""},
 	{"global in", `{"action":"Allow","source":{"serviceAccounts":{"selector":"has(s)"}}}`, "allow peer (accounts with has(s))", ""},
 	{"global in", `{"action":"Allow","source":{"serviceAccounts":{}}}`, "allow", ""},
+	{"in", `{"action":"Deny","source":{"serviceAccounts":{"names":[],"selector":"has(s)"}}}`, "deny peer (in x; accounts with has(s))", ""},
+	{"in", `{"action":"Deny","source":{"serviceAccounts":{"names":[]}}}`, "deny", ""},
+	{"in", `{"action":"Allow","source":{"serviceAccounts":{"names":["a-1.b"]}}}`, "allow peer (in x; accounts a-1.b)", ""},
+	{"in", `{"action":"Allow","source":{"serviceAccounts":{"names":["a","a,b"]}}}`, "allow nothing", `spec.ingress[0].source.serviceAccounts.names[1] "a,b" correct`},
+	{"in", `{"action":"Deny","source":{"serviceAccounts":{"names":["A"],"selector":"has(s)"}}}`, "deny peer (in x; accounts with has(s))", `spec.ingress[0].source.serviceAccounts.names[0] "A" lower-case`},
+	{"global in", `{"action":"Deny","source":{"serviceAccounts":{"names":["a."]}}}`, "deny peer ()", `spec.ingress[0].source.serviceAccounts.names[0] "a." dots`},
 	{"in", `{"action":"Allow","destination":{"selector":"has(a)"}}`, "allow own (in x; with has(a))", ""},
 	{"in", `{"action":"Allow","source":{"selector":"global()"}}`, "allow peer (in x; with global())", `spec.ingress[0].source.selector "global()" namespaceSelector`},
 

@@ -44,7 +44,7 @@ func (w world) calicoPods() *Pods {
 	}
 	p.Owner = pick(w, "", "x", "y")
 	if w.chance(10) {
-		p.Accounts = []string{pick(w, worldAccounts...), "one"}
+		p.Accounts = pick(w, []string{"", "one"}, []string{"one"}, []string{"two", "one"}, []string{"one,two"}, []string{"one two"}, []string{})
 	}
 	if w.chance(10) {
 		p.AccountLabels = parsed(pick(w, "a == '1'", "b != '1'", "all()"))

@@ -447,9 +447,9 @@ func (x *index) declaredAt(port declaredPort, pod *Pod) declaredAt {
 func (x *index) classKey(pod *Pod) string {
 	key := x.sets.terms.pods.key(pod)
 	for _, d := range x.declares(pod) {
-		key += "\n" + d.name + "/" + strconv.Itoa(int(d.protocol)) + "/" + strconv.Itoa(int(d.port))
+		key = d.append(append(key, 'd'))
 	}
-	return key
+	return string(key)
 }
 
 // of returns the sets that an address is in.

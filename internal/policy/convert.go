@@ -30,7 +30,7 @@ const lastPort = 65535
 type reader struct {
 	problems []string
 	wrong    int
-	first    map[string]*Pods // by text
+	first    map[string]*Pods // by identity
 }
 
 // mostProblems is how many problems of an object are named: one of 1 MB has room for 300,000, which every agent would hold, compare and log.
@@ -47,14 +47,14 @@ func (r *reader) note(problem string) {
 
 // shared returns the first of equal selections: many policies list the same peers for several ports.
 func (r *reader) shared(p *Pods) *Pods {
-	text := p.text()
-	if first := r.first[text]; first != nil {
+	key := p.identity()
+	if first := r.first[key]; first != nil {
 		return first
 	}
 	if r.first == nil {
 		r.first = map[string]*Pods{}
 	}
-	r.first[text] = p
+	r.first[key] = p
 	return p
 }
 

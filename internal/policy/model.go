@@ -104,12 +104,12 @@ type Pods struct {
 	// Scope narrows the selection to what has a namespace, or has none. Only network sets and host endpoints have none; to Namespaces they have no
 	// labels.
 	Scope Scope
-	// Accounts are names of service accounts of which a pod has to have one; nil: any. AccountLabels is on the labels of the pod's service account,
+	// Accounts are names of service accounts of which a pod has to have one; empty: any. AccountLabels is on the labels of the pod's service account,
 	// of which there are none without one. ByAccount: all() is what has a service account there.
 	Accounts      []string
 	AccountLabels selector.Selector
 	ByAccount     bool
-	// Owner is the namespace of the policy, in a Match, for whose policies alone some networks count. It is no part of the text.
+	// Owner is the namespace of the policy, in a Match, for whose policies alone some networks count. It is no part of the identity.
 	Owner string
 }
 

@@ -7,12 +7,12 @@ import (
 
 // networkSets finds the network sets and host endpoints that a selection selects without trying all of them, and shows their labels once.
 type networkSets struct {
-	all      []setNetworks                // by namespace
-	every    []int32                      // all of them
-	labelled map[setLabel][]int32         // by labels, as Calico shows them
-	unsure   []int32                      // those whose namespace's labels are not known, which are in no other list by labels
-	selected map[string]*selectedNetworks // by selection
-	private  map[string]bool              // namespaces with networks that count for their own policies alone
+	all      []setNetworks        // by namespace
+	every    []int32              // all of them
+	labelled map[setLabel][]int32 // by labels, as Calico shows them
+	unsure   []int32              // those whose namespace's labels are not known, which are in no other list by labels
+	selected map[selectionKey]*selectedNetworks
+	private  map[string]bool // namespaces with networks that count for their own policies alone
 }
 
 type setNetworks struct {
@@ -41,7 +41,7 @@ func (s *selectedNetworks) of(namespace string) int {
 }
 
 func newNetworkSets(state State) *networkSets {
-	x := &networkSets{labelled: map[setLabel][]int32{}, selected: map[string]*selectedNetworks{}, private: map[string]bool{}}
+	x := &networkSets{labelled: map[setLabel][]int32{}, selected: map[selectionKey]*selectedNetworks{}, private: map[string]bool{}}
 	d := state.directory()
 	for i := range state.Sets {
 		s := &state.Sets[i]
@@ -113,15 +113,12 @@ func (x *networkSets) of(ids []int32, namespace string) []int32 {
 
 // selects finds what is selected, once for a selection.
 func (x *networkSets) selects(p *Pods, unknown bool) *selectedNetworks {
-	text := p.text()
-	if unknown {
-		text = "unknown " + text
-	}
+	key := selectionKey{pods: p.identity(), unknown: unknown}
 	if x.private[p.Owner] {
-		text = "of " + p.Owner + ": " + text
+		key.owner = p.Owner
 	}
-	if x.selected[text] != nil {
-		return x.selected[text]
+	if x.selected[key] != nil {
+		return x.selected[key]
 	}
 	found := &selectedNetworks{by: map[string]int{}}
 	for _, i := range x.candidates(p) {
@@ -134,6 +131,6 @@ func (x *networkSets) selects(p *Pods, unknown bool) *selectedNetworks {
 		}
 	}
 	found.nets = normal(found.nets)
-	x.selected[text] = found
+	x.selected[key] = found
 	return found
 }

@@ -1,9 +1,9 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api/selector"
@@ -54,7 +54,7 @@ func (p *Pods) matches(x *selectable, unknown bool) bool {
 	if !p.Calico {
 		return p.Labels.Matches(x.labels)
 	}
-	if p.Accounts != nil && (x.pod == nil || !slices.Contains(p.Accounts, x.pod.Account)) {
+	if len(p.Accounts) > 0 && (x.pod == nil || !slices.Contains(p.Accounts, x.pod.Account)) {
 		return false
 	}
 	if p.readsUnknown(x) {
@@ -83,28 +83,27 @@ func (p *Pods) readsAccountLabels() bool {
 	return p.Calico && (len(p.AccountLabels.Keys()) > 0 || p.reads(ofAccountPrefix))
 }
 
-// text is equal for equal selections.
-func (p *Pods) text() string {
-	text := "of " + p.Namespaces.String() + ": " + p.Labels.String()
+// identity is equal for equal selections and for no others, whatever users have for names: each part has its length before it.
+func (p *Pods) identity() string {
+	namespaces := p.Namespaces.String()
 	if p.Namespace != "" {
-		text = "in " + p.Namespace + ": " + p.Labels.String()
+		namespaces = ""
 	}
-	if p.Scope != Everywhere {
-		text = "scope " + strconv.Itoa(int(p.Scope)) + " " + text
+	b := []byte{byte(p.Scope), boolByte(p.Calico), boolByte(p.ByAccount)}
+	for _, part := range [...]string{p.Namespace, namespaces, p.Labels.String(), p.AccountLabels.String()} {
+		b = appendText(b, part)
 	}
-	if p.Accounts != nil {
-		text = "accounts " + strings.Join(slices.Compact(slices.Sorted(slices.Values(p.Accounts))), ",") + " " + text
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(p.Accounts))) {
+		b = appendText(b, name)
 	}
-	if p.AccountLabels.String() != "" {
-		text = "account (" + p.AccountLabels.String() + ") " + text
-	}
-	if p.ByAccount {
-		text = "by account " + text
-	}
-	if p.Calico {
-		text = "calico " + text
-	}
-	return text
+	return string(b)
+}
+
+// selectionKey tells selections with their answers apart.
+type selectionKey struct {
+	pods    string // the identity
+	unknown bool   // the answer while labels are not known
+	owner   string // whose private networks count; empty: nobody's
 }
 
 // size is how many conditions the selection has.
@@ -117,13 +116,13 @@ func (p *Pods) size() int {
 
 // readsAccount reports whether the selection depends on the pod's service account.
 func (p *Pods) readsAccount() bool {
-	return p.readsAccountLabels() || p.Calico && (p.Accounts != nil || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
+	return p.readsAccountLabels() || p.Calico && (len(p.Accounts) > 0 || p.AccountLabels.String() != "" || slices.Contains(p.Labels.Keys(), labelAccount))
 }
 
 // podIndex finds the selections that a pod is in without trying all of them.
 type podIndex struct {
 	directory
-	ids      map[string]int32 // by text
+	ids      map[selectionKey]int32
 	all      []selection
 	placed   map[place][]int32
 	unsure   []int32         // those that a pod may be in because its namespace or service account is not known
@@ -149,20 +148,17 @@ type place struct {
 }
 
 func newPodIndex(d directory) *podIndex {
-	return &podIndex{directory: d, ids: map[string]int32{}, placed: map[place][]int32{}, keys: map[string]bool{}, ofNames: newSelectors()}
+	return &podIndex{directory: d, ids: map[selectionKey]int32{}, placed: map[place][]int32{}, keys: map[string]bool{}, ofNames: newSelectors()}
 }
 
 // add returns the number of the selection.
 func (x *podIndex) add(pods Pods, unknown bool) int32 {
-	text := pods.text()
-	if unknown {
-		text = "unknown " + text
-	}
-	if id, ok := x.ids[text]; ok {
+	key := selectionKey{pods: pods.identity(), unknown: unknown}
+	if id, ok := x.ids[key]; ok {
 		return id
 	}
 	id := int32(len(x.all))
-	x.ids[text] = id
+	x.ids[key] = id
 	x.calico, x.accounts = x.calico || pods.Calico, x.accounts || pods.readsAccount()
 	for _, key := range pods.Labels.Keys() {
 		x.keys[key] = true
@@ -311,19 +307,18 @@ func (x *selectors) match(number int, seen *selectable) bool {
 	return *a == yes
 }
 
-// key is equal for pods of a namespace that selections cannot tell apart.
-func (x *podIndex) key(pod *Pod) string {
-	var labels []string
-	for key, value := range pod.Labels {
+// key is equal for pods that selections cannot tell apart, and for no others.
+func (x *podIndex) key(pod *Pod) []byte {
+	b := appendText(nil, pod.Namespace)
+	if x.accounts {
+		b = appendText(b, pod.Account)
+	}
+	for _, key := range slices.Sorted(maps.Keys(pod.Labels)) {
 		if x.keys[key] {
-			labels = append(labels, key+"="+value)
+			b = appendText(appendText(append(b, 'l'), key), pod.Labels[key])
 		}
 	}
-	slices.Sort(labels)
-	if x.accounts {
-		labels = append(labels, pod.Account)
-	}
-	return pod.Namespace + "\n" + strings.Join(labels, "\n")
+	return b
 }
 
 // owner is the pod that an address of several counts for: the local one, else the first by name. Whoever makes the State sees to it that there is only one.

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"maps"
 	"slices"
-	"strconv"
 )
 
 // Lists are all lists of a program, but for those of its Logs.
@@ -157,7 +156,7 @@ func (b *builder) bundle(items []item) []item {
 	byPorts := map[string][]*clause{}
 	bundles := map[string]item{}
 	for _, it := range items {
-		key := it.ports.key() + it.sources.key() + strconv.FormatBool(it.bounded)
+		key := string(append(appendText([]byte{boolByte(it.bounded)}, it.ports.key()), it.sources.key()...))
 		byPorts[key] = append(byPorts[key], it.clause)
 		bundles[key] = it
 	}

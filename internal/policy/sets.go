@@ -88,12 +88,12 @@ func (r *stageRule) foreign() bool { return r.outer != r.nets }
 func (s *sets) stage(rules []stageRule, whole bool) *stage {
 	b := []byte{'s', boolByte(whole)}
 	for _, r := range rules {
-		b = s.terms.appendDigests(append(b, r.value, boolByte(r.nets != none)), r.terms)
+		b = s.terms.appendDigests(append(b, r.value, boolByte(r.nets != none), boolByte(r.foreign())), r.terms)
 		if r.nets != none {
 			b = appendText(b, s.terms.netKeys[r.nets])
 		}
 		if r.foreign() {
-			b = appendText(append(b, 'f'), s.terms.netKeys[r.outer])
+			b = appendText(b, s.terms.netKeys[r.outer])
 		}
 	}
 	definition := sha256.Sum256(b)

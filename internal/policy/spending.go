@@ -96,11 +96,11 @@ func (c *compiler) trySets(s *spending, namespace string, m *Match, action Actio
 	if namespace == "" || m == nil || m.Select == nil || s.over() {
 		return
 	}
-	text := m.Select.text()
-	if s.ofSets[text] {
+	key := m.Select.identity()
+	if s.ofSets[key] {
 		return
 	}
-	s.ofSets[text] = true
+	s.ofSets[key] = true
 	x := c.networkSets()
 	candidates := x.candidates(m.Select)
 	own := len(x.of(candidates, namespace))
@@ -115,11 +115,11 @@ func bounded(own, foreign int) int { return own + min(foreign, mostForeign) }
 
 // try counts what pods are tried with because of a selection.
 func (s *spending) try(pods *Pods) {
-	text := pods.text()
-	if s.selections[text] {
+	key := pods.identity()
+	if s.selections[key] {
 		return
 	}
-	s.selections[text] = true
+	s.selections[key] = true
 	size := pods.size()
 	places, tries := pods.places(func(p place) int { return s.conditions[p] })
 	s.elements += size * (tries + size - 1)

@@ -87,7 +87,7 @@ func (t *terms) digest(x term) digest {
 	var b []byte
 	if x.pods != none {
 		s := t.pods.all[x.pods]
-		b = appendText(append(b, 'p', boolByte(s.unknown)), s.pods.text())
+		b = appendText(append(b, 'p', boolByte(s.unknown)), s.pods.identity())
 	}
 	if x.nets != none {
 		b = appendText(append(b, 'n'), t.netKeys[x.nets])

@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
 
 // FromLabels makes a Selector of a Kubernetes label selector. An empty one matches everything. Equal ones have equal texts, whatever the order
-// in which they were written. The text is for reading and comparing: values need not be quotable, so that it may not be parsed again.
+// in which they were written, and different ones have different texts. The text is for reading and comparing: not each can be parsed again.
 // An error names the condition and what it must be.
 func FromLabels(labels api.LabelSelector) (Selector, error) {
 	var all []condition
@@ -66,24 +67,29 @@ func newCondition(r api.LabelSelectorRequirement) (condition, error) {
 	return c, nil
 }
 
-// String is written as Parse takes it, if the values can be quoted so.
+// String is written as Parse takes it, if the values can be quoted so and the key is a name. Other keys, which the API server accepts in custom
+// resources, are quoted, so that none looks like a condition.
 func (c condition) String() string {
+	key := c.key
+	if strings.ContainsFunc(key, func(r rune) bool { return !inName(r) }) {
+		key = strconv.Quote(key)
+	}
 	switch {
 	case c.operator == api.SelectorExists:
-		return "has(" + c.key + ")"
+		return "has(" + key + ")"
 	case c.operator == api.SelectorDoesNotExist:
-		return "!has(" + c.key + ")"
+		return "!has(" + key + ")"
 	case len(c.values) == 1 && c.operator == api.SelectorIn:
-		return fmt.Sprintf("%s == %q", c.key, c.values[0])
+		return fmt.Sprintf("%s == %q", key, c.values[0])
 	case len(c.values) == 1:
-		return fmt.Sprintf("%s != %q", c.key, c.values[0])
+		return fmt.Sprintf("%s != %q", key, c.values[0])
 	}
 	quoted := make([]string, len(c.values))
 	for i, v := range c.values {
 		quoted[i] = fmt.Sprintf("%q", v)
 	}
 	operator := map[string]string{api.SelectorIn: "in", api.SelectorNotIn: "not in"}[c.operator]
-	return c.key + " " + operator + " {" + strings.Join(quoted, ", ") + "}"
+	return key + " " + operator + " {" + strings.Join(quoted, ", ") + "}"
 }
 
 func (c condition) matches(labels map[string]string) bool {

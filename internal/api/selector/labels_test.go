@@ -36,7 +36,9 @@ func TestFromLabels(t *testing.T) {
 		{requirement("absent", api.SelectorDoesNotExist), `!has(absent)`, true},
 		{requirement("zone", api.SelectorDoesNotExist), `!has(zone)`, false},
 		{both, `app == "web" && zone in {"a", "b"}`, true},
-		{requirement("app", api.SelectorIn, `' || "`), `app == "' || \""`, false}, // a value cannot become syntax
+		{requirement("app", api.SelectorIn, `' || "`), `app == "' || \""`, false},               // a value cannot become syntax
+		{requirement(`zone) && has(app`, api.SelectorExists), `has("zone) && has(app")`, false}, // nor a key
+		{requirement(`app == "web" && zone`, api.SelectorIn, "a"), `"app == \"web\" && zone" == "a"`, false},
 	} {
 		s, err := FromLabels(c.in)
 		if err != nil || s.String() != c.text || s.Matches(labels) != c.want {

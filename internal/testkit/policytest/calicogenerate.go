@@ -22,6 +22,7 @@ var (
 	accountViews   = map[string][]string{"team": {"red", "blue"}, "app": {"web"}, "projectcalico.org/name": {"default", "robot"}}
 	badSelectors   = []string{"app = 'web'", "has (app)", "app == web", "&&", "app in {'web'", "(all()", "app"}
 	calicoPorts    = []string{"0", "1", "53", "80", "80", "81", "443", "8080", "65535", "1:80", "80:443", "8080:65535", "0:0", "0:65535", "http", "http", "dns", "metrics"}
+	badAccounts    = []string{"default,robot", "default robot", "robot)", "robot: ", `default", "robot`, "Robot", "", "ro\nbot", "robot\x00", "robot."}
 	badPorts       = []string{"", "443:80", "65536", "-1", "1:70000", "a b", "ä"}
 	icmpTypes      = []int{0, 3, 8, 13, 128, 254}
 	icmpCodes      = []int{0, 1, 255}
@@ -284,6 +285,12 @@ func (g Generator) entity(e *api.CalicoEntityRule) {
 
 func (g Generator) accounts() *api.CalicoServiceAccounts {
 	a := &api.CalicoServiceAccounts{Names: several(g, 2, func() string { return pick(g, "default", "robot", "none") })}
+	switch g.IntN(8) {
+	case 0:
+		a.Names = []string{}
+	case 1:
+		a.Names = append(a.Names, pick(g, badAccounts...))
+	}
 	if g.chance(50) {
 		a.Selector = g.text(accountViews, "all()")
 	}

@@ -2,6 +2,7 @@ package policytest
 
 import (
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,6 +73,7 @@ func (c *Cluster) answers(r *api.CalicoRule, namespace string, s side) []answer 
 	all = append(all, icmpAnswers(r, s.Packet)...)
 	source, destination := entity{&r.Source, s.From, s.SourcePort}, entity{&r.Destination, s.To, s.Port}
 	for _, e := range []entity{source, destination} {
+		all = append(all, e.accountAnswer())
 		all = append(all, netAnswers(e)...)
 		all = append(all, answerIf(selectsEnd(e, namespace, s)))
 		all = append(all, portAnswers(r, e, s)...)
@@ -174,7 +176,19 @@ func (e entity) means(t thing, namespace string) bool {
 		return false
 	}
 	a := e.ServiceAccounts
-	return a == nil || (len(a.Names) == 0 || slices.Contains(a.Names, t.serviceAccount)) && (a.Selector == "" || t.hasServiceAccount(a.Selector))
+	named := a == nil || len(a.Names) == 0 || e.accountAnswer() == unreadable || slices.Contains(a.Names, t.serviceAccount)
+	return named && (a == nil || a.Selector == "" || t.hasServiceAccount(a.Selector))
+}
+
+var accountName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+// accountAnswer: names that the API server allows no service account cannot be read.
+func (e entity) accountAnswer() answer {
+	if e.ServiceAccounts == nil {
+		return yes
+	}
+	readable := !slices.ContainsFunc(e.ServiceAccounts.Names, func(name string) bool { return len(name) > 253 || !accountName.MatchString(name) })
+	return ifReadable(readable, true)
 }
 
 // portAnswers: "ports numeric OR named".
