@@ -164,7 +164,7 @@ func (w world) calicoState() State {
 	for i := range w.IntN(4) {
 		set := NetworkSet{Namespace: pick(w, "", "", "x", "y"), Name: fmt.Sprint(i), Labels: w.labels(), Nets: w.nets()}
 		if w.chance(10) {
-			set.Labels["pcns.a"] = "1"
+			set.Labels[pick(w, "pcns.a", labelAccount, labelOrchestrator)] = pick(w, "1", "one")
 		}
 		if w.chance(30) {
 			set.Private = w.nets()

@@ -55,7 +55,6 @@ func (d directory) pod(pod *Pod, calico bool) selectable {
 		return x
 	}
 	d.inherit(&x)
-	delete(x.calico, labelAccount)
 	x.calico[labelOrchestrator] = orchestrator
 	if pod.Account != "" {
 		x.calico[labelAccount] = pod.Account
@@ -101,11 +100,11 @@ func (d directory) host(h *HostEndpoint) selectable {
 	return x
 }
 
-// inherit adds what Calico shows. Labels of its own by which something would seem to be of another namespace do not count.
+// inherit adds what Calico shows. Labels of its own by which something would seem to belong to something else do not count.
 func (d directory) inherit(x *selectable) {
 	x.calico = make(map[string]string, len(x.labels)+len(x.ofNamespace)+4)
 	for key, value := range x.labels {
-		if key != labelNamespace && !strings.HasPrefix(key, ofNamespacePrefix) && !strings.HasPrefix(key, ofAccountPrefix) {
+		if !Belonging(key) {
 			x.calico[key] = value
 		}
 	}

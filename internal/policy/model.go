@@ -97,9 +97,9 @@ type Pods struct {
 	Namespaces selector.Selector // on the labels of the namespace
 	Labels     selector.Selector
 	// Calico: both selectors read labels as Calico shows them. A pod has projectcalico.org/namespace, .../orchestrator and .../serviceaccount
-	// besides its own, whatever it says itself of these; a network set of a namespace has the first. Both have the labels of the namespace under
-	// pcns., a pod those of its service account under pcsa.; their own ones of these prefixes do not count. Of a namespace, its name is the label
-	// projectcalico.org/name, of a service account likewise.
+	// besides its own; a network set of a namespace has the first. Both have the labels of the namespace under pcns., a pod those of its service
+	// account under pcsa. Own labels with these names do not count, see Belonging. Of a namespace, its name is the label projectcalico.org/name, of
+	// a service account likewise.
 	Calico bool
 	// Scope narrows the selection to what has a namespace, or has none. Only network sets and host endpoints have none; to Namespaces they have no
 	// labels.

@@ -93,7 +93,7 @@ func (g Generator) sets(c *Cluster) {
 			m.Labels["projectcalico.org/orchestrator"] = "k8s"
 		}
 		if g.chance(50) {
-			key := pick(g, "projectcalico.org/namespace", "pcns.env", "pcsa.team")
+			key := pick(g, "projectcalico.org/namespace", "projectcalico.org/serviceaccount", "pcns.env", "pcsa.team")
 			m.Labels[key] = pick(g, shownLabels[key]...)
 		}
 		return m

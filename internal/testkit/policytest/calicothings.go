@@ -99,7 +99,7 @@ func (c *Cluster) thingOf(pod *api.Pod) thing {
 	for key, value := range t.ofAccount {
 		t.inherited[fromAccount+key] = value
 	}
-	t.labels = withoutPretence(maps.Clone(pod.Labels), ofCalico+"namespace", ofCalico+"orchestrator", ofCalico+"serviceaccount")
+	t.labels = withoutPretence(maps.Clone(pod.Labels))
 	t.labels[ofCalico+"namespace"], t.labels[ofCalico+"orchestrator"] = pod.Namespace, "k8s"
 	if name := pod.Spec.ServiceAccountName; name != "" {
 		t.labels[ofCalico+"serviceaccount"] = name
@@ -171,7 +171,7 @@ func (t thing) declares(name string, protocol uint8, port uint16) bool {
 }
 
 // labelsOf are the labels that count.
-func labelsOf(m *api.Meta) map[string]string { return withoutPretence(merged(m), ofCalico+"namespace") }
+func labelsOf(m *api.Meta) map[string]string { return withoutPretence(merged(m)) }
 
 // merged has those that Calico's clients write into an annotation over those that kubectl writes.
 func merged(m *api.Meta) map[string]string {
@@ -183,13 +183,15 @@ func merged(m *api.Meta) map[string]string {
 	return labels
 }
 
-// withoutPretence removes labels by which something would seem to be where it is not: those that are inherited, and some of Calico's own.
-func withoutPretence(labels map[string]string, keys ...string) map[string]string {
+var tellsOwner = []string{ofCalico + "namespace", ofCalico + "orchestrator", ofCalico + "serviceaccount", ofCalico + "name"}
+
+// withoutPretence removes labels by which something would seem to belong where it does not: those that are inherited, and some of Calico's own.
+func withoutPretence(labels map[string]string) map[string]string {
 	if labels == nil {
 		return map[string]string{}
 	}
 	maps.DeleteFunc(labels, func(key, _ string) bool {
-		return strings.HasPrefix(key, fromNamespace) || strings.HasPrefix(key, fromAccount) || slices.Contains(keys, key)
+		return strings.HasPrefix(key, fromNamespace) || strings.HasPrefix(key, fromAccount) || slices.Contains(tellsOwner, key)
 	})
 	return labels
 }
