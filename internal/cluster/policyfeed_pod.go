@@ -81,7 +81,7 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 	}
 	// The kubelet passes the UID of the static pod, not of its mirror, to the plugin: the annotation's value is that UID.
 	if static := m.Annotations[api.AnnotationMirrorPod]; static != "" {
-		p.pod.UID = static
+		p.pod.UID, p.pod.Stated = static, true
 	}
 	return p
 }
@@ -192,5 +192,5 @@ func samePodOf(a, b *policy.Pod) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.UID == b.UID && a.Account == b.Account && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Ports, b.Ports)
+	return a.UID == b.UID && a.Stated == b.Stated && a.Account == b.Account && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Ports, b.Ports)
 }

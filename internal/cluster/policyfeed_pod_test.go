@@ -106,7 +106,7 @@ func TestPodsPortsAndIdentity(t *testing.T) {
 	if got := fmt.Sprint(p.pod.Ports); got != "[{http 6 80} {dns 17 53} {once 6 1} {side 132 2}]" {
 		t.Error(got)
 	}
-	if p.pod.UID != "static" || p.meta.UID != "u" || p.plain || p.pod.Labels["app"] != "web" {
+	if p.pod.UID != "static" || !p.pod.Stated || p.meta.UID != "u" || p.plain || p.pod.Labels["app"] != "web" {
 		t.Errorf("%+v", p.pod)
 	}
 }

@@ -219,7 +219,8 @@ type Pod struct {
 	PodKey
 	// Prefix of the name is what pods of the same owner share: metadata.generateName. Empty: the name is the pod's own.
 	Prefix    string
-	UID       string
+	UID       string // that the runtime is given
+	Stated    bool   // the UID is an annotation's, as of static pods, which a user may have written
 	Labels    map[string]string
 	Account   string // the name of its service account
 	Addresses []netip.Addr

@@ -17,9 +17,15 @@ const listTime = 10 * time.Second
 // while all policies that they had: these are as they were at one moment, so that nothing passes that was denied then and is denied later. Pods that
 // are new get the new policies at once.
 type unlisted struct {
-	since  time.Time       // since when there are such policies that count for a pod of this node; zero: there are none
-	closed []policy.ID     // those with rules that deny everything
-	holds  map[string]hold // by UID of the pods that such policies select
+	since  time.Time        // since when there are such policies that count for a pod of this node; zero: there are none
+	closed []policy.ID      // those with rules that deny everything
+	holds  map[podHeld]hold // of the pods that such policies select
+}
+
+// podHeld is a pod as long as it runs. A user may write another pod's UID on one of his own.
+type podHeld struct {
+	policy.PodKey
+	uid string
 }
 
 // hold has the policies that a pod keeps.
@@ -38,18 +44,19 @@ func (m *model) await(selection *policy.Selection, interest policy.Interest, bef
 	if m.since.IsZero() {
 		m.since = now
 	}
-	holds := map[string]hold{}
+	holds := map[podHeld]hold{}
 	for link, key := range m.Local {
 		policies, ok := selection.Of(link)
 		if !ok || !anyOf(policies, awaiting) {
 			continue
 		}
-		uid := m.Pods[key].UID
-		h, known := m.holds[uid]
+		pod := m.Pods[key]
+		id := podHeld{key, pod.UID}
+		h, known := m.holds[id]
 		if !known {
-			h = before.hold(link, uid, now)
+			h = before.hold(link, pod, now)
 		}
-		if holds[uid] = h; now.Before(h.until) {
+		if holds[id] = h; now.Before(h.until) {
 			selection.Keep(link, h.policies)
 		}
 	}
@@ -61,9 +68,9 @@ func anyOf(policies [2][]*policy.Policy, ids map[policy.ID]bool) bool {
 	return slices.ContainsFunc(policies[policy.Ingress], in) || slices.ContainsFunc(policies[policy.Egress], in)
 }
 
-// hold is that of a pod which runs, if it does.
-func (c compiled) hold(link, uid string, now time.Time) hold {
-	if c.rules == nil || c.rules.Endpoints[link].UID != uid {
+// hold is that of a pod which runs, if it certainly does: one whose UID a user may have written may be new.
+func (c compiled) hold(link string, pod *policy.Pod, now time.Time) hold {
+	if pod.Stated || c.rules == nil || c.rules.Endpoints[link].UID != pod.UID {
 		return hold{}
 	}
 	had, _ := c.selection.Of(link)

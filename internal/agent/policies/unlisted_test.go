@@ -110,6 +110,30 @@ func TestRunningPodsKeepTheirPoliciesUntilTheList(t *testing.T) {
 	}
 }
 
+// A pod keeps no policies of another one of the same UID, and none at all if a user may have written its UID.
+func TestPodsKeepTheirOwnPoliciesAlone(t *testing.T) {
+	const other, outside = "192.0.2.2", "198.51.100.1"
+	old := denying("old", "guarded", api.ClusterNetworkPolicyPeer{Networks: []string{other + "/32"}})
+	next := denying("next", "named", api.ClusterNetworkPolicyPeer{Nodes: &api.LabelSelector{}})
+	victim, lax, stated := policy.PodKey{Namespace: "a", Name: "victim"}, policy.PodKey{Namespace: "b", Name: "lax"}, policy.PodKey{Namespace: "b", Name: "stated"}
+	view := cluster.PolicyView{Complete: true, ClusterNetworkPolicies: []*api.ClusterNetworkPolicy{old}, Local: []policy.PodKey{victim, lax, stated}, NodesKnown: true,
+		Namespaces: map[string]map[string]string{"a": {"guarded": "", "named": ""}, "b": {"named": ""}}, Pods: map[policy.PodKey]*policy.Pod{}}
+	for _, key := range view.Local {
+		view.Pods[key] = &policy.Pod{PodKey: key, UID: "one", Stated: key == stated}
+	}
+	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
+	start := time.Now()
+	n.learn(start, view)
+	view.ClusterNetworkPolicies, view.NodesKnown = []*api.ClusterNetworkPolicy{old, next}, false
+	for range 4 { // each in another order
+		n.learn(start, view)
+		n.passes("a new policy", "victim", other, false)
+		n.passes("a new policy", "victim", outside, true)
+		n.passes("a new policy", "lax", other, true)
+		n.passes("a new policy", "stated", outside, false)
+	}
+}
+
 // What has been compiled but was never in force is not kept: it may be without policies, as before the first list of these.
 func TestPodsKeepNothingThatWasNotInForce(t *testing.T) {
 	key := policy.PodKey{Namespace: "a", Name: "runs"}
