@@ -111,7 +111,7 @@ func (r *PolicyReader) networkSets(before *PolicyReader, v *PolicyView, s *Polic
 	for _, o := range v.Calico.NetworkSets {
 		set := readOnce(r, before, s, o, policy.FromCalicoNetworkSet)
 		if of, found := surplus[o]; found {
-			set = set.Sharing(of.Shared)
+			set = set.Sharing(of)
 			s.invalid(o, of.Problems...)
 		}
 		s.Sets = append(s.Sets, set)

@@ -50,8 +50,8 @@ func TestCalicoctlsObjects(t *testing.T) {
 		"GlobalNetworkPolicy default.before-dnat": policy("default +Inf (with has(uplink)) forward true, before DNAT true, untracked false", "ingress", "deny to 6:30000-32767"),
 		"GlobalNetworkPolicy default.untracked": policy("default +Inf (with has(uplink)) forward true, before DNAT false, untracked true",
 			"ingress", "allow to 17:53-53", "egress", "allow to 17 of 17:53-53"),
-		"NetworkSet partners":      "{Namespace:default Name:partners Labels:map[kind:partner] Nets:[203.0.113.0/24 2001:db8::/32 198.51.100.9/32] Private:[]}",
-		"GlobalNetworkSet blocked": "{Namespace: Name:blocked Labels:map[blocked:true] Nets:[192.0.2.0/24] Private:[]}",
+		"NetworkSet partners":      "{Namespace:default Name:partners Labels:map[kind:partner] Nets:[203.0.113.0/24 2001:db8::/32 198.51.100.9/32] Private:[] Wide:0}",
+		"GlobalNetworkSet blocked": "{Namespace: Name:blocked Labels:map[blocked:true] Nets:[192.0.2.0/24] Private:[] Wide:0}",
 		"HostEndpoint node1-all":   "{Name:node1-all Labels:map[scope:all] Addresses:[] Ports:[] Node:node1 Interface:* Allows:false AllowsWith: Inherits:[]}",
 		"HostEndpoint node1-uplink": "{Name:node1-uplink Labels:map[uplink:eth0] Addresses:[192.0.2.1 2001:db8::1] Ports:[{Name:ssh Protocol:6 Port:22}] Node:node1 Interface:eth0 " +
 			"Allows:true AllowsWith: Inherits:[]}",

@@ -167,7 +167,7 @@ func (w world) calicoState() State {
 			set.Labels[pick(w, "pcns.a", labelAccount, labelOrchestrator)] = pick(w, "1", "one")
 		}
 		if w.chance(30) {
-			set.Private = w.nets()
+			set.Private, set.Wide = append(w.nets(), w.nets()...), w.IntN(3)
 		}
 		s.Sets = append(s.Sets, set)
 	}

@@ -235,7 +235,7 @@ func (m *Match) matches(state State, addr netip.Addr, pod *Pod, unknown bool) bo
 	selected := pod != nil && m.Select.selects(d, pod, unknown)
 	for i := 0; i < len(state.Sets) && !selected; i++ {
 		s := &state.Sets[i]
-		selected = s.contains(addr, m.Select.Owner) && m.Select.hasSet(d, s, unknown)
+		selected = m.Select.hasSet(d, s, unknown) && s.contains(addr, m.Select.Owner, unknown)
 	}
 	for i := 0; i < len(state.HostEndpoints) && !selected; i++ {
 		h := &state.HostEndpoints[i]
@@ -245,8 +245,11 @@ func (m *Match) matches(state State, addr netip.Addr, pod *Pod, unknown bool) bo
 }
 
 // contains reports whether the set has an address, to a policy of the namespace owner.
-func (s *NetworkSet) contains(addr netip.Addr, owner string) bool {
-	return contains(s.Nets, addr) || s.Namespace == owner && contains(s.Private, addr)
+func (s *NetworkSet) contains(addr netip.Addr, owner string, unknown bool) bool {
+	if s.Namespace == owner {
+		return contains(s.Nets, addr) || contains(s.Private, addr)
+	}
+	return contains(s.Nets, addr) || unknown && s.wide().contains(addr)
 }
 
 // ofOwn judges the addresses that a pod has of a family, or of any family if it is 0. Of a family of which the pod has none, its labels decide.

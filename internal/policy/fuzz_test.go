@@ -3,6 +3,7 @@ package policy
 import (
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -128,7 +129,12 @@ func FuzzRanges(f *testing.F) {
 				t.Fatalf("%v, %v, minus %v, union %v: wrong at %v", a, b, rest, both, x)
 			}
 		}
-		for _, rs := range []ranges{a, rest, both} {
+		most := w.IntN(4)
+		few := both.fewer(most)
+		if len(few) > max(most, 2) || len(minus(both, few)) > 0 || len(both) <= most && !slices.Equal(few, both) {
+			t.Fatalf("%v in %d ranges: %v", both, most, few)
+		}
+		for _, rs := range []ranges{a, rest, both, few} {
 			for i := 1; i < len(rs); i++ {
 				if !rs[i-1].Last.Less(rs[i].First) || touch(rs[i-1], rs[i]) || rs[i].Last.Less(rs[i].First) {
 					t.Fatalf("%v are not ascending, disjoint and apart", rs)

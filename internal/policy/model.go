@@ -247,8 +247,10 @@ type NetworkSet struct {
 	Namespace, Name string
 	Labels          map[string]string
 	Nets            []netip.Prefix // masked
-	// Private are networks that count for policies of its namespace alone, see FindSurplus.
+	// Private are networks that count for policies of its namespace alone, see FindSurplus. Where those of others would be open without, they count as
+	// so many ranges, with the addresses between them: for what Deny selects, and what Allow and Pass exclude.
 	Private []netip.Prefix
+	Wide    int
 }
 
 // HostEndpoint is one of Calico's: a node, or one of its interfaces.

@@ -20,6 +20,7 @@ type setNetworks struct {
 	nets  func() ranges
 	count int    // of its networks
 	owned bool   // they count for policies of its namespace alone
+	wide  bool   // they count for policies of others, where these would be open without
 	known ranges // what nets has returned
 }
 
@@ -50,6 +51,7 @@ func newNetworkSets(state State) *networkSets {
 		if len(s.Private) > 0 {
 			x.private[s.Namespace] = true
 			x.all = append(x.all, setNetworks{selectable: shown, nets: func() ranges { return rangesOf(s.Private) }, count: len(s.Private), owned: true})
+			x.all = append(x.all, setNetworks{selectable: shown, nets: s.wide, count: s.Wide, wide: true})
 		}
 	}
 	for i := range state.HostEndpoints {
@@ -111,6 +113,17 @@ func (x *networkSets) of(ids []int32, namespace string) []int32 {
 	return ids[first:behind]
 }
 
+// counts reports whether the networks count for a policy of a namespace.
+func (s *setNetworks) counts(owner string, unknown bool) bool {
+	switch own := s.namespace == owner; {
+	case s.owned:
+		return own
+	case s.wide:
+		return !own && unknown
+	}
+	return true
+}
+
 // selects finds what is selected, once for a selection.
 func (x *networkSets) selects(p *Pods, unknown bool) *selectedNetworks {
 	key := selectionKey{pods: p.identity(), unknown: unknown}
@@ -122,7 +135,7 @@ func (x *networkSets) selects(p *Pods, unknown bool) *selectedNetworks {
 	}
 	found := &selectedNetworks{by: map[string]int{}}
 	for _, i := range x.candidates(p) {
-		if s := &x.all[i]; (!s.owned || s.namespace == p.Owner) && p.has(&s.selectable, unknown) {
+		if s := &x.all[i]; s.counts(p.Owner, unknown) && p.has(&s.selectable, unknown) {
 			if s.known == nil {
 				s.known = s.nets()
 			}

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 )
@@ -97,6 +99,48 @@ func after(addr, last netip.Addr) netip.Addr {
 		return netip.Addr{}
 	}
 	return addr.Next()
+}
+
+// fewer are at most so many ranges, or one of each family, with all of rs: the smallest gaps are closed, of each family in its proportion.
+func (rs ranges) fewer(most int) (all ranges) {
+	for _, family := range []ranges{families[4], families[6]} {
+		if part := intersection(rs, family); len(part) > 0 {
+			all = append(all, part.closeGaps(len(part)-max(1, most*len(part)/len(rs)))...)
+		}
+	}
+	return all
+}
+
+// closeGaps joins ranges of one family at the n smallest gaps.
+func (rs ranges) closeGaps(n int) (joined ranges) {
+	before := make([]int, 0, len(rs)) // ranges with a gap before them
+	for i := 1; i < len(rs); i++ {
+		before = append(before, i)
+	}
+	slices.SortStableFunc(before, func(a, b int) int { return cmp.Compare(rs.gap(a), rs.gap(b)) })
+	closed := make([]bool, len(rs))
+	for _, i := range before[:max(0, n)] {
+		closed[i] = true
+	}
+	for i, r := range rs {
+		if closed[i] {
+			joined[len(joined)-1].Last = r.Last
+		} else {
+			joined = append(joined, r)
+		}
+	}
+	return joined
+}
+
+// gap is about how many addresses are between range i and the one before it.
+func (rs ranges) gap(i int) float64 {
+	number := func(a netip.Addr) (hi, lo float64) {
+		b := a.As16()
+		return float64(binary.BigEndian.Uint64(b[:8])), float64(binary.BigEndian.Uint64(b[8:]))
+	}
+	hi, lo := number(rs[i].First)
+	lastHi, lastLo := number(rs[i-1].Last)
+	return (hi-lastHi)*(1<<64) + lo - lastLo
 }
 
 func (rs ranges) contains(addr netip.Addr) bool {

@@ -9,14 +9,17 @@ import (
 )
 
 // mostShared bounds the networks of a namespace's NetworkSets that count for policies of administrators and of other namespaces: any of these may select
-// them, which takes room on all nodes. What is over the limit is to them as if it were not there, which is up to who wrote it anyway: nothing else could be
-// left out, or closed, without a change for others.
+// them, which takes room on all nodes. What is over the limit is to them as if it were not there; but a Deny must not be open for it. To that, and to
+// exceptions of an Allow, it is as many ranges again, which also have addresses between those listed. A user who lists these networks might list
+// 0.0.0.0/0, so that no user closes more by it than without.
 const mostShared = 10_000
 
 // Surplus says of a NetworkSet that it does not count as a whole.
 type Surplus struct {
 	// Shared is how many of its networks count for policies of others: the first ones.
 	Shared int
+	// Wide is how many ranges the others are, see NetworkSet.
+	Wide int
 	// Problems are told of the first set of a namespace, for all of them.
 	Problems []string
 }
@@ -42,7 +45,8 @@ func FindSurplus(sets []*api.CalicoNetworkSet) map[*api.CalicoNetworkSet]Surplus
 			if left -= n; n == len(s.Spec.Nets) {
 				continue
 			}
-			of := Surplus{Shared: n}
+			rest := len(s.Spec.Nets) - n
+			of := Surplus{Shared: n, Wide: max(1, mostShared*rest/(networks[namespace]-mostShared))}
 			if !told {
 				of.Problems, told = []string{surplusText(n, namespace, networks[namespace])}, true
 			}
@@ -53,14 +57,17 @@ func FindSurplus(sets []*api.CalicoNetworkSet) map[*api.CalicoNetworkSet]Surplus
 }
 
 func surplusText(first int, namespace string, networks int) string {
-	return fmt.Sprintf("spec.nets[%d] and those after it, also of sets with later names, count for policies of the namespace alone, not for GlobalNetworkPolicies "+
-		"and those of other namespaces: the NetworkSets of namespace %s have %d networks, of which %d count for these: name fewer, larger networks, or have a "+
-		"GlobalNetworkSet made", first, namespace, networks, mostShared)
+	return fmt.Sprintf("spec.nets[%d] and those after it, also of sets with later names, count for policies of the namespace alone; for GlobalNetworkPolicies and "+
+		"those of other namespaces only where these deny them, or exclude them from what they allow, and there with addresses between them: the NetworkSets of "+
+		"namespace %s have %d networks, of which %d count: name fewer, larger networks, or have a GlobalNetworkSet made", first, namespace, networks, mostShared)
 }
 
 // Sharing is the set with few networks that count for policies of others.
-func (s NetworkSet) Sharing(most int) NetworkSet {
-	most = min(most, len(s.Nets))
-	s.Nets, s.Private = s.Nets[:most:most], s.Nets[most:]
+func (s NetworkSet) Sharing(of Surplus) NetworkSet {
+	most := min(of.Shared, len(s.Nets))
+	s.Nets, s.Private, s.Wide = s.Nets[:most:most], s.Nets[most:], of.Wide
 	return s
 }
+
+// wide has all of the private networks.
+func (s *NetworkSet) wide() ranges { return rangesOf(s.Private).fewer(s.Wide) }

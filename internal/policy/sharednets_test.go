@@ -10,8 +10,8 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 )
 
-// Of a tenant's networks so many count for policies of others as one namespace may have, by order of names; all of them for its own policies. Those of other
-// tenants, and of administrators, all count.
+// Of a tenant's networks so many count for policies of others as one namespace may have, by order of names; all of them for its own policies, and where those
+// of others would be open without. Those of other tenants, and of administrators, all count.
 func TestSharedNetworksAreBounded(t *testing.T) {
 	next := 0
 	object := func(namespace, name string, nets int) (*api.CalicoNetworkSet, []netip.Addr) {
@@ -48,7 +48,7 @@ func TestSharedNetworksAreBounded(t *testing.T) {
 	for _, o := range objects {
 		set, problems := FromCalicoNetworkSet(o)
 		if of, found := surplus[o]; found {
-			set = set.Sharing(of.Shared)
+			set = set.Sharing(of)
 		}
 		if len(problems) > 0 {
 			t.Fatal(problems)
@@ -64,7 +64,8 @@ func TestSharedNetworksAreBounded(t *testing.T) {
 		not            []netip.Addr
 	}{
 		"Allow of an administrator":   {"Allow", `"selector":"role == 'mon'"`, "", "a", kept, left},
-		"Deny of an administrator":    {"Deny", `"selector":"role == 'mon'"`, "", "a", kept, left},
+		"Deny of an administrator":    {"Deny", `"selector":"role == 'mon'"`, "", "a", slices.Concat(kept, left), nil},
+		"all others to an Allow":      {"Allow", `"notSelector":"role == 'mon'"`, "", "a", nil, slices.Concat(kept, left)},
 		"all others of one":           {"Deny", `"notSelector":"role == 'mon'"`, "", "a", left, kept},
 		"of another namespace":        {"Allow", `"selector":"role == 'mon'","namespaceSelector":"all()"`, "a", "a", kept, left},
 		"of its own":                  {"Allow", `"selector":"role == 'mon'"`, "b", "b", slices.Concat(ofOne[:1], left), ofOther[:1]},
@@ -88,5 +89,22 @@ func TestSharedNetworksAreBounded(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What is over the limit takes no more room than what is not, however many networks it has: the nearest are joined.
+func TestSurplusIsBounded(t *testing.T) {
+	var s NetworkSet
+	for i := range 3 * mostShared {
+		s.Nets = append(s.Nets, host(12*(i/3)+i%3)) // three near each other, far from the next three
+	}
+	objects := []*api.CalicoNetworkSet{{Meta: api.Meta{Namespace: "a", Name: "one"}, Spec: api.CalicoNetworkSetSpec{Nets: make([]string, len(s.Nets))}}}
+	s = s.Sharing(FindSurplus(objects)[objects[0]])
+	wide := s.wide()
+	if len(wide) > mostShared || len(minus(rangesOf(s.Private), wide)) > 0 {
+		t.Fatalf("%d ranges for %d networks", len(wide), len(s.Private))
+	}
+	if between := host(12*mostShared/2 + 8).Addr(); wide.contains(between) {
+		t.Errorf("%s is far from all networks", between)
 	}
 }
