@@ -175,6 +175,14 @@ func (r *Rule) peersPorts(d Direction) (ports, except []Port) {
 	return r.Sources, r.ExceptSources
 }
 
+// AllBut reports that the rule matches the more, the less is known of peers: it excludes what a selector selects, or ports that peers declare.
+func (r *Rule) AllBut(d Direction) bool {
+	_, except := r.peersPorts(d)
+	excludes := func(m *Match) bool { return m != nil && m.Not }
+	return slices.ContainsFunc(except, func(p Port) bool { return p.Name != "" }) || excludes(r.Own) ||
+		slices.ContainsFunc(r.Peers, func(p Peer) bool { return excludes(p.Match) })
+}
+
 // ownPorts are the others.
 func (r *Rule) ownPorts(d Direction) (ports, except []Port) { return r.peersPorts(1 - d) }
 

@@ -2,6 +2,7 @@ package policies_test
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -71,6 +72,43 @@ func TestPolicyAwaitsTheFirstListOfItsPeers(t *testing.T) {
 	eventually(t, 3*soon, "without a list the policy is in force all the same", func() bool { return !reaches(t, peer, at) })
 	if took := time.Since(begun); took < time.Second {
 		t.Errorf("in force after %v, before there was a list", took)
+	}
+}
+
+// A policy that allows all but some pods allows nothing until there is a list of these: not to new pods, nor, after a while, to those that run.
+func TestAllowOfAllButAwaitsTheList(t *testing.T) {
+	n := newNode(t)
+	server := n.start(t, "server", "10.90.8.1")
+	server.EchoUDP(t, "10.90.8.1:53")
+	var feed *heldFeed
+	n.configure = func(o *policies.Options) {
+		feed = &heldFeed{Feed: o.Feed}
+		o.Feed = feed
+	}
+	peer := n.elsewhere(t, "peer", "10.91.0.9")
+	peer.Route(t, "10.90.8.0/24", "10.91.0.1", "")
+	w, _ := n.work(t)
+	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing && reaches(t, peer, "10.90.8.1:53") })
+
+	feed.hold(true)
+	n.calico(t, "GlobalNetworkPolicy", "globalnetworkpolicies", n.name, fmt.Sprintf(`"spec":{"namespaceSelector":"projectcalico.org/name == '%[1]s'","types":["Ingress"],
+		"ingress":[{"action":"Allow","source":{"notSelector":"projectcalico.org/namespace == '%[1]s-elsewhere'"}}]}`, n.name))
+	eventually(t, soon, "the policy is known", func() bool { return w.Seen().Policies == 1 })
+	fresh := n.start(t, "fresh", "10.90.8.2")
+	fresh.EchoUDP(t, "10.90.8.2:53")
+	eventually(t, soon, "the new pod has it", func() bool { return w.Seen().Policed > 0 && !reaches(t, peer, "10.90.8.2:53") })
+	eventually(t, 3*soon, "the pod that runs has it", func() bool { return w.Seen().Policed == 2 })
+	if reaches(t, peer, "10.90.8.1:53") || reaches(t, peer, "10.90.8.2:53") {
+		t.Error("a pod that the policy excludes reaches what it protects while pods are not listed")
+	}
+	eventually(t, soon, "it is told", func() bool {
+		return slices.ContainsFunc(w.Seen().Unlisted, func(id policy.ID) bool { return id.Name == n.name })
+	})
+	feed.hold(false)
+	other := n.start(t, "other", "10.90.8.3")
+	eventually(t, soon, "once listed, all others are allowed", func() bool { return reaches(t, other, "10.90.8.1:53") })
+	if reaches(t, peer, "10.90.8.1:53") {
+		t.Error("the excluded pod reaches the server")
 	}
 }
 

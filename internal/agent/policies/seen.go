@@ -280,7 +280,7 @@ func (s *Seen) Problems() (texts []string) {
 		}
 	}
 	for _, id := range s.Unlisted {
-		texts = append(texts, fmt.Sprintf("%s denies everything where it denies or passes on nodes or pods, as the API server has not listed these yet", id))
+		texts = append(texts, fmt.Sprintf("%s denies everything where it denies or passes on nodes or pods, and allows nothing where it allows all but these, as the API server has not listed them yet", id))
 	}
 	return texts
 }

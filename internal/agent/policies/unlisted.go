@@ -13,12 +13,13 @@ import (
 const listTime = 10 * time.Second
 
 // unlisted is about policies that name pods or nodes which the API server has not listed yet. Without these an Allow denies what it is to allow, so that
-// established connections end, and a Deny or Pass would deny nothing, so that it denies everything at its ports. Pods that run keep for a
+// established connections end, or, if it is of all but these, would allow all, so that it allows nothing. A Deny or Pass would deny nothing, so that it
+// denies everything at its ports. Pods that run keep for a
 // while all policies that they had: these are as they were at one moment, so that nothing passes that was denied then and is denied later. Pods that
 // are new get the new policies at once.
 type unlisted struct {
 	since  time.Time        // since when there are such policies that count for a pod of this node; zero: there are none
-	closed []policy.ID      // those with rules that deny everything
+	closed []policy.ID      // those with rules that deny everything, or allow nothing
 	holds  map[podHeld]hold // of the pods that such policies select
 }
 
@@ -139,8 +140,13 @@ func (m *model) lists(d policy.Direction, rules ...policy.Rule) bool {
 
 // closeRule closes a rule, if it has to be.
 func (m *model) closeRule(d policy.Direction, r *policy.Rule) bool {
-	if r.Action != policy.Deny && r.Action != policy.Pass || m.lists(d, *r) {
+	decides := r.Action == policy.Deny || r.Action == policy.Pass
+	if !decides && !r.AllBut(d) || m.lists(d, *r) {
 		return false
+	}
+	if !decides {
+		r.AnyPeer, r.Peers = false, nil
+		return true
 	}
 	named := slices.ContainsFunc(r.Ports, func(p policy.Port) bool { return p.Name != "" })
 	r.Action, r.AnyPeer, r.Peers = policy.Deny, true, nil

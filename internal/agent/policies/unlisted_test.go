@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"encoding/json"
 	"net/netip"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // nodePods are pods of one node, whose policies are compiled but not programmed.
@@ -131,6 +133,33 @@ func TestPodsKeepTheirOwnPoliciesAlone(t *testing.T) {
 		n.passes("a new policy", "victim", outside, true)
 		n.passes("a new policy", "lax", other, true)
 		n.passes("a new policy", "stated", outside, false)
+	}
+}
+
+// A rule that allows all but what pods say of themselves allows nothing until these have been listed, in whichever way it says so.
+func TestAllowOfAllButTheUnlisted(t *testing.T) {
+	runs := policy.PodKey{Namespace: "a", Name: "runs"}
+	for name, rule := range map[string]string{
+		"notSelector alone":                `{"action":"Allow","destination":{"notSelector":"role == 'evil'"}}`,
+		"notSelector within nets":          `{"action":"Allow","destination":{"notSelector":"role == 'evil'","nets":["0.0.0.0/0"]}}`,
+		"notSelector beside a log":         `{"action":"Log"},{"action":"Allow","destination":{"notSelector":"role == 'evil'"}}`,
+		"a named port in notPorts":         `{"action":"Allow","protocol":"TCP","destination":{"notPorts":["web"]}}`,
+		"a named port of a selected peer":  `{"action":"Allow","protocol":"TCP","destination":{"selector":"all()","notPorts":["web"]}}`,
+		"a named port of all but the nets": `{"action":"Allow","protocol":"TCP","destination":{"notNets":["203.0.113.0/24"],"notPorts":["web"]}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			gnp := &api.CalicoGlobalNetworkPolicy{}
+			errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"g"},"spec":{"selector":"projectcalico.org/namespace == 'a'","types":["Egress"],"egress":[`+rule+`]}}`), gnp))
+			view := cluster.PolicyView{Complete: true, NodesKnown: true, Local: []policy.PodKey{runs}, Namespaces: map[string]map[string]string{"a": {}, "b": {}},
+				Pods: map[policy.PodKey]*policy.Pod{runs: {PodKey: runs, UID: "runs", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}}
+			view.Calico.GlobalNetworkPolicies = []*api.CalicoGlobalNetworkPolicy{gnp}
+			n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
+			n.learn(time.Now(), view)
+			n.passes("not listed", "runs", "192.0.2.66", false)
+			if len(n.model.closed) != 1 {
+				t.Errorf("closed %v, want the policy", n.model.closed)
+			}
+		})
 	}
 }
 
