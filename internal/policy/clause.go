@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 )
@@ -65,7 +66,44 @@ func (c *compiler) clause(k clauseKey) *clause {
 	return cl
 }
 
-func (c *compiler) rule(k ruleKey) *Rule { return &c.policies[k.policy].Rules[k.direction][k.rule] }
+func (c *compiler) rule(k ruleKey) *Rule {
+	r := &c.policies[k.policy].Rules[k.direction][k.rule]
+	if k.doubt {
+		return r.doubtful()
+	}
+	return r
+}
+
+// keys are those of the first rules of a policy, with the Deny after each Pass that may match more than is known.
+func (c *compiler) keys(d Direction, policy, rules int) iter.Seq[ruleKey] {
+	return func(yield func(ruleKey) bool) {
+		for i := range rules {
+			k := ruleKey{policy: policy, direction: d, rule: i}
+			if !yield(k) {
+				return
+			}
+			if k.doubt = c.rule(k).doubtful() != nil; k.doubt && !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// doubtful is, of a Pass that reads labels which may not be known yet, the Deny of what it may match by these; else nil. Behind the Pass it denies that
+// alone, which rules that follow in the tier could allow.
+func (r *Rule) doubtful() *Rule {
+	reads := func(p *Pods) bool { return p != nil && (p.readsNamespaces() || p.readsUnknown(&selectable{})) }
+	// A selection of several namespaces is of their network sets, too, of which not all may count.
+	match := func(m *Match) bool {
+		return m != nil && m.Select != nil && (reads(m.Select) || m.Select.Namespace == "")
+	}
+	if r.Action != Pass || !match(r.Own) && !slices.ContainsFunc(r.Peers, func(p Peer) bool { return reads(p.Pods) || match(p.Match) }) {
+		return nil
+	}
+	deny := *r
+	deny.Action = Deny
+	return &deny
+}
 
 // addPeer adds one. Of what labels are not known the pods have no rights, and nothing that is denied.
 func (c *compiler) addPeer(p *peers, peer *Peer, k clauseKey) {

@@ -143,7 +143,11 @@ func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connec
 	for _, p := range policies {
 		for i, rule := range p.Rules[c.direction] {
 			if !rule.matches(state, subject, c) {
-				continue
+				deny := rule.doubtful()
+				if deny == nil || !deny.matches(state, subject, c) {
+					continue
+				}
+				rule = *deny
 			}
 			if rule.Action == Log {
 				j.Logs = append(j.Logs, LogRule{p.ID, i})

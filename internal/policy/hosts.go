@@ -319,8 +319,8 @@ func always(v Verdict) Segment {
 func (b *builder) appendTier(p *Program, d Direction, policies []int, subject *Pod, end ending) {
 	first := len(p.Sequence)
 	for _, i := range policies {
-		for rule := range b.policies[i].Rules[d] {
-			if k := (ruleKey{i, d, rule}); b.affords(b.spent, k) {
+		for k := range b.keys(d, i, len(b.policies[i].Rules[d])) {
+			if b.affords(b.spent, k) {
 				s := b.segment(k, subject)
 				s.Verdict.NoTrack = end.noTrack && s.Verdict.Allow
 				p.Sequence = append(p.Sequence, s)

@@ -4,7 +4,7 @@ package policy
 func (b *builder) logs(d Direction, policies []int, subject *Pod) (found []Logging) {
 	for n, i := range policies {
 		for rule := range b.policies[i].Rules[d] {
-			k := ruleKey{i, d, rule}
+			k := ruleKey{policy: i, direction: d, rule: rule}
 			if b.rule(k).Action != Log || !b.affords(b.spent, k) {
 				continue
 			}

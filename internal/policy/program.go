@@ -125,8 +125,8 @@ func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 
 // itemsOf are those of the first rules of a policy.
 func (b *builder) itemsOf(d Direction, policy, rules int, subject *Pod) (items []item) {
-	for rule := range rules {
-		if k := (ruleKey{policy, d, rule}); b.rule(k).Action != Log && b.affords(b.spent, k) {
+	for k := range b.keys(d, policy, rules) {
+		if b.rule(k).Action != Log && b.affords(b.spent, k) {
 			items = append(items, b.itemsOnce(k, subject)...)
 		}
 	}

@@ -44,6 +44,8 @@ type ruleKey struct {
 	policy    int
 	direction Direction
 	rule      int
+	// doubt: of a Pass, the Deny that follows it, see Rule.doubtful.
+	doubt bool
 }
 
 func (c *compiler) spendingOf(namespace string) *spending {

@@ -66,9 +66,15 @@ func TestUnknownLabels(t *testing.T) {
 	unknown(t, policytest.Generator.CalicoCluster, policytest.Generator.CalicoPackets, func(s *policy.State) { s.Accounts = nil })
 }
 
+var worlds = flag.Uint64("worlds", 2000, "in how many clusters TestUnknownLabels forgets one thing, three times")
+
 func unknown(t *testing.T, cluster func(policytest.Generator) *policytest.Cluster, packets func(policytest.Generator, *policytest.Cluster, int) []policytest.Packet, forget func(*policy.State)) {
 	t.Helper()
-	for s := *seed; s < *seed+100; s++ {
+	enough := *worlds
+	if testing.Short() {
+		enough = min(enough, 300)
+	}
+	for s := *seed; s < *seed+enough; s++ {
 		g := policytest.NewGenerator(s)
 		c := cluster(g)
 		state := c.State()
