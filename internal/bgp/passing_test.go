@@ -217,6 +217,56 @@ func TestTransit(t *testing.T) {
 	core.learns(t, s.V4, own+" (64512)", "10.1.3.0/26 via 10.0.0.5 (64512)")
 }
 
+// The address of a Service that another node announces is not passed on by this node as next hop, which would not forward there, whatever
+// filters accept and whether it reflects. By its own next hop it is, and so is the range.
+func TestServicesOfOthers(t *testing.T) {
+	t.Parallel()
+	lan := bgptest.NewLAN(t)
+	s := lan.Host(5).Speaker()
+	s.StartLocal(bgp.Local{ASN: ourASN, ClusterID: netip.MustParseAddr("10.0.0.5")})
+	s.Originate("10.1.5.0/26")
+	node, client := beside(lan, s, bgptest.BIRD1, 1, ourASN), beside(lan, s, bgptest.BIRD2, 2, ourASN)
+	router, other := beside(lan, s, bgptest.FRR, 3, 64903), beside(lan, s, bgptest.BIRD2, 4, 64904)
+	router.peer.NextHop, other.peer.NextHop, client.peer.Client = bgp.NextHopAuto, bgp.NextHopKeep, true
+	for _, n := range []*neighbour{client, router, other} {
+		n.Announce()
+	}
+	service, services := netip.MustParsePrefix("203.0.113.8/32"), netip.MustParsePrefix("203.0.113.0/24")
+	node.Announce(service, services)
+	accept := api.BGPFilterSpec{ExportV4: []api.BGPFilterRule{{Action: "Accept"}}}
+	filters := map[netip.Addr]api.BGPFilterSpec{client.peer.Addr: accept, router.peer.Addr: accept, other.peer.Addr: accept}
+	policy := bgp.Policy{Served: []netip.Prefix{services}, Transit: []netip.Prefix{services}}
+	s.SetPolicy(policy, filters)
+	setPeers(s, node, client, router, other)
+	check := undisturbed(t, s, node, client, router, other)
+
+	learns := func(n *neighbour, path string, hop netip.Addr, more ...netip.Prefix) {
+		t.Helper()
+		want := []string{fmt.Sprintf("10.1.5.0/26 via %s (%s)", s.V4, path)}
+		for _, p := range more {
+			want = append(want, fmt.Sprintf("%s via %s (%s)", p, hop, path))
+		}
+		n.learns(t, s.V4, want...)
+	}
+	learns(client, "", node.peer.Addr, service, services)
+	learns(other, "64512", node.peer.Addr, service, services)
+	learns(router, "64512", s.V4, services)
+	s.SetPolicy(policy, nil)
+	learns(router, "64512", s.V4, services)
+	policy.Served = nil
+	s.SetPolicy(policy, filters)
+	learns(router, "64512", s.V4, service, services)
+	policy.Served = []netip.Prefix{services}
+	client.peer.NextHop = bgp.NextHopSelf
+	s.SetPolicy(policy, filters)
+	setPeers(s, node, client, router, other)
+	learns(router, "64512", s.V4, services)
+	learns(client, "", s.V4, services)
+	s.Originate("10.1.5.0/26", service.String())
+	learns(router, "64512", s.V4, service, services)
+	check()
+}
+
 // A filter is in force at once, in both directions, for what was announced before it, and gone at once; sessions stay.
 func TestFilter(t *testing.T) {
 	t.Parallel()

@@ -22,6 +22,9 @@ type Policy struct {
 	// on, to peers in another AS and by a reflector; all other learned paths never are. Hidden holds for what this node
 	// originates, too.
 	Transit, Hidden []netip.Prefix
+	// Served are the ranges of Services: a learned address in them is passed on with its next hop or not at all, as this node does not
+	// forward to the node that announces it. No rule of a peer undoes that.
+	Served []netip.Prefix
 	// Refuse are prefixes that no peer may announce, or use as next hops: this node's own addresses.
 	Refuse []netip.Prefix
 	// Own are prefixes that no peer may announce, though parts of them: this node's blocks.
@@ -41,7 +44,7 @@ type Policy struct {
 
 func (p Policy) base() *policy.Base {
 	b := &policy.Base{
-		Transit: p.Transit, Hidden: p.Hidden, Refuse: p.Refuse, Own: p.Own, Tags: p.Tags,
+		Transit: p.Transit, Hidden: p.Hidden, Served: p.Served, Refuse: p.Refuse, Own: p.Own, Tags: p.Tags,
 		Normal4: p.Normal4, Normal6: p.Normal6,
 	}
 	// Links come and go: where no rule asks for them they must not have everything announced again.
@@ -74,7 +77,7 @@ func (p Policy) passable() []netip.Prefix {
 }
 
 func (p Policy) validate() error {
-	for name, list := range map[string][]netip.Prefix{"transit": p.Transit, "hidden": p.Hidden, "refused": p.Refuse, "own": p.Own} {
+	for name, list := range map[string][]netip.Prefix{"transit": p.Transit, "hidden": p.Hidden, "served": p.Served, "refused": p.Refuse, "own": p.Own} {
 		for _, prefix := range list {
 			if !prefix.IsValid() || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
 				return fmt.Errorf("%s prefix %q: must be a prefix without host bits", name, prefix)
@@ -87,8 +90,8 @@ func (p Policy) validate() error {
 // Equal reports whether both let pass the same.
 func (p Policy) Equal(o Policy) bool {
 	same := func(a, b map[netip.Addr]*policy.Rules) bool { return maps.EqualFunc(a, b, (*policy.Rules).Equal) }
-	return slices.Equal(p.Transit, o.Transit) && slices.Equal(p.Hidden, o.Hidden) && slices.Equal(p.Refuse, o.Refuse) && slices.Equal(p.Own, o.Own) &&
-		slices.Equal(p.Links, o.Links) && slices.EqualFunc(p.Tags, o.Tags, policy.Tag.Equal) && p.Normal4 == o.Normal4 && p.Normal6 == o.Normal6 &&
+	return slices.Equal(p.Transit, o.Transit) && slices.Equal(p.Hidden, o.Hidden) && slices.Equal(p.Served, o.Served) && slices.Equal(p.Refuse, o.Refuse) &&
+		slices.Equal(p.Own, o.Own) && slices.Equal(p.Links, o.Links) && slices.EqualFunc(p.Tags, o.Tags, policy.Tag.Equal) && p.Normal4 == o.Normal4 && p.Normal6 == o.Normal6 &&
 		same(p.Import, o.Import) && same(p.Export, o.Export) && maps.EqualFunc(p.Aggregates, o.Aggregates, slices.Equal[policy.Aggregates])
 }
 
@@ -183,7 +186,7 @@ func touchedBy(before, now *policy.Base) func(netip.Prefix) bool {
 		return func(netip.Prefix) bool { return true }
 	}
 	around := slices.Concat(
-		different(before.Transit, now.Transit), different(before.Hidden, now.Hidden),
+		different(before.Transit, now.Transit), different(before.Hidden, now.Hidden), different(before.Served, now.Served),
 		different(tagged(before.Tags), tagged(now.Tags)), retagged(before.Tags, now.Tags),
 	)
 	return func(p netip.Prefix) bool { return Within(around...)(Path{Prefix: p}) }

@@ -34,11 +34,12 @@ func (s *Snapshot) listen() []netip.Addr {
 
 // Policy returns what passes on the sessions. Learned paths are passed on inside of the pools, but for those with disableBGPExport and
 // those for Services alone: who learns an address of a Service with policy Local by a node that has no endpoint loses its packets. A route
-// reflector passes them on inside of the ranges of services, too. BGP itself passes them on to other ASes and to reflectors' clients only.
+// reflector passes them on inside of the ranges of services, too, but an address of a Service with its next hop only (Served). BGP itself
+// passes them on to other ASes and to reflectors' clients only.
 func (s *Snapshot) Policy() bgp.Policy {
 	p := bgp.Policy{
 		Tags: s.Peering.Tags, Import: s.imports(), Export: s.Peering.Export, Refuse: s.ownAddresses(), Own: s.Blocks,
-		Normal4: s.priorities.v4, Normal6: s.priorities.v6, Aggregates: s.Aggregates,
+		Normal4: s.priorities.v4, Normal6: s.priorities.v6, Aggregates: s.Aggregates, Served: slices.Clone(s.ServiceRanges),
 	}
 	for _, pool := range s.Pools {
 		switch {
@@ -46,6 +47,9 @@ func (s *Snapshot) Policy() bgp.Policy {
 			p.Hidden = append(p.Hidden, pool.CIDR)
 		case !pool.servicesOnly():
 			p.Transit = append(p.Transit, pool.CIDR)
+		}
+		if pool.servicesOnly() {
+			p.Served = append(p.Served, pool.CIDR)
 		}
 	}
 	if s.Peering.ClusterID.IsValid() {
@@ -60,12 +64,13 @@ func (s *Snapshot) Policy() bgp.Policy {
 }
 
 // imports are the import rules by peer: the operator's, followed, for peers that are nodes of the cluster, by one that rejects all
-// prefixes outside of the pools and of the ranges of services, which reflectors pass on.
+// prefixes outside of the pools and of the ranges of services, which reflectors pass on. What nodes of the mesh announce there never becomes a
+// route; it comes in to be shown as refused, unless an export rule could pass it on with this node as next hop.
 func (s *Snapshot) imports() map[netip.Addr]*policy.Rules {
 	all := maps.Clone(s.Peering.Import)
 	var closed *policy.Rules
 	for peer, source := range s.Peering.Sources {
-		if source.Peer == "" || source.Node == "" {
+		if source.Node == "" || source.Peer == "" && len(s.Peering.Export) == 0 {
 			continue
 		}
 		if closed == nil {

@@ -510,3 +510,28 @@ func TestNodesAreNoRouters(t *testing.T) {
 		})
 	}
 }
+
+// With export rules, which could pass anything on, what a node of the mesh announces outside of the pools and of Services' ranges does not
+// come in: this node would not forward there. Services' ranges are named for what is not to be passed on, and pools for Services alone.
+func TestMeshIsNotPassedOn(t *testing.T) {
+	s := racked(t, func(w *state.Cluster) {
+		w.Pools = append(w.Pools, api.IPPool{Meta: api.Meta{Name: "lb"}, Spec: api.IPPoolSpec{CIDR: "203.0.113.0/24", AllowedUses: []api.AllowedUse{api.UseLoadBalancer}}})
+	})
+	from := addr("10.0.0.2")
+	if rules := s.Policy().Import[from]; rules != nil {
+		t.Errorf("without export rules: %+v", rules)
+	}
+	s.Peering.Export = map[netip.Addr]*policy.Rules{addr("10.0.0.254"): policy.Within(nil, "all")}
+	p := s.Policy()
+	for text, comes := range map[string]bool{"0.0.0.0/0": false, "172.20.1.0/24": false, "192.168.2.0/26": true, "10.96.0.0/12": true, "10.96.3.7/32": true} {
+		if out := p.Import[from].Apply(policy.Route{Prefix: prefix(text), Attributes: &wire.Attributes{}}); (out.Verdict != policy.Reject) != comes {
+			t.Errorf("%s: %+v", text, out)
+		}
+	}
+	if p.Import[addr("10.0.0.254")] != nil {
+		t.Error("a router has rules of nodes")
+	}
+	if want := []netip.Prefix{prefix("10.96.0.0/12"), prefix("203.0.113.0/24")}; !slices.Equal(p.Served, want) {
+		t.Errorf("served %v, want %v", p.Served, want)
+	}
+}

@@ -13,6 +13,8 @@ type Base struct {
 	// Transit are the prefixes inside of which learned paths are passed on, but for those inside of Hidden. This node's own
 	// paths inside of Hidden are not announced either.
 	Transit, Hidden []netip.Prefix
+	// Served are the ranges of Services: a node serves their addresses itself, and forwards nothing to the node that announces one.
+	Served []netip.Prefix
 	// Refuse are prefixes that no peer may announce, in whole or in part: this node's own addresses. Nor may they be next hops.
 	Refuse []netip.Prefix
 	// Own are prefixes that this node alone may announce: its blocks. Parts of one may come in: an address that another node has
@@ -59,6 +61,7 @@ const (
 	reasonForeign   = "AS path does not begin with the peer's AS"
 	reasonLoop      = "own AS in its path"
 	reasonCommunity = "community forbids to pass it on"
+	reasonServed    = "address of a Service that another node announces"
 	reasonHidden    = "in a pool with disableBGPExport"
 	reasonTransit   = "not in transit pools"
 )
@@ -133,24 +136,47 @@ func (b *Base) refuse(s Session, prefix netip.Prefix, a *wire.Attributes) string
 	return ""
 }
 
-// Export decides about a path that would be announced to the peer; own tells that this node originates it. A priority that a rule
-// sets is not told to another AS, which has no place for it.
-func (b *Base) Export(s Session, rules *Rules, own bool, prefix netip.Prefix, a *wire.Attributes) Outcome {
-	if !own && forbidden(s, a.Communities) {
-		return reject(reasonCommunity)
+// Offer is a path that would be announced to the peer.
+type Offer struct {
+	Prefix netip.Prefix
+	*wire.Attributes
+	Own bool // this node originates it
+	// Attracts: the peer would send the packets to this node, as the path goes out with another next hop than it was learned with.
+	Attracts bool
+}
+
+// Export decides about an offer. No rule of the peer can have out what withhold keeps in. A priority that a rule sets is not told to
+// another AS, which has no place for it.
+func (b *Base) Export(s Session, rules *Rules, o Offer) Outcome {
+	if reason := b.withhold(s, &o); reason != "" {
+		return reject(reason)
 	}
-	route := b.route(s, prefix, a)
-	if own {
+	prefix := o.Prefix
+	route := b.route(s, prefix, o.Attributes)
+	if o.Own {
 		route.Own, route.Interface, route.Priority = true, "", b.normal(prefix)
 	}
 	out := rules.Apply(route)
 	if out.Verdict == NoMatch {
-		out = b.export(own, prefix)
+		out = b.export(o.Own, prefix)
 	}
 	if s.External() {
 		out.Change.SetLocalPref, out.Change.LocalPref = false, 0
 	}
 	return out
+}
+
+// withhold returns why a path may not go out, whatever rules accept; empty: they decide. What this node originates may.
+func (b *Base) withhold(s Session, o *Offer) string {
+	switch {
+	case o.Own:
+		return ""
+	case forbidden(s, o.Communities):
+		return reasonCommunity
+	case o.Attracts && o.Prefix.IsSingleIP() && containsAny(b.Served, o.Prefix):
+		return reasonServed
+	}
+	return ""
 }
 
 // export is for what no rule of the peer has decided about.
@@ -226,7 +252,7 @@ func (b *Base) EqualImport(o *Base) bool {
 
 // EqualExport reports whether both pass on the same: nothing has to be announced again.
 func (b *Base) EqualExport(o *Base) bool {
-	return slices.Equal(b.Transit, o.Transit) && slices.Equal(b.Hidden, o.Hidden) && slices.Equal(b.Links, o.Links) &&
+	return slices.Equal(b.Transit, o.Transit) && slices.Equal(b.Hidden, o.Hidden) && slices.Equal(b.Served, o.Served) && slices.Equal(b.Links, o.Links) &&
 		slices.EqualFunc(b.Tags, o.Tags, Tag.Equal) && b.Normal4 == o.Normal4 && b.Normal6 == o.Normal6
 }
 

@@ -14,6 +14,7 @@ var (
 	base   = &Base{
 		Transit: []netip.Prefix{p("10.244.0.0/16"), p("fd00:10::/48")},
 		Hidden:  []netip.Prefix{p("10.244.128.0/17")},
+		Served:  []netip.Prefix{p("203.0.113.0/24"), p("10.244.64.0/20")},
 		Refuse:  []netip.Prefix{p("192.0.2.1/32"), p("2001:db8::1/128")},
 		Own:     []netip.Prefix{p("10.244.5.0/26")},
 		Links:   []Link{{p("0.0.0.0/0"), "eth0"}, {p("192.0.2.0/24"), "eth1"}, {p("192.0.0.0/16"), "eth2"}},
@@ -131,6 +132,7 @@ func TestExport(t *testing.T) {
 	for name, c := range map[string]struct {
 		session Session
 		own     bool
+		keeps   bool // its next hop
 		rules   []string
 		prefix  string
 		a       *wire.Attributes
@@ -149,6 +151,13 @@ func TestExport(t *testing.T) {
 		"learned, elsewhere":      {session: mesh, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001), reason: "not in transit pools"},
 		"learned, around a pool":  {session: mesh, prefix: "10.0.0.0/8", a: said("192.0.2.254", "", 65001), reason: "not in transit pools"},
 		"learned, accepted":       {session: mesh, rules: []string{accept}, prefix: "198.51.100.0/24", a: said("192.0.2.254", "", 65001)},
+		"own Service":             {session: router, own: true, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.1", "")},
+		"range of Services":       {session: router, rules: []string{accept}, prefix: "203.0.113.0/24", a: said("192.0.2.2", "")},
+		"another's Service":       {session: router, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.2", ""), reason: reasonServed},
+		"its next hop stays":      {session: router, keeps: true, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.2", "")},
+		"to our AS":               {session: mesh, rules: []string{accept}, prefix: "203.0.113.8/32", a: said("192.0.2.2", ""), reason: reasonServed},
+		"Service in a pool":       {session: router, prefix: "10.244.64.8/32", a: said("192.0.2.2", ""), reason: reasonServed},
+		"pod, in no range":        {session: router, rules: []string{accept}, prefix: "203.0.114.8/32", a: said("192.0.2.2", "")},
 		"no advertise":            {session: mesh, rules: []string{accept}, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65282"), reason: "community forbids to pass it on"},
 		"no export, our AS":       {session: mesh, prefix: "10.244.0.0/26", a: said("192.0.2.2", "65535:65281"), want: wire.Change{Add: []Community{tag1}}},
 		"no export":               {session: router, rules: []string{accept}, prefix: "10.244.0.0/26", a: said("192.0.2.2", "1:1 65535:65281"), reason: "community forbids to pass it on"},
@@ -164,7 +173,7 @@ func TestExport(t *testing.T) {
 		"priority is not told to another AS": {session: router, rules: []string{`{"action":"Accept","operations":[{"setPriority":{"value":512}},{"prependASPath":{"prefix":[64512]}}]}`}, prefix: "10.244.0.0/26", a: said("192.0.2.9", ""),
 			want: wire.Change{Prepend: []uint32{64512}}},
 	} {
-		out := base.Export(c.session, rulesOf(t, wire.IPv4, c.rules...), c.own, p(c.prefix), c.a)
+		out := base.Export(c.session, rulesOf(t, wire.IPv4, c.rules...), Offer{Prefix: p(c.prefix), Attributes: c.a, Own: c.own, Attracts: !c.own && !c.keeps})
 		if c.reason != "" {
 			c.want.Withdraw = true
 		}
@@ -172,7 +181,7 @@ func TestExport(t *testing.T) {
 			t.Errorf("%s: %+v, want %q, %+v", name, out, c.reason, c.want)
 		}
 	}
-	if out := (&Base{}).Export(mesh, nil, false, p("10.244.0.0/26"), said("192.0.2.2", "")); out.Reason != "not in transit pools" {
+	if out := (&Base{}).Export(mesh, nil, Offer{Prefix: p("10.244.0.0/26"), Attributes: said("192.0.2.2", "")}); out.Reason != "not in transit pools" {
 		t.Errorf("without pools nothing is passed on: %+v", out)
 	}
 }
@@ -186,6 +195,7 @@ func TestBaseEqual(t *testing.T) {
 		"nothing":   {func(*Base) {}, true, true},
 		"transit":   {func(b *Base) { b.Transit = b.Transit[:1] }, true, false},
 		"hidden":    {func(b *Base) { b.Hidden = nil }, true, false},
+		"served":    {func(b *Base) { b.Served = b.Served[:1] }, true, false},
 		"refuse":    {func(b *Base) { b.Refuse = nil }, false, true},
 		"own":       {func(b *Base) { b.Own = nil }, false, true},
 		"tags":      {func(b *Base) { b.Tags = []Tag{b.Tags[0], {b.Tags[1].Prefix, b.Tags[1].Communities[:1]}} }, true, false},
@@ -252,7 +262,7 @@ func BenchmarkExport(b *testing.B) {
 	prefix := p("10.244.0.0/26")
 	b.ReportAllocs()
 	for range b.N {
-		if out := base.Export(router, nil, false, prefix, a); out.Verdict != Accept {
+		if out := base.Export(router, nil, Offer{Prefix: prefix, Attributes: a, Attracts: true}); out.Verdict != Accept {
 			b.Fatal(out)
 		}
 	}

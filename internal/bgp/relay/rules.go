@@ -82,15 +82,15 @@ func (r *Rules) exports(prefix netip.Prefix, a *wire.Attributes, stamp wire.Stam
 	if aggregate {
 		stamp.Source = wire.Own
 	}
-	own := stamp.Source == wire.Own
-	out := r.Base.Export(r.Session, r.Export, own, prefix, a)
-	if out.Verdict == policy.Reject {
-		return wire.Change{Withdraw: true}
-	}
 	if wire.FamilyOf(self) != wire.FamilyOf(prefix.Addr()) {
 		self = wire.Placeholder4 // see wire.Extend
 	}
-	out.Change.NextHop = r.nextHop(a.NextHop, stamp, self)
+	hop := r.nextHop(a.NextHop, stamp, self)
+	out := r.Base.Export(r.Session, r.Export, policy.Offer{Prefix: prefix, Attributes: a, Own: stamp.Source == wire.Own, Attracts: hop != stamp.NextHop})
+	if out.Verdict == policy.Reject {
+		return wire.Change{Withdraw: true}
+	}
+	out.Change.NextHop = hop
 	return out.Change
 }
 

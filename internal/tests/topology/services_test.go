@@ -65,6 +65,28 @@ func TestServices(t *testing.T) {
 		t.Errorf("response of the Service: %q, %v", answer, err)
 	}
 
+	t.Run("a filter that accepts all", func(t *testing.T) {
+		before := uptimes(t, nodes...)
+		filter := func(rule string) {
+			t.Helper()
+			w.shell(t, `kubectl patch bgpfilters.crd.projectcalico.org tor --type=merge -p '{"spec":{"exportV4":[`+rule+`]}}'`, "")
+		}
+		filter(`{"action":"Accept"}`)
+		accepted := func(n *meshtest.Node, more ...bgptest.Route) {
+			t.Helper()
+			all := append(own(n), more...)
+			for i := range all {
+				all[i].Communities = ""
+			}
+			learned(t, tor, n.Prefix.Addr(), all...)
+		}
+		accepted(nodes[1], route("192.0.2.7/32", "", nodes[1]))
+		accepted(nodes[0])
+		leads(t, host.NS, "tor", "192.0.2.7", "172.31.1.12 nodes")
+		filter("")
+		learned(t, tor, nodes[0].Prefix.Addr(), own(nodes[0])...)
+		before.untouched(t, "a filter was changed")
+	})
 	t.Run("no endpoint", func(t *testing.T) {
 		before := uptimes(t, nodes...)
 		w.shell(t, "kubectl delete endpointslice web-1", "")
