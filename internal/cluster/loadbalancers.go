@@ -40,7 +40,7 @@ func trimLoadBalancer(s *api.Service) {
 	maps.DeleteFunc(s.Annotations, func(key, _ string) bool { return !slices.Contains(api.AddressAnnotations, key) })
 	s.Meta = api.Meta{
 		Namespace: shared(s.Namespace), Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
-		DeletionTimestamp: s.DeletionTimestamp, Annotations: s.Annotations,
+		CreationTimestamp: s.CreationTimestamp, DeletionTimestamp: s.DeletionTimestamp, Annotations: s.Annotations,
 	}
 }
 

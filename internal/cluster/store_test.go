@@ -124,6 +124,11 @@ func TestTrim(t *testing.T) {
 	if len(n.Status.Addresses) != 0 || n.Annotations[api.AnnotationIPv6Address] == "" || len(n.Annotations) != 1 {
 		t.Errorf("another node: %+v", n)
 	}
+	s := api.Service{Meta: api.Meta{Name: "s", UID: "u", CreationTimestamp: "2026-11-28T10:00:00Z", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"big": "x"}}}
+	trimLoadBalancer(&s)
+	if s.CreationTimestamp == "" || s.UID != "u" || s.Labels != nil || len(s.Annotations) != 0 {
+		t.Errorf("a Service: %+v", s)
+	}
 	end := decoded(t, `{"metadata":{"resourceVersion":"5","annotations":{"`+metav1.InitialEventsAnnotationKey+`":"true"}}}`)
 	if !endsList(watch.Event{Type: watch.Bookmark, Object: end}) {
 		t.Error("the end of a list is not told")

@@ -55,15 +55,18 @@ type balancer struct {
 
 	pools string // the revisions of the pools that refused is about
 
-	mu      sync.Mutex         // guards the rest
-	refused map[string]refusal // by the Service's UID
-	full    []netip.Prefix     // blocks without a free address, as far as this look knows
+	mu      sync.Mutex          // guards the rest
+	refused map[string]refusal  // by the Service's UID
+	full    []netip.Prefix      // blocks without a free address, as far as this look knows
+	holds   map[netip.Addr]bool // what Services hold, likewise
 }
 
 // refusal is when a Service got less than it asks for, in the revision in which it did.
 type refusal struct {
 	revision string
 	at       time.Time
+	// wanted are addresses that it asks for and another Service holds: when that gives one up, the oldest that asks for it is to have it.
+	wanted []netip.Addr
 }
 
 // balanceView is what Services ask for and hold. It may be old: every write is guarded.
@@ -124,6 +127,12 @@ func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool)
 	pools, held := loadbalancer.ReadPools(v.pools), holders(v.blocks)
 	b.forget(v)
 	b.full = fullBlocks(v.blocks)
+	b.holds = map[netip.Addr]bool{}
+	for _, h := range held {
+		for _, a := range h.addresses {
+			b.holds[a] = true
+		}
+	}
 	var clean, single []request
 	batches := map[string][]request{}
 	for _, s := range v.services {
@@ -142,7 +151,7 @@ func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool)
 			single = append(single, r)
 		default:
 			if err := r.wish.Unknown(&pools); err != nil {
-				b.refuse(s, err)
+				b.refuse(&r, err)
 				continue
 			}
 			key := fmt.Sprint(r.wish)
@@ -152,8 +161,10 @@ func (b *balancer) look(ctx context.Context, v *balanceView, requestedOnly bool)
 	err := errors.Join(
 		inParallel(clean, func(r request) error { return b.clean(ctx, &r, &pools) }),
 		inParallel(slices.Collect(maps.Values(held)), func(h *serviceHolder) error { return b.release(ctx, h, requestedOnly) }),
-		inParallel(single, func(r request) error { return b.assign(ctx, []request{r}) }),
 	)
+	for _, round := range loadbalancer.Rounds(single, func(r request) (*api.Service, []netip.Addr) { return r.Service, r.wish.Addresses }) {
+		err = errors.Join(err, inParallel(round, func(r request) error { return b.assign(ctx, []request{r}) }))
+	}
 	for _, all := range batches {
 		err = errors.Join(err, b.assign(ctx, all))
 	}
@@ -199,16 +210,17 @@ func (b *balancer) judge(s *api.Service, h *serviceHolder, pools *loadbalancer.P
 	if h == nil && !pools.Any() {
 		return r, false
 	}
-	if last, ok := b.refused[s.UID]; ok && last.revision == s.ResourceVersion && time.Since(last.at) < refusedRetry {
+	given := func(a netip.Addr) bool { return !b.holds[a] }
+	if last, ok := b.refused[s.UID]; ok && last.revision == s.ResourceVersion && time.Since(last.at) < refusedRetry && !slices.ContainsFunc(last.wanted, given) {
 		return r, false
 	}
 	delete(b.refused, s.UID)
 	wish, err := loadbalancer.Read(s)
+	r = request{Service: s, wish: wish}
 	if err != nil {
-		b.refuse(s, err)
+		b.refuse(&r, err)
 		return r, false
 	}
-	r = request{Service: s, wish: wish}
 	if h != nil {
 		r.keep, r.drop = wish.Split(h.addresses, pools)
 	}
@@ -216,11 +228,12 @@ func (b *balancer) judge(s *api.Service, h *serviceHolder, pools *loadbalancer.P
 }
 
 // refuse says what a Service lacks.
-func (b *balancer) refuse(s *api.Service, why error) {
+func (b *balancer) refuse(r *request, why error) {
 	b.mu.Lock()
-	b.refused[s.UID] = refusal{s.ResourceVersion, time.Now()}
+	wanted := slices.DeleteFunc(slices.Clone(r.wish.Addresses), func(a netip.Addr) bool { return !b.holds[a] })
+	b.refused[r.UID] = refusal{r.ResourceVersion, time.Now(), wanted}
 	b.mu.Unlock()
-	b.warn(reference(s, &s.Meta), reasonNoAddress, why.Error())
+	b.warn(reference(r.Service, &r.Meta), reasonNoAddress, why.Error())
 }
 
 // clean hides and then releases addresses that a Service is not to have. What it lacks is assigned in the next look, which the write of
@@ -290,8 +303,8 @@ func (b *balancer) assign(ctx context.Context, all []request) error {
 			return err
 		}
 		if len(got) == 0 { // no pool has room: the others would be refused, too
-			for _, r := range all {
-				b.refuse(r.Service, lacking)
+			for i := range all {
+				b.refuse(&all[i], lacking)
 			}
 			return nil
 		}
@@ -300,7 +313,7 @@ func (b *balancer) assign(ctx context.Context, all []request) error {
 		for i := range done {
 			done[i].keep = ordered(&done[i].wish, got[i])
 			if lacking != nil {
-				b.refuse(done[i].Service, lacking)
+				b.refuse(&done[i], lacking)
 			}
 		}
 		if err := inParallel(done, func(r request) error { return b.show(ctx, &r) }); err != nil {
@@ -337,6 +350,9 @@ func (b *balancer) hold(ctx context.Context, all []request) (got [][]ipam.Assign
 		got, full, err = b.ipam.AssignEach(ctx, req)
 		b.mu.Lock()
 		b.full = append(b.full, full...)
+		for _, a := range slices.Concat(got...) {
+			b.holds[a.Address] = true
+		}
 		b.mu.Unlock()
 		return err
 	}

@@ -249,6 +249,46 @@ func TestServicesThroughDeathsOfTheLeader(t *testing.T) {
 	}
 }
 
+// Of Services that ask for one address the oldest has it, of one age that of the first name, and the others' Events name it. When it gives the
+// address up the next one has it, not one that has come since.
+func TestOlderServiceWins(t *testing.T) {
+	for seed := range uint64(20) {
+		h := newServices(t, seed)
+		add := func(name, created string) *api.Service {
+			s := &api.Service{
+				Meta: api.Meta{Namespace: "d", Name: name, CreationTimestamp: created, Annotations: map[string]string{api.AnnotationServiceAddresses: `["10.9.0.7"]`}},
+				Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}},
+			}
+			h.create(s)
+			return s
+		}
+		b := h.leader(nil)
+		has := func(owner string, others ...string) {
+			t.Helper()
+			errtest.Must(t, b.look(t.Context(), h.view(), false))
+			for _, s := range h.list() {
+				if got := loadbalancer.Shows(s, []netip.Addr{netip.MustParseAddr("10.9.0.7")}); got != (s.Name == owner) {
+					t.Fatalf("seed %d: %s has the address: %t, and %s is the oldest", seed, s.Name, got, owner)
+				}
+			}
+			for _, name := range others {
+				if !strings.Contains(h.said[name], "Service d/"+owner) || strings.Contains(h.said[name], "lb-") {
+					t.Fatalf("seed %d: the Event of %s is %q", seed, name, h.said[name])
+				}
+			}
+		}
+		add("b", "2026-11-28T10:00:01Z")
+		add("c", "2026-11-28T10:00:01Z")
+		oldest := add("d", "2026-11-28T10:00:00Z")
+		has("d", "b", "c")
+		errtest.Must(t, h.store.Get(t.Context(), oldest))
+		errtest.Must(t, h.store.Delete(t.Context(), oldest))
+		errtest.Must(t, b.look(t.Context(), h.view(), false)) // which releases the address
+		add("a", "2026-11-28T10:00:02Z")
+		has("b", "a", "c")
+	}
+}
+
 // Two families, one without a pool.
 func TestServicesOfTwoFamilies(t *testing.T) {
 	h := newServices(t, 0)

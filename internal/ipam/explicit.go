@@ -135,6 +135,8 @@ func holderOf(attr api.AllocationAttribute) string {
 	}
 	at := attr.Secondary
 	switch {
+	case at["service"] != "":
+		return fmt.Sprintf("Service %s/%s", at["namespace"], at["service"]) // its handle is a hash
 	case at["pod"] != "":
 		text += fmt.Sprintf(" (pod %s/%s on %s)", at["namespace"], at["pod"], at["node"])
 	case at["node"] != "":

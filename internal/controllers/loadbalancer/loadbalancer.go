@@ -2,6 +2,7 @@
 package loadbalancer
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -56,6 +57,32 @@ func Managed(s *api.Service, requestedOnly bool) bool {
 		return *of == class
 	}
 	return !requestedOnly || s.Spec.LoadBalancerIP != "" || slices.ContainsFunc(api.AddressAnnotations, func(key string) bool { return s.Annotations[key] != "" })
+}
+
+// Rounds divides requests so that no round has two for one address, and of several the oldest Service's is in the first: of one age, that of
+// the first name.
+func Rounds[T any](all []T, of func(T) (*api.Service, []netip.Addr)) (rounds [][]T) {
+	all = slices.SortedFunc(slices.Values(all), func(a, b T) int {
+		x, _ := of(a)
+		y, _ := of(b)
+		return cmp.Or(cmp.Compare(x.CreationTimestamp, y.CreationTimestamp), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+	next := map[netip.Addr]int{} // the first round without a request for the address
+	for _, one := range all {
+		_, addrs := of(one)
+		round := 0
+		for _, a := range addrs {
+			round = max(round, next[a])
+		}
+		for _, a := range addrs {
+			next[a] = round + 1
+		}
+		if round == len(rounds) {
+			rounds = append(rounds, nil)
+		}
+		rounds[round] = append(rounds[round], one)
+	}
+	return rounds
 }
 
 // Handle returns the ID of a Service's handle.
