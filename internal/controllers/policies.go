@@ -28,8 +28,8 @@ func (c *Controllers) reportPolicies(ctx context.Context) {
 		for i := range all {
 			editions[i] = edition{id: all[i].UID, about: reference(&all[i], &all[i].Meta)}
 		}
-		for _, v := range r.due(editions, time.Now(), 0) {
-			r.report(ctx, &v, []remark{{"PolicyNotEnforced", policyText}})
+		for _, v := range r.due(editions, time.Now(), 0, r.done) {
+			r.done[v.id] = r.report(ctx, &v, []remark{{"PolicyNotEnforced", policyText}})
 		}
 		select {
 		case <-ctx.Done():

@@ -18,17 +18,24 @@ const (
 // remark is a note for the operator on a policy: the reason and text of an Event.
 type remark struct{ reason, text string }
 
-// review returns remarks on a policy: its invalid parts, that it selects no pod, and named ports that no pod of the rule declares.
-// The state must have the pods of interestOf.
-func review(p *policy.Policy, s *policy.State) []remark {
-	var all []remark
-	if len(p.Problems) > 0 {
-		all = append(all, remark{reasonInvalid, strings.Join(p.Problems, "; ")})
+// faults returns the remark on what is invalid in a policy, which takes no pods, or on why it cannot be read.
+func faults(p policy.Policy, err error) []remark {
+	switch {
+	case err != nil:
+		return []remark{{reasonInvalid, err.Error()}}
+	case len(p.Problems) > 0:
+		return []remark{{reasonInvalid, strings.Join(p.Problems, "; ")}}
+	}
+	return nil
+}
+
+// review returns remarks on a policy's pods: that it selects none, and named ports that no pod of the rule declares. The state must have the
+// pods of interestOf.
+func review(p *policy.Policy, s *policy.State) (all []remark) {
+	if p.Applies == [2]bool{} {
+		return nil // it applies to no direction
 	}
 	subjects := selected(&p.Subject, s)
-	if p.Applies == [2]bool{} {
-		return all // it applies to no direction
-	}
 	hosts := slices.ContainsFunc(s.HostEndpoints, func(h policy.HostEndpoint) bool { return s.SelectsHost(p, &h) })
 	if p.HostsOnly() || len(subjects) == 0 && hosts {
 		return all // it applies to host endpoints

@@ -23,7 +23,7 @@ func reviewed(t *testing.T, p policy.Policy) (reasons []string, text string) {
 		pods[pod.PodKey] = &pod
 	}
 	state := policy.State{HostEndpoints: []policy.HostEndpoint{{Labels: map[string]string{"app": "node"}}}, Pods: pods, Namespaces: map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}}
-	for _, r := range review(&p, &state) {
+	for _, r := range slices.Concat(faults(p, nil), review(&p, &state)) {
 		reasons, text = append(reasons, r.reason), text+r.text
 	}
 	return reasons, text

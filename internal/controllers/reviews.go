@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	// reviewAge is how long a policy must have been as it is: pods are often created after their policies.
+	// reviewAge is how long a policy must have been as it is for remarks on its pods: these are often created after their policies.
 	reviewAge = 45 * time.Second
 	// reviewPause bounds how often the feed is read.
 	reviewPause = time.Second
 )
 
-// reviews write Events about policies, once for each edition of one. Pods are watched only meanwhile. They belong to one goroutine.
+// reviews write Events about policies, once for each edition of one: at once what is wrong with it, later what takes its pods, which are watched
+// only meanwhile. They belong to one goroutine.
 type reviews struct {
 	*Controllers
-	since  map[string]time.Time // when an edition was first seen
-	done   map[string]bool
-	failed progress.Changes
+	since      map[string]time.Time // when an edition was first seen
+	told, done map[string]bool      // what is wrong with it is written; the rest is
+	failed     progress.Changes
 }
 
 func newReviews(c *Controllers) *reviews {
-	return &reviews{Controllers: c, since: map[string]time.Time{}, done: map[string]bool{}}
+	return &reviews{Controllers: c, since: map[string]time.Time{}, told: map[string]bool{}, done: map[string]bool{}}
 }
 
 // edition is a policy as it was written last.
@@ -51,16 +52,20 @@ func (c *Controllers) reviewPolicies(ctx context.Context) {
 	}
 }
 
-// look reviews what is due, or asks for the pods that this takes and leaves it to the next look.
+// look reviews what is due, or asks for the pods that this takes and leaves what depends on them to the next look.
 func (r *reviews) look(ctx context.Context, now time.Time) {
 	view := r.deps.PolicyFeed.Take()
 	if !view.Listed || !r.elector.Leading() {
 		return
 	}
-	due := r.due(editions(&view), now, reviewAge)
-	policies, err := make([]policy.Policy, len(due)), make([]error, len(due))
+	all := editions(&view)
+	for _, v := range r.due(all, now, 0, r.told) {
+		r.told[v.id] = r.report(ctx, &v, faults(v.decode()))
+	}
+	due := r.due(all, now, reviewAge, r.done)
+	policies := make([]policy.Policy, len(due)) // one that cannot be read applies to nothing
 	for i := range due {
-		policies[i], err[i] = due[i].decode()
+		policies[i], _ = due[i].decode()
 	}
 	interest := interestOf(policies)
 	r.deps.PolicyFeed.Want(interest)
@@ -73,13 +78,7 @@ func (r *reviews) look(ctx context.Context, now time.Time) {
 		state.HostEndpoints = append(state.HostEndpoints, host)
 	}
 	for i := range due {
-		remarks := []remark{}
-		if err[i] != nil {
-			remarks = append(remarks, remark{reasonInvalid, err[i].Error()})
-		} else {
-			remarks = review(&policies[i], &state)
-		}
-		r.report(ctx, &due[i], remarks)
+		r.done[due[i].id] = r.report(ctx, &due[i], review(&policies[i], &state))
 	}
 }
 
@@ -105,37 +104,37 @@ func reference(of api.Resource, m *api.Meta) api.ObjectReference {
 	return api.ObjectReference{APIVersion: kind.APIVersion(), Kind: kind.Kind, Namespace: m.Namespace, Name: m.Name, UID: m.UID}
 }
 
-// due returns the editions that are of an age and not reviewed yet, and forgets those that are gone.
-func (r *reviews) due(all []edition, now time.Time, age time.Duration) (due []edition) {
+// due returns the editions that are of an age and not done yet, and forgets those that are gone.
+func (r *reviews) due(all []edition, now time.Time, age time.Duration, done map[string]bool) (due []edition) {
 	there := make(map[string]bool, len(all))
 	for _, v := range all {
 		there[v.id] = true
 		if _, known := r.since[v.id]; !known {
 			r.since[v.id] = now
 		}
-		if !r.done[v.id] && now.Sub(r.since[v.id]) >= age {
+		if !done[v.id] && now.Sub(r.since[v.id]) >= age {
 			due = append(due, v)
 		}
 	}
 	maps.DeleteFunc(r.since, func(id string, _ time.Time) bool { return !there[id] })
-	maps.DeleteFunc(r.done, func(id string, _ bool) bool { return !there[id] })
+	maps.DeleteFunc(done, func(id string, _ bool) bool { return !there[id] })
 	return due
 }
 
-// report writes what there is to say about an edition. It is done when all of it is written.
-func (r *reviews) report(ctx context.Context, v *edition, remarks []remark) {
+// report writes what there is to say about an edition, and reports whether all of it is written.
+func (r *reviews) report(ctx context.Context, v *edition, remarks []remark) (done bool) {
 	var failed error
 	for _, m := range remarks {
 		if ctx.Err() != nil || !r.elector.Leading() {
-			return
+			return false
 		}
 		if err := r.deps.Events.WarnOnce(ctx, v.about, m.reason, m.text); err != nil {
 			failed = err
 		}
 		time.Sleep(policyEvery)
 	}
-	r.done[v.id] = failed == nil
 	if r.failed.New(failed) {
 		r.deps.Log.Warn("cannot write an Event about a policy; retrying", "err", failed)
 	}
+	return failed == nil
 }

@@ -94,7 +94,8 @@ func TestPoliciesAreToldOf(t *testing.T) {
 	})
 }
 
-// What is invalid in a policy, that it selects no pod, and a port that no pod declares have an Event each. One that is well has none.
+// What is invalid in a policy has an Event at once, before the Events that take pods: that it selects none, and a port that none declares. A
+// policy that is well has no Event.
 func TestPoliciesAreReviewed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
@@ -120,14 +121,21 @@ func TestPoliciesAreReviewed(t *testing.T) {
 	}}}
 	w.create(staged)
 	want[staged.UID] = []string{"InvalidPolicy"}
+	selector := &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "selector"}, Spec: api.CalicoGlobalNetworkPolicySpec{CalicoPolicySpec: api.CalicoPolicySpec{
+		Selector: "kubernetes.io/hostname='n'", Types: []string{"Ingress"},
+	}}}
+	w.create(selector)
+	want[selector.UID] = []string{"InvalidPolicy"}
 	w.start("one", "", "TORTIE_POLICY=auto")
+	var events []corev1.Event
 	eventually(t, func() error {
 		list, err := w.core.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
 		got := map[string][]string{}
-		for _, e := range list.Items {
+		events = list.Items
+		for _, e := range events {
 			got[string(e.InvolvedObject.UID)] = append(got[string(e.InvolvedObject.UID)], e.Reason)
 		}
 		for uid, reasons := range want {
@@ -137,4 +145,11 @@ func TestPoliciesAreReviewed(t *testing.T) {
 		}
 		return nil
 	})
+	for _, invalid := range events {
+		for _, later := range events {
+			if invalid.Reason == "InvalidPolicy" && strings.HasPrefix(later.Reason, "Policy") && !invalid.FirstTimestamp.Time.Before(later.FirstTimestamp.Time) {
+				t.Errorf("%s of %s has waited for pods, as %s of %s", invalid.Reason, invalid.InvolvedObject.Name, later.Reason, later.InvolvedObject.Name)
+			}
+		}
+	}
 }
