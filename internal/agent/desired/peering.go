@@ -18,10 +18,11 @@ type peerObjects struct {
 	filters     []api.BGPFilter
 	secrets     map[api.Place]peering.Secret
 	config, own api.BGPConfigurationSpec
+	absent      map[string]bool
 }
 
 func peersOf(w state.Cluster) peerObjects {
-	p := peerObjects{all: w.Peers, filters: w.Filters, config: w.BGP, own: w.OwnBGP}
+	p := peerObjects{all: w.Peers, filters: w.Filters, config: w.BGP, own: w.OwnBGP, absent: absentNodes(w)}
 	for place, known := range w.Passwords {
 		if p.secrets == nil {
 			p.secrets = make(map[api.Place]peering.Secret, len(w.Passwords))
@@ -29,6 +30,23 @@ func peersOf(w state.Cluster) peerObjects {
 		p.secrets[place] = peering.Secret{Text: known.Text, Err: known.Err, Pending: known.Pending}
 	}
 	return p
+}
+
+// absentNodes are the names in spec.node of BGPPeers that no Node has.
+func absentNodes(w state.Cluster) map[string]bool {
+	absent := map[string]bool{}
+	for i := range w.Peers {
+		if node := w.Peers[i].Spec.Node; node != "" {
+			absent[node] = true
+		}
+	}
+	for i := range w.Nodes {
+		delete(absent, w.Nodes[i].Name)
+	}
+	if w.Self != nil {
+		delete(absent, w.Self.Name)
+	}
+	return absent
 }
 
 // peeringInput is the input of the decision on this node's sessions.
@@ -43,7 +61,7 @@ func (s *Snapshot) peeringInput() peering.Input {
 		Port:      s.meshPort,
 		Mesh:      peering.Mesh{On: s.Mesh, Password: s.settings.password.text, Restart: s.settings.restart, BFD: s.settings.bfd, Unknown: s.settings.password.unknown},
 		Automatic: s.Automatic,
-		Peers:     s.peers.all, Filters: s.peers.filters, Secrets: s.peers.secrets,
+		Peers:     s.peers.all, Absent: s.peers.absent, Filters: s.peers.filters, Secrets: s.peers.secrets,
 		Config: s.peers.config, OwnConfig: s.peers.own,
 		MaxPrefixes: s.Self.MaxPrefixes,
 	}

@@ -85,6 +85,24 @@ func TestDecisionsAreKept(t *testing.T) {
 	}
 }
 
+// A BGPPeer for a node that does not exist is named, as long as it does not.
+func TestPeersOfAbsentNodes(t *testing.T) {
+	s := snapshot(t, func(w *state.Cluster) {
+		w.Self = &api.Node{Meta: api.Meta{Name: "node1"}}
+		for _, node := range []string{"node1", "node2", "nodd2"} {
+			w.Peers = append(w.Peers, api.BGPPeer{Meta: api.Meta{Name: "of-" + node}, Spec: api.BGPPeerSpec{Node: node, PeerIP: "10.0.0.254", ASNumber: 65000}})
+		}
+	})
+	var d Deciding
+	d.Decide(s, 1)
+	if len(d.Problems) != 1 || !strings.Contains(d.Problems[0].Error(), `BGPPeer of-nodd2: spec.node "nodd2"`) {
+		t.Errorf("problems %v", d.Problems)
+	}
+	if _, ok := s.Peering.Sources[addr("10.0.0.254")]; !ok {
+		t.Error("this node's own is not in force")
+	}
+}
+
 func TestAnnotationsThatCannotBeRead(t *testing.T) {
 	for annotation, text := range map[string]string{api.AnnotationLabels: `["a"]`, api.AnnotationReflector: "one"} {
 		s, problems := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24")}, desiredtest.World(func(w *state.Cluster) {

@@ -83,7 +83,7 @@ func resolve(p *api.BGPPeer, in *Input, known map[string]filter) *resolver {
 		r.fail("spec.localWorkloadSelector: sessions with pods are not supported: remove the object, or leave it to Calico nodes")
 		return r
 	}
-	r.nodes()
+	r.nodes(in.Absent)
 	r.peer()
 	r.reach()
 	r.numbers()
@@ -121,11 +121,13 @@ func (r *resolver) aggregate(text string) {
 }
 
 // nodes reads which nodes have the session.
-func (r *resolver) nodes() {
+func (r *resolver) nodes(absent map[string]bool) {
 	s := r.spec
 	r.form.global = s.Node == "" && s.NodeSelector == ""
 	if s.NodeSelector == "" {
-		r.form.node = s.Node
+		if r.form.node = s.Node; absent[s.Node] {
+			r.note("spec.node %q: no Node has this name, so no node has the session: correct it, or delete the object", s.Node)
+		}
 		return
 	}
 	if s.Node != "" {

@@ -22,8 +22,9 @@ type Input struct {
 	Mesh Mesh
 	// Automatic says what follows from the nodes' agreement on reflectors; nil while there is none.
 	Automatic *Automatic
-	// Peers are the BGPPeers, in any order.
+	// Peers are the BGPPeers, in any order. Absent are the names in their spec.node that no Node has.
 	Peers   []api.BGPPeer
+	Absent  map[string]bool
 	Secrets map[api.Place]Secret
 	Filters []api.BGPFilter
 	// Config is the cluster's BGPConfiguration, OwnConfig this node's: they say which communities are added.
