@@ -115,6 +115,35 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
+// Of each kind that the chart defines the page about Calico's manifests says what to write, and the values that it names are the chart's.
+func TestCalicoManifestsHaveAnInstead(t *testing.T) {
+	page := pages(t)[filepath.Join(repository, "docs", "calico-manifests.md")]
+	definitions, err := filepath.Glob(filepath.Join(repository, "charts/tortie/crds/*.yaml"))
+	errtest.Must(t, err)
+	kind := regexp.MustCompile(`(?m)^    kind: (\w+)$`)
+	for _, file := range definitions {
+		text, err := os.ReadFile(file)
+		errtest.Must(t, err)
+		if m := kind.FindSubmatch(text); m == nil || !regexp.MustCompile(`\b`+string(m[1])+`\b`).MatchString(page) {
+			t.Errorf("%s: the page has no %q", file, m)
+		}
+	}
+	values, err := os.ReadFile(filepath.Join(repository, "charts/tortie/values.yaml"))
+	errtest.Must(t, err)
+	_, installation, _ := strings.Cut(page, "| Installation |")
+	for row := range strings.Lines(installation) {
+		cells := strings.Split(row, "|")
+		if len(cells) < 3 || strings.Contains(row, "---") {
+			continue
+		}
+		for _, m := range regexp.MustCompile("`([a-z][A-Za-z]+)[.`]").FindAllStringSubmatch(cells[2], -1) {
+			if !regexp.MustCompile(`(?m)^ *` + m[1] + `:`).Match(values) {
+				t.Errorf("values.yaml has no %s: %s", m[1], row)
+			}
+		}
+	}
+}
+
 // Every page is reachable from README.md.
 func TestEveryPageIsReachedFromTheReadme(t *testing.T) {
 	all := pages(t)
