@@ -106,6 +106,8 @@ func (p *peers) Traffic() map[netip.Addr]bgp.Traffic { return nil }
 
 func (p *peers) Totals() bgp.Totals { return bgp.Totals{} }
 
+func (p *peers) Told() []netip.Prefix { return nil }
+
 func (p *peers) Peers(context.Context) ([]bgp.PeerStatus, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

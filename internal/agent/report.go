@@ -41,6 +41,7 @@ type seen struct {
 	bgp      bool                 // BGP has been listened to
 	peers    []bgp.PeerStatus
 	traffic  map[netip.Addr]bgp.Traffic // of now
+	told     []netip.Prefix             // that peers are announced now
 	learned  []bgp.Path
 	routes   routesSeen
 	facts    *nodestatus.Facts
@@ -95,7 +96,22 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 		})
 	}
 	k.routes.list(names, &r.Routes)
+	r.PassedOn = passedOn(k.told, k.snapshot)
 	return r
+}
+
+// passedOn are the prefixes that peers are announced and this node does not originate.
+func passedOn(told []netip.Prefix, s *desired.Snapshot) (all []nodestatus.Announced) {
+	own := map[netip.Prefix]bool{}
+	for _, p := range s.Originated() {
+		own[p.Prefix] = true
+	}
+	for _, p := range told {
+		if !own[p] {
+			all = append(all, nodestatus.Announced{Prefix: p.String(), Origin: "learned"})
+		}
+	}
+	return all
 }
 
 func (k *seen) factsAt(now time.Time) *nodestatus.Facts {

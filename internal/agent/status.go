@@ -29,6 +29,7 @@ type Status struct {
 	metrics *metrics
 	healthy func(context.Context) error
 	traffic func() map[netip.Addr]bgp.Traffic // nil: not counted
+	told    func() []netip.Prefix             // nil: not known
 	// policies is nil if nothing is done about NetworkPolicies.
 	policies *policies.Worker
 	pages    map[string]http.HandlerFunc
@@ -56,9 +57,10 @@ func (s *Status) ShowPeers() { s.metrics.allPeers = true }
 // ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
 func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
 
-// ShowTraffic shows what passes on BGP sessions, as it is at the time of the request. It is to be called before the agent runs.
-func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals func() bgp.Totals) {
-	s.traffic = traffic
+// ShowTraffic shows what passes on BGP sessions, and which prefixes peers have been told, as it is at the time of the request. It is to be
+// called before the agent runs.
+func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals func() bgp.Totals, told func() []netip.Prefix) {
+	s.traffic, s.told = traffic, told
 	s.metrics.addTraffic(totals)
 }
 
@@ -177,6 +179,9 @@ func (s *Status) Report() nodestatus.Report {
 	known := s.now()
 	if s.traffic != nil {
 		known.traffic = s.traffic()
+	}
+	if s.told != nil {
+		known.told = s.told()
 	}
 	r := known.report(time.Now())
 	var problems []string

@@ -133,6 +133,7 @@ func TestReport(t *testing.T) {
 			other:  {Received: 7, Sent: 8, NextTry: now.Add(time.Second)},
 			router: {Sessions: 3, Received: 1, Sent: 2, Flawed: 1, LastFlaw: "ORIGIN is missing"},
 		},
+		told:    []netip.Prefix{prefix("192.168.1.0/26"), prefix("192.168.2.0/26")},
 		learned: []bgp.Path{path("192.168.2.0/26", other, other)},
 		routes: routesSeen{
 			refused: []desired.Refusal{{Path: path("192.168.0.0/20", other, other), Why: "it is larger"}},
@@ -163,6 +164,7 @@ func TestReport(t *testing.T) {
 		Announced: []nodestatus.Announced{
 			{Prefix: "192.168.1.0/26", Origin: "own block", Communities: "64512:7"}, {Prefix: "10.96.0.0/12", Origin: "service range"}, {Prefix: "10.96.0.7/32", Origin: "service"},
 		},
+		PassedOn: []nodestatus.Announced{{Prefix: "192.168.2.0/26", Origin: "learned"}},
 		Services: &nodestatus.Services{Known: true, Ranges: []string{"10.96.0.0/12"}, Prefixes: 2},
 		Peers: []nodestatus.Peer{{
 			Address: "10.0.0.7", Node: "n2", From: "10.0.0.5", Port: 1179, ASN: 64512, Source: "node-to-node mesh", Kind: "mesh", Passive: true, State: "Active", Since: now, Restarting: true,

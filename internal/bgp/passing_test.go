@@ -256,6 +256,9 @@ func TestServicesOfOthers(t *testing.T) {
 	policy.Served = nil
 	s.SetPolicy(policy, filters)
 	learns(router, "64512", s.V4, service, services)
+	if told := s.Call(bgptest.Call{Method: "Traffic"}).Told; !slices.Equal(told, []netip.Prefix{netip.MustParsePrefix("10.1.5.0/26"), services, service}) {
+		t.Errorf("peers were told %v", told)
+	}
 	policy.Served = []netip.Prefix{services}
 	client.peer.NextHop = bgp.NextHopSelf
 	s.SetPolicy(policy, filters)

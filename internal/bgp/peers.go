@@ -296,6 +296,14 @@ func (s *Server) Traffic() map[netip.Addr]Traffic {
 	return nil
 }
 
+// Told implements Speaker.
+func (s *Server) Told() []netip.Prefix {
+	if front := s.front.Load(); front != nil {
+		return front.Told()
+	}
+	return nil
+}
+
 // Totals implements Speaker.
 func (s *Server) Totals() Totals {
 	if front := s.front.Load(); front != nil {

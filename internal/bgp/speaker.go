@@ -95,10 +95,11 @@ type Speaker interface {
 	// Peers returns the state of each configured session, ordered by address.
 	Peers(ctx context.Context) ([]PeerStatus, error)
 
-	// Traffic returns what has passed on the connections of each configured peer, and Totals of all together. They do not wait for a
-	// speaker that is busy.
+	// Traffic returns what has passed on the connections of each configured peer, Totals of all together, and Told the prefixes that any peer
+	// has been announced, in ascending order, learned ones among them. They do not wait for a speaker that is busy.
 	Traffic() map[netip.Addr]Traffic
 	Totals() Totals
+	Told() []netip.Prefix
 
 	// Dirty wakes its one reader after a possible change of paths or sessions. Wake-ups are coalesced, may be spurious, and
 	// carry nothing: read Snapshot and Peers.

@@ -215,3 +215,10 @@ func TestLongestRouteFirst(t *testing.T) {
 	}
 	difftest.Want(t, "", []string{"10.1.2.9/32", "10.1.2.0/26", "0.0.0.0/0"}, got)
 }
+
+// What is passed on of an address is announced.
+func TestPassedOnIsAnnounced(t *testing.T) {
+	r := &Report{Announced: []Announced{{Prefix: "10.1.0.0/26", Origin: "own block"}}, PassedOn: []Announced{{Prefix: "10.1.2.0/26", Origin: "learned"}, {Prefix: "10.1.3.0/26", Origin: "learned"}}}
+	errtest.Must(t, r.PickRoutes("10.1.2.9"))
+	difftest.Want(t, "", []Announced{{Prefix: "10.1.2.0/26", Origin: "learned"}}, r.Announced)
+}

@@ -21,7 +21,7 @@ func (r *Report) PickPeers(named string) error {
 }
 
 // PickRoutes leaves what there is about one address, or one range: the routes that it lies in or that lie in it, the longest first
-// as that is the one which counts; and so of what is announced, learned and refused. The counts stay those of all.
+// as that is the one which counts; and so of what is announced, passed on among it, learned and refused. The counts stay those of all.
 func (r *Report) PickRoutes(named string) error {
 	about, err := netip.ParsePrefix(named)
 	if a, single := netip.ParseAddr(named); single == nil {
@@ -34,7 +34,7 @@ func (r *Report) PickRoutes(named string) error {
 	r.Routes.List = touching(about, r.Routes.List, func(x Route) string { return x.Destination })
 	r.Routes.Refusals = touching(about, r.Routes.Refusals, func(x Refusal) string { return x.Prefix })
 	r.Routes.LeftToNetwork = touching(about, r.Routes.LeftToNetwork, func(x Refusal) string { return x.Prefix })
-	r.Announced = touching(about, r.Announced, func(x Announced) string { return x.Prefix })
+	r.Announced = touching(about, append(r.Announced, r.PassedOn...), func(x Announced) string { return x.Prefix })
 	r.Learned = touching(about, r.Learned, func(x Path) string { return x.Prefix })
 	if len(r.Routes.List)+len(r.Routes.Refusals)+len(r.Routes.LeftToNetwork)+len(r.Announced) == 0 {
 		return fmt.Errorf("the agent has no route for %s, announces none and has refused none: its packets go where the host's other routes lead (ip route get %s)", named, about.Addr())

@@ -41,6 +41,7 @@ type Report struct {
 	Blocks    []string    `json:"blocks" help:"The node's own confirmed blocks."`
 	Peers     []Peer      `json:"peers" help:"BGP sessions that this node should have."`
 	Announced []Announced `json:"announced" help:"Prefixes that this node announces."`
+	PassedOn  []Announced `json:"passedOn,omitempty" help:"Prefixes that other nodes or routers announce and this one passes on to a peer at least."`
 	Services  *Services   `json:"services,omitempty" help:"What is announced for services, if that is asked for."`
 	Learned   []Path      `json:"learned" help:"Prefixes that BGP has learned and that may be used."`
 	Routes    Routes      `json:"routes" help:"Routes to other nodes' blocks, of the own blocks, and by way of routers."`
@@ -108,7 +109,7 @@ type Reflection struct {
 // Announced is one prefix that this node announces.
 type Announced struct {
 	Prefix      string `json:"prefix" help:"The prefix."`
-	Origin      string `json:"origin" help:"own block, borrowed address, aggregate, service range or service."`
+	Origin      string `json:"origin" help:"own block, borrowed address, aggregate, service range, service or, if it is passed on, learned."`
 	Communities string `json:"communities,omitempty" help:"Communities that BGPConfiguration gives it."`
 }
 

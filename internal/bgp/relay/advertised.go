@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"maps"
 	"math/bits"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -24,6 +26,13 @@ func (x *index) number(p netip.Prefix) (id uint32, ok bool) {
 	defer x.mu.Unlock()
 	id, ok = x.ids[p]
 	return id, ok
+}
+
+// all returns the prefixes that have a number, in ascending order.
+func (x *index) all() []netip.Prefix {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(x.ids), netip.Prefix.Compare)
 }
 
 // use gives a prefix a number, which it keeps until drop was called as often.

@@ -89,6 +89,9 @@ func (r *Relay) Traffic() map[netip.Addr]Traffic {
 	return all
 }
 
+// Told are the prefixes that any peer has been announced, in ascending order.
+func (r *Relay) Told() []netip.Prefix { return r.index.all() }
+
 // Totals are those of all peers.
 func (r *Relay) Totals() Totals {
 	t := &r.totals

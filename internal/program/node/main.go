@@ -137,7 +137,7 @@ func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, 
 	if p.flows != nil {
 		status.ShowFlows(p.flows)
 	}
-	status.ShowTraffic(speaker.Traffic, speaker.Totals)
+	status.ShowTraffic(speaker.Traffic, speaker.Totals, speaker.Told)
 	if cfg.Metrics.PerPeer {
 		status.ShowPeers()
 	}

@@ -91,6 +91,7 @@ type Reply struct {
 	NextHops   map[netip.Addr]bool
 	Traffic    map[netip.Addr]bgp.Traffic
 	Totals     bgp.Totals
+	Told       []netip.Prefix
 }
 
 func serve(log *slog.Logger, methods map[string]func(*bgp.Server), in io.Reader, out io.Writer) error {
@@ -148,7 +149,7 @@ func answer(speaker bgp.Speaker, c Call) Reply {
 	case "Peers":
 		r.Peers, err = speaker.Peers(ctx)
 	case "Traffic":
-		r.Traffic, r.Totals = speaker.Traffic(), speaker.Totals()
+		r.Traffic, r.Totals, r.Told = speaker.Traffic(), speaker.Totals(), speaker.Told()
 	case "Dirty":
 		select {
 		case <-speaker.Dirty():
