@@ -80,10 +80,21 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 		Account: shared(obj.Spec.ServiceAccountName), Addresses: found, Ports: namedPorts(obj),
 	}
 	// The kubelet passes the UID of the static pod, not of its mirror, to the plugin: the annotation's value is that UID.
-	if static := m.Annotations[api.AnnotationMirrorPod]; static != "" {
+	if static := m.Annotations[api.AnnotationMirrorPod]; isUID(static) {
 		p.pod.UID, p.pod.Stated = static, true
 	}
 	return p
+}
+
+// mostUID is how long a UID may be: those that Kubernetes makes have 32 or 36 characters.
+const mostUID = 64
+
+// isUID reports whether a static pod may have the UID. It becomes a comment in the kernel's table, which has no room for more, and where others have words.
+func isUID(text string) bool {
+	other := func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-')
+	}
+	return text != "" && len(text) <= mostUID && !strings.ContainsFunc(text, other)
 }
 
 // named returns the identity and revision of an object, which reflectors and stores need, and the annotation that marks the end of a list.

@@ -111,6 +111,21 @@ func TestPodsPortsAndIdentity(t *testing.T) {
 	}
 }
 
+// Any user may write the annotation by which a static pod's UID is known: what is none does not count. It would become a comment in the kernel's table, and
+// one with more than 253 bytes fails the whole transaction.
+func TestStatedUIDs(t *testing.T) {
+	for text, want := range map[string]string{
+		"0123456789abcdef0123456789abcdef": "0123456789abcdef0123456789abcdef", "8a3f2c1e-0000-4000-8000-0123456789AB": "8a3f2c1e-0000-4000-8000-0123456789AB",
+		"": "u", "closed for x": "u", "a b": "u", strings.Repeat("a", mostUID): strings.Repeat("a", mostUID), strings.Repeat("a", mostUID+1): "u",
+	} {
+		var p policyPod
+		errtest.Must(t, json.Unmarshal([]byte(podText(`,"annotations":{"kubernetes.io/config.mirror":"`+text+`"}`, `"nodeName":"n"`, "")), &p))
+		if p.pod.UID != want || p.pod.Stated != (want != "u") {
+			t.Errorf("%q: UID %q, stated %v, want %q", text, p.pod.UID, p.pod.Stated, want)
+		}
+	}
+}
+
 // knownPod is a pod as a watch brings it: its name is that of the key, and the UID too unless one is given.
 func knownPod(name string, created int64, addrs ...string) *policyPod {
 	name, uid, _ := strings.Cut(name, "#")
