@@ -69,7 +69,7 @@ var supported = map[string]struct {
 	"CalicoEntityRule": {"source, destination", map[string]support{
 		"nets":              does(""),
 		"notNets":           does("if all are of one family, the rule is of that family alone"),
-		"selector":          does("pods, network sets, host endpoints"),
+		"selector":          does("pods, network sets, host endpoints. Labels by which Calico tells what an object belongs to, `pcns.*`, `pcsa.*`, `projectcalico.org/` `namespace`, `orchestrator`, `serviceaccount`, `name`, do not count where a user has written them"),
 		"notSelector":       does("alone in a GlobalNetworkPolicy: also matches addresses of no known object"),
 		"namespaceSelector": does("all(): objects in a namespace; global(): objects in none, which have no namespace labels but by HostEndpoints' profiles, so that env != 'prod' selects them"),
 		"serviceAccounts":   does(""),
@@ -77,7 +77,7 @@ var supported = map[string]struct {
 		"ports":             does("numbers need a protocol; a name without one means TCP"),
 		"notPorts":          does("likewise"),
 	}},
-	"CalicoServiceAccounts": {"serviceAccounts", map[string]support{"names": does(""), "selector": does("only pods have labels of a service account")}},
+	"CalicoServiceAccounts": {"serviceAccounts", map[string]support{"names": does("without names no condition; one that no service account can have closes the rule: Allow matches nothing, Deny all that the other conditions match"), "selector": does("only pods have labels of a service account")}},
 	"CalicoServiceMatch":    {"services", map[string]support{"name": does(""), "namespace": does("")}},
 	"CalicoHTTP":            {"http", map[string]support{"methods": refuses("see http"), "paths": refuses("see http")}},
 	"CalicoHTTPPath":        {"paths[]", map[string]support{"exact": refuses("see http"), "prefix": refuses("see http")}},
@@ -87,7 +87,7 @@ var supported = map[string]struct {
 		"defaultAction": does("absent: Deny; fixed likewise"),
 	}},
 	"CalicoNetworkSetSpec": {"NetworkSet", map[string]support{"nets": does("unreadable entries are left out. 10,000 entries of a namespace count, in the order of the sets' names, for GlobalNetworkPolicies and policies of " +
-		"other namespaces; Event InvalidPolicy names the rest")}},
+		"other namespaces; the rest, named by Event InvalidPolicy, count there only to deny (in Deny's selectors, in Allow's and Pass's notSelector), as at most 10,000 ranges with addresses between them")}},
 	"CalicoGlobalNetworkSetSpec": {"GlobalNetworkSet", map[string]support{"nets": does("unreadable entries are left out")}},
 	"CalicoHostEndpointSpec": {"HostEndpoint", map[string]support{
 		"node":          does(""),
