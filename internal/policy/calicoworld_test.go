@@ -172,7 +172,7 @@ func (w world) calicoState() State {
 		s.Sets = append(s.Sets, set)
 	}
 	for i := range w.IntN(3) {
-		s.HostEndpoints = append(s.HostEndpoints, HostEndpoint{Name: fmt.Sprint(i), Labels: w.labels(), Addresses: w.someAddresses(), Ports: w.pod(PodKey{}).Ports})
+		s.HostEndpoints = append(s.HostEndpoints, HostEndpoint{Name: fmt.Sprint(i), Labels: w.labels(), Addresses: w.someAddresses(), Ports: w.pod(PodKey{}).Ports, Inherits: []Account{{worldNamespaces[i], worldAccounts[i]}}})
 	}
 	for _, service := range worldServices[:2] {
 		for _, a := range w.someAddresses() {

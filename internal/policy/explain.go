@@ -243,7 +243,7 @@ func (m *Match) matches(state State, addr netip.Addr, pod *Pod, unknown bool) bo
 	}
 	for i := 0; i < len(state.HostEndpoints) && !selected; i++ {
 		h := &state.HostEndpoints[i]
-		selected = h.has(addr) && m.Select.hasSet(d, &NetworkSet{Labels: h.Labels}, unknown)
+		selected = h.has(addr) && m.Select.hasHost(d, h, unknown)
 	}
 	return selected != m.Not
 }

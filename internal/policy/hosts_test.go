@@ -145,3 +145,13 @@ func TestKeepHosts(t *testing.T) {
 		t.Error("there are host endpoints where there were none")
 	}
 }
+
+// A host endpoint as a peer has the labels of its profiles, and is explained so.
+func TestPeersHaveProfilesLabels(t *testing.T) {
+	state := cluster(policyIn(t, `{"spec":{"types":["Egress"],"egress":[{"action":"Allow","destination":{"namespaceSelector":"team == 'red'"}}]}}`, ""))
+	state.HostEndpoints = []HostEndpoint{
+		{Name: "one", Addresses: []netip.Addr{netip.MustParseAddr(outside)}, Inherits: []Account{{Namespace: "y"}}},
+		{Name: "other", Addresses: []netip.Addr{netip.MustParseAddr(node)}, Inherits: []Account{{Namespace: "x"}}},
+	}
+	check(t, state, flow{Egress, outside, TCP, 80, true}, flow{Egress, node, TCP, 80, false})
+}

@@ -25,6 +25,12 @@ func (p *Pods) hasSet(d directory, s *NetworkSet, unknown bool) bool {
 	return p.has(&x, unknown)
 }
 
+// hasHost is has for a host endpoint, with the labels of its profiles.
+func (p *Pods) hasHost(d directory, h *HostEndpoint, unknown bool) bool {
+	x := d.host(h)
+	return p.has(&x, unknown)
+}
+
 func (p *Pods) has(x *selectable, unknown bool) bool {
 	namespace := func() bool {
 		if p.Calico {
