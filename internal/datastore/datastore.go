@@ -27,6 +27,8 @@ var (
 	ErrUnauthorized = errors.New("not authorized")
 	// ErrUnauthenticated: the API server does not accept the token; another token may help. It is ErrUnauthorized, too.
 	ErrUnauthenticated = fmt.Errorf("%w: credentials refused", ErrUnauthorized)
+	// ErrRefused: the permission is there, but an admission policy, a webhook or a quota refuses this write. It is ErrUnauthorized, too.
+	ErrRefused = fmt.Errorf("%w: refused by admission", ErrUnauthorized)
 	// ErrUnavailable: no usable answer before the deadline; a write may or may not have landed.
 	ErrUnavailable = errors.New("datastore unavailable")
 )

@@ -34,6 +34,8 @@ var codes = []struct {
 	code   uint
 	remedy string
 }{
+	{datastore.ErrRefused, codeUnauthorized, "the plugins' token is right: an admission policy, webhook or quota of the cluster refuses this write, " +
+		"and its text above says which and why"},
 	{datastore.ErrUnauthorized, codeUnauthorized, "the token in the plugins' kubeconfig is expired or lacks permissions: " +
 		"see the log of container install of tortie-node on this node, and kubectl describe clusterrole tortie-cni; " +
 		"or, if etcd is the datastore, its user's password or role is wrong"},

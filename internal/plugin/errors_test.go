@@ -32,6 +32,7 @@ func TestEverySentinelHasACode(t *testing.T) {
 		remedy string
 	}{
 		{datastore.ErrUnauthorized, 100, "token"},
+		{datastore.ErrRefused, 100, "the plugins' token is right"},
 		{ipam.ErrNoPool, 101, ""},
 		{ipam.ErrExhausted, 102, ""},
 		{ipam.ErrBlockLimit, 102, ""},

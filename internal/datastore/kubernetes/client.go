@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -273,6 +274,9 @@ func statusError(r request, code int, body []byte) error {
 	return fmt.Errorf("%s %s: %w: %s (HTTP %d)", r.method, r.path, kind, s.Message, code)
 }
 
+// lacksPermission is how API servers word that authorization fails. Any other text of a 403 comes from admission, after that.
+var lacksPermission = regexp.MustCompile(`(^|: )User "[^"]*" cannot `)
+
 func sentinel(r request, code int, s statusObject) error {
 	switch {
 	case code == http.StatusNotFound && r.method == http.MethodPut:
@@ -290,6 +294,8 @@ func sentinel(r request, code int, s statusObject) error {
 		return datastore.ErrConflict
 	case code == http.StatusUnauthorized:
 		return datastore.ErrUnauthenticated
+	case code == http.StatusForbidden && s.Message != http.StatusText(code) && !lacksPermission.MatchString(s.Message):
+		return datastore.ErrRefused
 	case code == http.StatusForbidden:
 		return datastore.ErrUnauthorized
 	case code == http.StatusTooManyRequests, code >= 500:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -73,6 +74,14 @@ func status(code int, header ...string) http.HandlerFunc {
 	}
 }
 
+// says answers with a message.
+func says(code int, message string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(map[string]string{"kind": "Status", "message": message})
+	}
+}
+
 // drop ends the connection without an answer, or in the middle of one.
 func drop(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -114,7 +123,9 @@ func TestRetries(t *testing.T) {
 		{"a creation without an answer", []http.HandlerFunc{drop(""), ok}, create, datastore.ErrUnavailable, 1},
 		{"an internal error", []http.HandlerFunc{status(500), ok}, get, datastore.ErrUnavailable, 1},
 		{"a time-out of etcd", []http.HandlerFunc{status(504), ok}, update, datastore.ErrUnavailable, 1},
-		{"a refusal", []http.HandlerFunc{status(403), ok}, get, datastore.ErrUnauthorized, 1},
+		{"no permission", []http.HandlerFunc{says(403, `ipamhandles.crd.projectcalico.org is forbidden: User "system:x" cannot list resource`)}, get, datastore.ErrUnauthorized, 1},
+		{"a refusal by admission", []http.HandlerFunc{says(403, `ipamhandles.crd.projectcalico.org "h" is forbidden: ValidatingAdmissionPolicy 'a' with `+
+			`binding 'a' denied request: User of a node`), ok}, create, datastore.ErrRefused, 1},
 		{"bad credentials", []http.HandlerFunc{status(401), ok}, update, datastore.ErrUnauthenticated, 1},
 		{"what went away", []http.HandlerFunc{status(404), ok}, update, datastore.ErrConflict, 1},
 	} {
@@ -122,7 +133,7 @@ func TestRetries(t *testing.T) {
 			t.Parallel()
 			f := newFaulty(t, c.answers...)
 			err := c.do(t.Context(), open(t, f.config()))
-			if !errors.Is(err, c.want) || err != nil && c.want == nil {
+			if !errors.Is(err, c.want) || errors.Is(err, datastore.ErrRefused) != (c.want == datastore.ErrRefused) || err != nil && c.want == nil {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
 			if got := len(f.Requests()); got != c.sent {
