@@ -17,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
@@ -545,6 +547,33 @@ func TestRanges(t *testing.T) {
 	b.Object["spec"].(map[string]any)["cidr"] = "10.120.0.16/28"
 	_, err := s.plugin.of(b).Create(t.Context(), b, dry)
 	refused(t, "create a block that is a part of one", err)
+}
+
+// A pool that overlaps an older one says nothing of the older one's blocks, as soon as its condition says that it does.
+func TestRangesOfAMaskedPool(t *testing.T) {
+	s := newScene(t)
+	s.admin.create(t, object(t, `{kind: IPPool, metadata: {name: masked-old}, spec: {cidr: 10.123.0.0/24, blockSize: 28}}`))
+	young := s.admin.create(t, object(t, `{kind: IPPool, metadata: {name: masked-young}, spec: {cidr: 10.123.0.0/25}}`))
+	claim := func(cidr string) error {
+		a := affinity(names.Affinity(s.thief, netip.MustParsePrefix(cidr)), s.thief, cidr)
+		_, err := s.plugin.of(a).Create(t.Context(), a, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	meshtest.Eventually(t, func() error { // until admission has observed both
+		if claim("10.123.0.0/28") == nil || claim("10.123.0.192/26") == nil {
+			return errors.New("the policy has not observed the pools")
+		}
+		return nil
+	})
+	young.Object["status"] = map[string]any{"conditions": []any{map[string]any{
+		"type": api.Allocatable, "status": "False", "reason": api.PoolOverlap, "message": "overlaps", "lastTransitionTime": "2026-11-28T20:00:00Z",
+	}}}
+	_, err := s.plugin.of(young).UpdateStatus(t.Context(), young, metav1.UpdateOptions{})
+	refusedByRBAC(t, "a node masks a pool", err)
+	_, err = s.admin.of(young).UpdateStatus(t.Context(), young, metav1.UpdateOptions{})
+	errtest.Must(t, err)
+	meshtest.Eventually(t, func() error { return claim("10.123.0.0/28") })
+	refused(t, "claim of the younger pool's size", claim("10.123.0.0/26"))
 }
 
 func longAffinity(t *testing.T, node, cidr string) string {
