@@ -109,10 +109,8 @@ func noneFree(b api.BlockAffinity, pods []netip.Addr) *int {
 // whose selector is invalid is refused by the plugins.
 func namespaces(a state.Assignment) map[string]facts.Namespace {
 	var keys []string
-	for i := range a.Pools {
-		if p, err := ipam.ParsePool(&a.Pools[i]); err == nil {
-			keys = append(keys, p.Namespaces.Keys()...)
-		}
+	for _, p := range ipam.ValidPools(a.Pools) {
+		keys = append(keys, p.Namespaces.Keys()...)
 	}
 	all := make(map[string]facts.Namespace, len(a.Namespaces))
 	for _, n := range a.Namespaces {

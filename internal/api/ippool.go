@@ -75,8 +75,17 @@ type IPPoolSpec struct {
 	AssignmentMode AssignmentMode `json:"assignmentMode,omitempty"`
 }
 
-// PoolDisabled is the reason of Calico's condition Allocatable for spec.disabled.
-const PoolDisabled = "Disabled"
+// Allocatable is the type of Calico's condition of a pool: whether addresses may be assigned from it.
+const Allocatable = "Allocatable"
+
+// The reasons of the condition Allocatable: Calico's, and PoolInvalid, where Calico's controller leaves the condition out.
+const (
+	PoolOK          = "OK"
+	PoolDisabled    = "PoolDisabled"
+	PoolTerminating = "Terminating"
+	PoolOverlap     = "CIDROverlap"
+	PoolInvalid     = "Invalid"
+)
 
 // IPPoolStatus is the observed state of an IPPool.
 type IPPoolStatus struct {

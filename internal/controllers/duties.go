@@ -9,7 +9,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
-	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -27,9 +26,10 @@ type housekeeping struct {
 	tiers    bool              // there is a Tier default
 }
 
-func newHousekeeping(store *kubernetes.Store, pools config.Pools, set map[string]string) *housekeeping {
+func newHousekeeping(deps *Deps) *housekeeping {
 	return &housekeeping{
-		store: store, set: set, defaults: defaultPools{store: store, want: pools}, pools: poolStatus{store: store, tried: map[string]string{}},
+		store: deps.Store, set: deps.Config.Set, defaults: defaultPools{store: deps.Store, want: deps.Config.Pools},
+		pools: poolStatus{store: deps.Store, warn: deps.Events.Warn, tried: map[string]string{}, told: map[string]string{}},
 	}
 }
 

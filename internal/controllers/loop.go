@@ -93,7 +93,7 @@ func New(deps Deps) *Controllers {
 	addresses := cluster
 	c := &Controllers{
 		deps: deps, elector: NewElector(deps.Store, deps.Config.Namespace, deps.Identity, deps.Log),
-		keeper: newHousekeeping(deps.Store, deps.Config.Pools, deps.Config.Set), began: make(chan struct{}, 1), board: &board{metrics: newMetrics()},
+		keeper: newHousekeeping(&deps), began: make(chan struct{}, 1), board: &board{metrics: newMetrics()},
 	}
 	if deps.Etcd != nil {
 		addresses = &limited{deps.Etcd, limiter}

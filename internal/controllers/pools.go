@@ -4,58 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/ipam"
 )
 
-// allocatable is the type of Calico's condition of a pool.
-const allocatable = "Allocatable"
-
-// Calico's reasons of the condition.
-const (
-	reasonOK          = "OK"
-	reasonDisabled    = api.PoolDisabled
-	reasonTerminating = "Terminating"
-	reasonOverlap     = "CIDROverlap"
-)
-
-// condition is the condition Allocatable of a pool.
-func condition(pool *api.IPPool, all []api.IPPool) api.Condition {
-	c := api.Condition{Type: allocatable, Status: "False"}
-	other := overlapping(pool, all)
-	switch {
-	case pool.DeletionTimestamp != "":
-		c.Reason, c.Message = reasonTerminating, "The pool is being deleted"
-	case pool.Spec.Disabled:
-		c.Reason, c.Message = reasonDisabled, "spec.disabled is true"
-	case other != nil:
-		c.Reason = reasonOverlap
-		c.Message = fmt.Sprintf("%s overlaps %s of the older IPPool %s: an address could be in two blocks", pool.Spec.CIDR, other.Spec.CIDR, other.Name)
-	default:
-		c.Status, c.Reason, c.Message = "True", reasonOK, "Addresses can be assigned"
+// condition is the condition Allocatable that a pool should have.
+func condition(pool *ipam.Pool) api.Condition {
+	if pool.Reason == api.PoolOK {
+		return api.Condition{Type: api.Allocatable, Status: "True", Reason: api.PoolOK, Message: "Addresses can be assigned"}
 	}
-	return c
-}
-
-// overlapping returns an older pool that overlaps one; nil if there is none.
-func overlapping(pool *api.IPPool, all []api.IPPool) *api.IPPool {
-	cidr, err := netip.ParsePrefix(pool.Spec.CIDR)
-	if err != nil {
-		return nil
-	}
-	for i := range all {
-		other := &all[i]
-		older := other.CreationTimestamp < pool.CreationTimestamp ||
-			other.CreationTimestamp == pool.CreationTimestamp && other.Name < pool.Name
-		if theirs, err := netip.ParsePrefix(other.Spec.CIDR); err == nil && older && other.Name != pool.Name && theirs.Overlaps(cidr) {
-			return other
-		}
-	}
-	return nil
+	return api.Condition{Type: api.Allocatable, Status: "False", Reason: pool.Reason, Message: pool.Why}
 }
 
 // withCondition returns a pool's status with a condition besides those that others have written; false if it is unchanged.
@@ -81,16 +43,37 @@ func withCondition(had *api.IPPoolStatus, want api.Condition, now time.Time) (*a
 // poolStatus writes conditions of pools.
 type poolStatus struct {
 	store *kubernetes.Store
+	warn  func(about api.ObjectReference, reason, text string)
 	tried map[string]string // by UID: the revision for which the API server did not take the status
+	told  map[string]string // by UID: what the last Event says
+}
+
+// tell writes an Event about a pool that its author thinks is in use, once for each text.
+func (s *poolStatus) tell(obj *api.IPPool, pool *ipam.Pool) {
+	reason := pool.Reason
+	switch reason {
+	case api.PoolInvalid:
+		reason = "InvalidPool" // as the agents call it
+	case api.PoolOverlap:
+	default:
+		delete(s.told, obj.UID)
+		return
+	}
+	if s.told[obj.UID] == reason+pool.Why {
+		return
+	}
+	s.told[obj.UID] = reason + pool.Why
+	s.warn(reference(obj, &obj.Meta), reason, pool.Why+"; nothing is assigned from the pool")
 }
 
 // sync writes the conditions that have changed. A conflict leads to a new revision, which is looked at again; a definition of Calico's
 // without a status ignores the write, so each revision is tried once.
 func (s *poolStatus) sync(ctx context.Context, pools []api.IPPool, now time.Time) error {
 	var failed error
-	for i := range pools {
+	for i, parsed := range ipam.ParsePools(pools) {
 		pool := pools[i]
-		status, differs := withCondition(pool.Status, condition(&pool, pools), now)
+		s.tell(&pool, &parsed)
+		status, differs := withCondition(pool.Status, condition(&parsed), now)
 		if !differs || s.tried[pool.UID] == pool.ResourceVersion {
 			continue
 		}

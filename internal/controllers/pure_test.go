@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 )
@@ -96,26 +97,42 @@ func TestPoolConditions(t *testing.T) {
 	old, young, off, gone := pool("old", "10.0.0.0/16"), pool("young", "10.0.1.0/24"), pool("off", "10.1.0.0/16"), pool("gone", "10.2.0.0/16")
 	young.CreationTimestamp, off.Spec.Disabled, gone.DeletionTimestamp = "2026-02-01T00:00:00Z", true, "2026-02-02T00:00:00Z"
 	all := []api.IPPool{old, young, off, gone}
-	for name, want := range map[string]string{"old": "True OK", "young": "False CIDROverlap", "off": "False Disabled", "gone": "False Terminating"} {
-		for i := range all {
-			if c := condition(&all[i], all); all[i].Name == name && c.Status+" "+c.Reason != want {
-				t.Errorf("%s: %+v, want %s", name, c, want)
-			}
+	all = append(all, pool("bad", "10.78.0.33/24"))
+	wants := map[string]string{"old": "True OK", "young": "False CIDROverlap", "off": "False PoolDisabled", "gone": "False Terminating", "bad": "False Invalid"}
+	conditions := map[string]api.Condition{}
+	for _, p := range ipam.ParsePools(all) {
+		conditions[p.Name] = condition(&p)
+		if c := conditions[p.Name]; c.Status+" "+c.Reason != wants[p.Name] {
+			t.Errorf("%s: %+v, want %s", p.Name, c, wants[p.Name])
 		}
 	}
 	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	other := api.Condition{Type: "Other", Status: "True"}
-	first, differs := withCondition(&api.IPPoolStatus{Conditions: []api.Condition{other}}, condition(&old, all), now)
+	first, differs := withCondition(&api.IPPoolStatus{Conditions: []api.Condition{other}}, conditions["old"], now)
 	if !differs || len(first.Conditions) != 2 || first.Conditions[0] != other || first.Conditions[1].LastTransitionTime == "" {
 		t.Errorf("%+v", first)
 	}
-	if _, differs := withCondition(first, condition(&old, all), now.Add(time.Hour)); differs {
+	if _, differs := withCondition(first, conditions["old"], now.Add(time.Hour)); differs {
 		t.Error("what is so already is written again")
 	}
-	next, differs := withCondition(first, condition(&off, all), now.Add(time.Hour))
+	next, differs := withCondition(first, conditions["off"], now.Add(time.Hour))
 	if !differs || next.Conditions[1].LastTransitionTime == first.Conditions[1].LastTransitionTime {
 		t.Errorf("%+v", next)
 	}
+}
+
+// An Event says once that a pool is not in use though nothing in it says so.
+func TestPoolEvents(t *testing.T) {
+	all := []api.IPPool{pool("old", "10.0.0.0/16"), pool("young", "10.0.1.0/24"), pool("bad", "10.78.0.33/24"), pool("off", "10.1.0.0/16")}
+	all[1].CreationTimestamp, all[3].Spec.Disabled = "2026-02-01T00:00:00Z", true
+	var said []string
+	s := poolStatus{told: map[string]string{}, warn: func(about api.ObjectReference, reason, text string) { said = append(said, about.Name+" "+reason) }}
+	for range 2 {
+		for i, p := range ipam.ParsePools(all) {
+			s.tell(&all[i], &p)
+		}
+	}
+	difftest.Want(t, "Events", []string{"young CIDROverlap", "bad InvalidPool"}, said)
 }
 
 func TestSettings(t *testing.T) {

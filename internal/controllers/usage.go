@@ -44,6 +44,7 @@ func (p *PoolUsage) Free() float64 { return max(p.Size-p.Reserved-float64(p.InUs
 
 // Measure measures the pools, by audit.Usages.
 func Measure(v *inventory.View) Usage {
+	pools := ipam.ParsePools(v.Pools)
 	u := Usage{InUse: map[share]int{}, Borrowed: map[share]int{}, Blocks: map[share]int{}, Cooling: map[share]int{}}
 	poolOf := map[netip.Prefix]string{}
 	for _, p := range audit.Usages(v) {
@@ -51,7 +52,7 @@ func Measure(v *inventory.View) Usage {
 			poolOf[b.CIDR] = cmp.Or(p.Name, noPool)
 		}
 		if p.Name != "" {
-			u.Pools = append(u.Pools, poolUsage(v, &p))
+			u.Pools = append(u.Pools, poolUsage(v, pools, &p))
 		}
 	}
 	for i := range v.Blocks {
@@ -65,13 +66,10 @@ func Measure(v *inventory.View) Usage {
 }
 
 // poolUsage adds what the pool's object says.
-func poolUsage(v *inventory.View, counted *audit.Usage) PoolUsage {
+func poolUsage(v *inventory.View, pools []ipam.Pool, counted *audit.Usage) PoolUsage {
 	u := PoolUsage{Name: counted.Name, CIDR: counted.CIDR, Size: float(counted.Size), Reserved: float(counted.Reserved), InUse: counted.InUse + counted.Cooling}
-	for i := range v.Pools {
-		if v.Pools[i].Name != counted.Name {
-			continue
-		}
-		if p, err := ipam.ParsePool(&v.Pools[i]); err == nil {
+	for i, p := range pools {
+		if p.Name == counted.Name && p.Err == nil {
 			u.UID, u.Enabled = v.Pools[i].UID, p.Enabled
 			u.Room = max(math.Exp2(float64(p.BlockBits-p.CIDR.Bits()))-float64(len(counted.Blocks)), 0)
 		}

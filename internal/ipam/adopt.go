@@ -48,9 +48,8 @@ func (c *Client) blockWith(ctx context.Context, a netip.Addr) (*Block, error) {
 	if err := c.store.List(ctx, &pools, datastore.ListOptions{Stale: true}); err != nil {
 		return nil, err
 	}
-	for i := range pools.Items {
-		p, err := ParsePool(&pools.Items[i])
-		if err != nil || !p.CIDR.Contains(a) {
+	for _, p := range ValidPools(pools.Items) {
+		if !p.CIDR.Contains(a) {
 			continue
 		}
 		read, err := c.readBlocks(ctx, []netip.Prefix{netip.PrefixFrom(a, p.BlockBits).Masked()})

@@ -45,12 +45,15 @@ func chooseExplicit(st *State, req *Request, a netip.Addr) (choice, error) {
 
 // poolOf returns the pool of a requested address. The pool's selectors and mode do not apply to requested addresses.
 func poolOf(st *State, req *Request, a netip.Addr) (Pool, error) {
-	i := slices.IndexFunc(st.Pools, func(p Pool) bool { return p.CIDR.Contains(a) })
+	i := slices.IndexFunc(st.Pools, func(p Pool) bool { return p.CIDR.Contains(a) && p.Enabled })
+	if i < 0 { // to say why not
+		i = slices.IndexFunc(st.Pools, func(p Pool) bool { return p.CIDR.Contains(a) })
+	}
 	switch {
 	case i < 0:
 		return Pool{}, fmt.Errorf("%w: the address %s that was asked for lies in no IPPool%s", ErrNoPool, a, st.flaws())
 	case !st.Pools[i].Enabled:
-		return Pool{}, fmt.Errorf("%w: the IPPool %s of address %s is disabled", ErrNoPool, st.Pools[i].Name, a)
+		return Pool{}, fmt.Errorf("%w: the IPPool %s of address %s cannot be used: %s", ErrNoPool, st.Pools[i].Name, a, st.Pools[i].Why)
 	case !slices.Contains(st.Pools[i].Uses, req.Use):
 		return Pool{}, fmt.Errorf("%w: the IPPool %s of address %s has no %s in spec.allowedUses", ErrNoPool, st.Pools[i].Name, a, req.Use)
 	}

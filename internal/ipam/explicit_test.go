@@ -116,7 +116,7 @@ func TestPlanExplicit(t *testing.T) {
 		},
 		{
 			name: "in a disabled pool", request: asks("10.0.0.1"), pools: onlyPool(func(p *api.IPPool) { p.Spec.Disabled = true }),
-			err: ErrNoPool, text: "disabled",
+			err: ErrNoPool, text: "spec.disabled",
 		},
 		{
 			name: "in a pool for other uses", request: asks("10.0.0.1"),

@@ -44,10 +44,13 @@ func poolObject(name, cidr string, change ...func(*api.IPPool)) *api.IPPool {
 
 func pool(t testing.TB, name, cidr string, change ...func(*api.IPPool)) Pool {
 	t.Helper()
-	p, err := ParsePool(poolObject(name, cidr, change...))
-	errtest.Must(t, err)
+	p := parsed(poolObject(name, cidr, change...))
+	errtest.Must(t, p.Err)
 	return p
 }
+
+// parsed returns the only pool of a cluster.
+func parsed(obj *api.IPPool) Pool { return ParsePools([]api.IPPool{*obj})[0] }
 
 // claimed returns a host's affinity as it is stored.
 func claimed(host, text string, state api.AffinityState) *api.BlockAffinity {

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -16,25 +17,79 @@ const (
 	defaultBlockSizeV6 = 122
 )
 
-// Pool is an IPPool whose content has been checked.
+// Pool is an IPPool whose content has been checked. Of one with Err, only Name, Err, Reason and Why are set.
 type Pool struct {
 	Name       string
 	CIDR       netip.Prefix
-	BlockBits  int // prefix length of the pool's blocks
-	Enabled    bool
+	BlockBits  int    // prefix length of the pool's blocks
+	Enabled    bool   // addresses may be assigned
+	Reason     string // of the condition Allocatable that the pool should have
+	Why        string // why Enabled is false
+	Err        error  // names the pool, the field and the value that make it useless
 	Automatic  bool
 	Uses       []api.AllowedUse
 	Nodes      selector.Selector
 	Namespaces selector.Selector
 }
 
-// ParsePool checks a stored pool. The error names the pool, the field and the value.
-func ParsePool(obj *api.IPPool) (Pool, error) {
-	p, err := parsePool(obj)
-	if err != nil {
-		return Pool{}, fmt.Errorf("IPPool %s: %w", obj.Name, err)
+// ParsePools checks all stored pools, and says of each whether addresses may be assigned from it. This is the one judgement of a pool: its
+// condition, the agents, the plugins, the controllers and `ipam check` have it from here. The results are in the order of the objects.
+func ParsePools(objs []api.IPPool) []Pool {
+	pools := make([]Pool, len(objs))
+	for i := range objs {
+		p, err := parsePool(&objs[i])
+		if err != nil {
+			p = Pool{Name: objs[i].Name, Err: fmt.Errorf("IPPool %s: %w", objs[i].Name, err), Reason: api.PoolInvalid, Why: err.Error()}
+		}
+		pools[i] = p
 	}
-	return p, nil
+	for i := range pools {
+		if pools[i].Err == nil {
+			pools[i].judge(&objs[i], olderOverlap(objs, pools, i))
+		}
+	}
+	return pools
+}
+
+// ValidPools returns the pools that have no Err.
+func ValidPools(objs []api.IPPool) []Pool {
+	return slices.DeleteFunc(ParsePools(objs), func(p Pool) bool { return p.Err != nil })
+}
+
+// judge says whether addresses may be assigned. A condition that is False counts too: of two pools that overlap, Calico's controller may
+// prefer another. What the object itself says now is newer than the condition that repeats it.
+func (p *Pool) judge(obj *api.IPPool, older *Pool) {
+	p.Reason = api.PoolOK
+	switch {
+	case obj.DeletionTimestamp != "":
+		p.Reason, p.Why = api.PoolTerminating, "it is being deleted"
+	case obj.Spec.Disabled:
+		p.Reason, p.Why = api.PoolDisabled, "spec.disabled is true"
+	case older != nil:
+		p.Reason = api.PoolOverlap
+		p.Why = fmt.Sprintf("%s overlaps %s of the older IPPool %s: an address could be in two blocks", p.CIDR, older.CIDR, older.Name)
+	case obj.Status != nil:
+		for _, c := range obj.Status.Conditions {
+			if c.Type == api.Allocatable && c.Status == "False" && !slices.Contains([]string{api.PoolDisabled, "Disabled", api.PoolInvalid}, c.Reason) {
+				p.Why = fmt.Sprintf("its condition %s is False: %s %s", c.Type, c.Reason, c.Message)
+			}
+		}
+	}
+	p.Enabled = p.Why == ""
+}
+
+// olderOverlap returns a pool that overlaps the i-th and is older; nil if there is none. One that is disabled or being deleted counts, as it
+// may have blocks; from one with Err, nothing is assigned.
+func olderOverlap(objs []api.IPPool, pools []Pool, i int) *Pool {
+	for j := range pools {
+		if i == j || pools[j].Err != nil || !pools[j].CIDR.Overlaps(pools[i].CIDR) {
+			continue
+		}
+		if cmp.Or(strings.Compare(objs[j].CreationTimestamp, objs[i].CreationTimestamp), strings.Compare(objs[j].Name, objs[i].Name)) < 0 {
+			return &pools[j]
+		}
+	}
+	return nil
 }
 
 func parsePool(obj *api.IPPool) (Pool, error) {
@@ -63,7 +118,6 @@ func parsePool(obj *api.IPPool) (Pool, error) {
 		Name:       obj.Name,
 		CIDR:       cidr,
 		BlockBits:  blockBits,
-		Enabled:    enabled(obj),
 		Automatic:  s.AssignmentMode != api.AssignManual,
 		Uses:       uses,
 		Nodes:      nodes,
@@ -83,18 +137,6 @@ func blockBits(cidr netip.Prefix, size int) (int, error) {
 		return 0, fmt.Errorf("spec.blockSize %d: use %d to %d, and not less than the pool's own /%d", size, lo, hi, cidr.Bits())
 	}
 	return size, nil
-}
-
-// enabled reports whether addresses may be assigned from the pool: it is not disabled, not being deleted, and its condition Allocatable,
-// which Calico's pool controller or kube-controllers writes, is not False. That condition repeats spec.disabled with a delay, or not at
-// all if the controller does not run.
-func enabled(obj *api.IPPool) bool {
-	if obj.Spec.Disabled || obj.DeletionTimestamp != "" {
-		return false
-	}
-	return obj.Status == nil || !slices.ContainsFunc(obj.Status.Conditions, func(c api.Condition) bool {
-		return c.Type == "Allocatable" && c.Status == "False" && c.Reason != api.PoolDisabled
-	})
 }
 
 // Has reports whether a range lies in the pool.
@@ -171,10 +213,10 @@ func candidatePools(st *State, wanted []string) ([]Pool, error) {
 	for _, w := range wanted {
 		i := slices.IndexFunc(pools, func(p Pool) bool { return p.is(w) })
 		if i < 0 {
-			return nil, fmt.Errorf("%w: the IPPool %q that was asked for does not exist%s", ErrNoPool, w, st.flaws())
+			return nil, fmt.Errorf("%w: the IPPool %q that was asked for %s", ErrNoPool, w, cmp.Or(st.refused[w], "does not exist"+st.flaws()))
 		}
 		if !pools[i].Enabled {
-			return nil, fmt.Errorf("%w: the IPPool %q that was asked for is disabled", ErrNoPool, w)
+			return nil, fmt.Errorf("%w: the IPPool %q that was asked for cannot be used: %s", ErrNoPool, w, pools[i].Why)
 		}
 		asked = append(asked, pools[i])
 	}
@@ -190,7 +232,7 @@ func (p Pool) is(nameOrCIDR string) bool {
 func unusable(p Pool, st *State, req *Request, asked bool) string {
 	switch {
 	case !p.Enabled:
-		return "disabled"
+		return p.Why
 	case !slices.Contains(p.Uses, req.Use):
 		return fmt.Sprintf("spec.allowedUses has no %s", req.Use)
 	case asked:

@@ -40,8 +40,8 @@ func TestParsePool(t *testing.T) {
 			26, true, true, []api.AllowedUse{api.UseWorkload, api.UseTunnel}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := ParsePool(c.obj)
-			errtest.Must(t, err)
+			p := parsed(c.obj)
+			errtest.Must(t, p.Err)
 			if p.BlockBits != c.bits || p.Enabled != c.enabled || p.Automatic != c.automatic || p.CIDR.String() != c.obj.Spec.CIDR {
 				t.Errorf("got %+v", p)
 			}
@@ -68,11 +68,57 @@ func TestParsePoolRefusesMistakes(t *testing.T) {
 		{"namespaces", api.IPPoolSpec{CIDR: "10.0.0.0/16", NamespaceSelector: "zone = 'a'"}, "spec.namespaceSelector"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := ParsePool(&api.IPPool{Meta: api.Meta{Name: "pool-a"}, Spec: c.spec})
-			if want := "IPPool pool-a " + c.want; !errtest.Names(err, want) {
-				t.Errorf("error %v, want one that names %s", err, want)
+			p := parsed(&api.IPPool{Meta: api.Meta{Name: "pool-a"}, Spec: c.spec})
+			if want := "IPPool pool-a " + c.want; !errtest.Names(p.Err, want) {
+				t.Errorf("error %v, want one that names %s", p.Err, want)
+			}
+			if p.Enabled || p.Reason != api.PoolInvalid || !strings.HasSuffix(p.Err.Error(), p.Why) {
+				t.Errorf("judged %v %s %q", p.Enabled, p.Reason, p.Why)
 			}
 		})
+	}
+}
+
+// TestParsePoolsJudges: the condition and what counts, of pools of one cluster.
+func TestParsePoolsJudges(t *testing.T) {
+	pool := func(name, cidr, created string, change ...func(*api.IPPool)) api.IPPool {
+		return *poolObject(name, cidr, append(change, func(p *api.IPPool) { p.CreationTimestamp = created })...)
+	}
+	marked := func(reason string) func(*api.IPPool) {
+		return func(p *api.IPPool) {
+			p.Status = &api.IPPoolStatus{Conditions: []api.Condition{{Type: api.Allocatable, Status: "False", Reason: reason}}}
+		}
+	}
+	objs := []api.IPPool{
+		pool("young", "10.0.0.0/25", "2026-02-01"), pool("old", "10.0.0.0/24", "2026-01-01"),
+		pool("beside-invalid", "10.78.0.0/24", "2026-02-01"), pool("misaligned", "10.78.0.33/24", "2026-01-01"),
+		pool("off", "10.1.0.0/24", "2026-01-01", func(p *api.IPPool) { p.Spec.Disabled = true }), pool("over-off", "10.1.0.0/16", "2026-02-01"),
+		pool("b", "10.2.0.0/24", "2026-01-01"), pool("a", "10.2.0.0/24", "2026-01-01"),
+		pool("marked", "10.3.0.0/24", "2026-01-01", marked(api.PoolOverlap)), pool("enabled-again", "10.4.0.0/24", "2026-01-01", marked(api.PoolDisabled)),
+		pool("corrected", "10.5.0.0/24", "2026-01-01", marked(api.PoolInvalid)),
+	}
+	want := map[string]string{
+		"young": "CIDROverlap false", "old": "OK true", "beside-invalid": "OK true", "misaligned": "Invalid false", "off": "PoolDisabled false",
+		"over-off": "CIDROverlap false", "b": "CIDROverlap false", "a": "OK true", "marked": "OK false", "enabled-again": "OK true", "corrected": "OK true",
+	}
+	for _, p := range ParsePools(objs) {
+		if got := fmt.Sprint(p.Reason, " ", p.Enabled); got != want[p.Name] || p.Enabled != (p.Why == "") {
+			t.Errorf("%s is %s (%q), want %s", p.Name, got, p.Why, want[p.Name])
+		}
+	}
+}
+
+// TestRefusedPoolIsNamed: a pool that is asked for, and there, is never said not to exist.
+func TestRefusedPoolIsNamed(t *testing.T) {
+	st := newState(clock)
+	st.storePools([]api.IPPool{*poolObject("bad", "10.78.0.33/24"), *poolObject("old", "10.0.0.0/24"), *poolObject("young", "10.0.0.0/25")})
+	for wanted, text := range map[string]string{
+		"bad": `"bad" spec.cidr "10.78.0.33/24"`, "10.78.0.33/24": `spec.cidr "10.78.0.33/24"`, "young": `"young" overlaps IPPool old`, "none": `"none" exist`,
+	} {
+		_, err := usablePools(st, &Request{PoolsV4: []string{wanted}, Use: api.UseWorkload}, false)
+		if !errors.Is(err, ErrNoPool) || !errtest.Names(err, text) || wanted != "none" && strings.Contains(err.Error(), "does not exist") {
+			t.Errorf("%s: %v, want %s", wanted, err, text)
+		}
 	}
 }
 
@@ -204,7 +250,7 @@ func TestUsablePoolsSaysWhyNot(t *testing.T) {
 	}
 	_, err = usablePools(st, req, false)
 	checkRefusal(t, err, ErrNoPool, "Manual node-a")
-	difftest.Contains(t, fmt.Sprint(err), "one (disabled", "two (spec.assignmentMode", "three (spec.nodeSelector zone == 'b'", "four (spec.namespaceSelector has(team)")
+	difftest.Contains(t, fmt.Sprint(err), "one (spec.disabled is true", "two (spec.assignmentMode", "three (spec.nodeSelector zone == 'b'", "four (spec.namespaceSelector has(team)")
 }
 
 // checkRefusal wants an error of a kind that names each word of want, or none if want is empty.
@@ -235,10 +281,10 @@ func FuzzParsePool(f *testing.F) {
 		if json.Unmarshal(data, &obj) != nil {
 			return
 		}
-		p, err := ParsePool(&obj)
-		if err != nil {
-			if !errtest.Names(err, "IPPool "+obj.Name) {
-				t.Errorf("error %q does not name pool %q", err, obj.Name)
+		p := parsed(&obj)
+		if p.Err != nil {
+			if !errtest.Names(p.Err, "IPPool "+obj.Name) {
+				t.Errorf("error %q does not name pool %q", p.Err, obj.Name)
 			}
 			return
 		}

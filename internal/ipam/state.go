@@ -40,6 +40,8 @@ type State struct {
 	Damaged map[netip.Prefix]error
 	// Flaws has what is wrong with other objects, which are ignored.
 	Flaws []error
+	// refused says why the pools of Flaws cannot be used, by name and by CIDR.
+	refused map[string]string
 	// Needed are blocks that could not be taken from their owners.
 	Needed map[netip.Prefix]bool
 	// Handle is the request's handle, if it exists and was read.
@@ -171,13 +173,17 @@ func (st *State) storeNames(items []api.IPAMBlock) {
 
 // storePools adds a list of pools. One that contradicts itself is ignored: others may serve.
 func (st *State) storePools(items []api.IPPool) {
-	for i := range items {
-		p, err := ParsePool(&items[i])
-		if err != nil {
-			st.Flaws = append(st.Flaws, err)
+	for i, p := range ParsePools(items) {
+		if p.Err == nil {
+			st.Pools = append(st.Pools, p)
 			continue
 		}
-		st.Pools = append(st.Pools, p)
+		st.Flaws = append(st.Flaws, p.Err)
+		if st.refused == nil {
+			st.refused = map[string]string{}
+		}
+		text := "cannot be used: " + p.Why
+		st.refused[p.Name], st.refused[items[i].Spec.CIDR] = text, text
 	}
 }
 

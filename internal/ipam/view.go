@@ -175,7 +175,8 @@ func (v *view) fetch(ctx context.Context, n *need, beside func() error) error {
 	}
 	switch {
 	case renew && v.freshness == cached:
-		v.st.Config, v.st.Pools, v.st.Reserved, v.st.Affinities, v.st.Flaws = slow.Config, slow.Pools, slow.Reserved, slow.Affinities, slow.Flaws
+		v.st.Config, v.st.Pools, v.st.Reserved, v.st.Affinities = slow.Config, slow.Pools, slow.Reserved, slow.Affinities
+		v.st.Flaws, v.st.refused = slow.Flaws, slow.refused
 		v.freshness = stale
 	case renew:
 		v.st.storeClaims(a.affinities)

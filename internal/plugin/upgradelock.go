@@ -152,11 +152,11 @@ func (m *migration) encapsulated(ctx context.Context, a netip.Addr) (bool, error
 	if err := m.store.List(ctx, &pools, datastore.ListOptions{}); err != nil {
 		return false, fmt.Errorf("list IPPools: %w", err)
 	}
-	for _, p := range pools.Items {
-		parsed, err := ipam.ParsePool(&p)
-		if err != nil || !parsed.CIDR.Contains(a) || !parsed.Enabled || !slices.Contains(parsed.Uses, api.UseTunnel) {
+	for i, parsed := range ipam.ParsePools(pools.Items) {
+		if !parsed.CIDR.Contains(a) || !parsed.Enabled || !slices.Contains(parsed.Uses, api.UseTunnel) {
 			continue
 		}
+		p := &pools.Items[i]
 		return p.Spec.IPIPMode != "" && p.Spec.IPIPMode != api.EncapNever, nil
 	}
 	return false, nil

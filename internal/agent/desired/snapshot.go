@@ -353,10 +353,10 @@ func nodeASN(annotations map[string]string) (uint32, error) {
 }
 
 func (s *Snapshot) pools(pools []api.IPPool, note func(error)) {
-	for _, p := range pools {
-		parsed, err := ipam.ParsePool(&p)
-		if err != nil {
-			note(InObject(p.ResourceType(), p.Meta, errors.Unwrap(err))) // which names it too
+	for i, parsed := range ipam.ParsePools(pools) {
+		p := pools[i]
+		if parsed.Err != nil {
+			note(InObject(p.ResourceType(), p.Meta, errors.Unwrap(parsed.Err))) // which names it too
 			continue
 		}
 		ipip, vxlan := encapsulation(p, parsed.CIDR.Addr().Is6(), note)
@@ -555,15 +555,20 @@ func (s *Snapshot) blockOf(p netip.Prefix) (block netip.Prefix, owner Owner, ok 
 func (s *Snapshot) poolOf(p netip.Prefix) (*Pool, bool) {
 	// The last pool that does not begin after the prefix, unless pools are nested.
 	i := sort.Search(len(s.Pools), func(i int) bool { return s.Pools[i].CIDR.Addr().Compare(p.Addr()) > 0 })
+	var masked *Pool // overlaps an older one: the older one has the blocks
 	for i--; i >= 0; i-- {
-		if pool := &s.Pools[i]; inside(p, pool.CIDR) {
+		switch pool := &s.Pools[i]; {
+		case !inside(p, pool.CIDR):
+		case pool.Reason != api.PoolOverlap:
 			return pool, true
+		case masked == nil:
+			masked = pool
 		}
 		if !s.index.nested {
 			break
 		}
 	}
-	return nil, false
+	return masked, masked != nil
 }
 
 // MemberAt returns the node with an address.

@@ -46,6 +46,20 @@ func dual(t *testing.T, ipip, vxlan4, vxlan6 api.Encapsulation, change func(*sta
 	return &s
 }
 
+// A pool that overlaps an older one has no blocks: those in both are the older one's.
+func TestPoolOfMaskedPool(t *testing.T) {
+	w := desiredtest.World(func(w *state.Cluster) {
+		w.Pools[0].CreationTimestamp = "2026-01-01T00:00:00Z"
+		w.Pools = append(w.Pools, api.IPPool{
+			Meta: api.Meta{Name: "young", CreationTimestamp: "2026-02-01T00:00:00Z"}, Spec: api.IPPoolSpec{CIDR: "192.168.2.0/24", BlockSize: 28},
+		})
+	})
+	s, _ := Build(Self{Name: "node1", Addr: prefix("10.0.0.1/24"), Link: "eth0", LinkMTU: 1500}, w)
+	if p, ok := s.poolOf(prefix("192.168.2.0/26")); !ok || p.Name != w.Pools[0].Name {
+		t.Errorf("the block is of pool %+v, want %s", p, w.Pools[0].Name)
+	}
+}
+
 // wayTo is the way to a node in the pool of its family, in words.
 func (s *Snapshot) wayTo(t *testing.T, node string) string {
 	t.Helper()

@@ -24,10 +24,9 @@ type Pools struct {
 
 // ReadPools selects them from all pools.
 func ReadPools(all []api.IPPool) (p Pools) {
-	for i := range all {
-		pool, err := ipam.ParsePool(&all[i])
+	for i, pool := range ipam.ParsePools(all) {
 		switch {
-		case err != nil:
+		case pool.Err != nil:
 			p.unread = p.unread || slices.Contains(all[i].Spec.AllowedUses, api.UseLoadBalancer)
 		case slices.Contains(pool.Uses, api.UseLoadBalancer):
 			p.list = append(p.list, pool)

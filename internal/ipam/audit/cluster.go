@@ -69,13 +69,7 @@ func newCluster(v *inventory.View, index *inventory.Index) *cluster {
 
 // readPools returns the pools that can be read.
 func readPools(v *inventory.View) []ipam.Pool {
-	var pools []ipam.Pool
-	for i := range v.Pools {
-		if p, err := ipam.ParsePool(&v.Pools[i]); err == nil {
-			pools = append(pools, p)
-		}
-	}
-	return pools
+	return ipam.ValidPools(v.Pools)
 }
 
 // hosted reports whether an affinity is a node's, and not the load balancer controller's.
@@ -123,14 +117,13 @@ func (c *cluster) addCandidates() {
 	}
 }
 
-// checkPools reports the pools that cannot be read and those that overlap.
+// checkPools reports the pools that cannot be read, and those that overlap, also if one is disabled.
 func (c *cluster) checkPools() {
 	var before []ipam.Pool
-	for i := range c.Pools {
+	for i, parsed := range ipam.ParsePools(c.Pools) {
 		obj := &c.Pools[i]
-		parsed, err := ipam.ParsePool(obj)
-		if err != nil {
-			c.add(poolFinding(obj, PoolDamaged, err.Error(), "correct the IPPool: nothing is assigned from it"))
+		if parsed.Err != nil {
+			c.add(poolFinding(obj, PoolDamaged, parsed.Err.Error(), "correct the IPPool: nothing is assigned from it"))
 			continue
 		}
 		for _, other := range before {
