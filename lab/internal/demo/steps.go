@@ -43,8 +43,8 @@ an installation.`, (*Demo).conflist},
 		{`The runtime executes "calico"`, "The plugin, a small static program, makes interfaces and routes; nothing of it stays running.", (*Demo).calico},
 		{`"calico" assigns an address`, `As ipam.type is calico-ipam it does that itself: a second process would double the time. It updates the API's objects, asks no agent, and
 notes the address in a handle, by which DEL finds it. What the agent has written down of pools and claims only saves requests.`, (*Demo).calicoIPAM},
-		{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses (IPv6's waits for a plugin that is to assign from it). A node claims a block by creating a
-BlockAffinity, and each address by updating the IPAMBlock, guarded by resource versions.`, (*Demo).blocks},
+		{"Pool, block, affinity", `The pool is cut into blocks of 64 addresses. A node claims a block by creating a BlockAffinity, and each address by updating the IPAMBlock,
+guarded by resource versions.`, (*Demo).blocks},
 		{"The pod's address", "The kubelet reports it from the CNI result. The plugin has noted it on the pod too, where agents find it at once.", (*Demo).podAddress},
 		{"BlockAffinities of all nodes", `An affinity says which node a block is for: all that routing needs. The IPAMBlock, which only plugins read, says which addresses are taken
 by which handle. The first address of each block is the node's own, for its tunnel.`, (*Demo).affinities},
