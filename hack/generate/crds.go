@@ -128,6 +128,9 @@ func (g *generator) version(t api.Type, name string, info *markers.TypeInfo) (*a
 	if err != nil {
 		return nil, err
 	}
+	if err := keep(&spec, t.Kind); err != nil {
+		return nil, err
+	}
 	properties := map[string]apiext.JSONSchemaProps{
 		"apiVersion": {Type: "string"},
 		"kind":       {Type: "string"},
@@ -139,6 +142,12 @@ func (g *generator) version(t api.Type, name string, info *markers.TypeInfo) (*a
 		status, err := g.schema(name + "Status")
 		if err != nil {
 			return nil, err
+		}
+		if running, ok := status.Properties["runningConfig"]; ok { // a spec
+			if err := keep(&running, t.Kind); err != nil {
+				return nil, err
+			}
+			status.Properties["runningConfig"] = running
 		}
 		properties["status"] = status
 		if !wholeObjects[t.Kind] {
@@ -157,6 +166,28 @@ func (g *generator) version(t api.Type, name string, info *markers.TypeInfo) (*a
 		unruled(root)
 	}
 	return version, nil
+}
+
+// keep adds the fields of Calico's that the spec of a kind keeps, for any value.
+func keep(spec *apiext.JSONSchemaProps, kind string) error {
+	*spec = *spec.DeepCopy()
+	for _, path := range api.Unacted[kind] {
+		at, names := spec, strings.Split(path, ".")
+		last := len(names) - 1
+		for _, name := range names[:last] {
+			inner, ok := at.Properties[name]
+			if !ok {
+				return fmt.Errorf("api.Unacted %s of %s: there is no %s", path, kind, name)
+			}
+			at = &inner // shares the map of its properties
+		}
+		if _, ok := at.Properties[names[last]]; ok {
+			return fmt.Errorf("api.Unacted %s of %s: the Go type has it: remove it from the list", path, kind)
+		}
+		any := true
+		at.Properties[names[last]] = apiext.JSONSchemaProps{XPreserveUnknownFields: &any, Description: "Kept; Tortie does not act on it."}
+	}
+	return nil
 }
 
 // unruled removes the rules of a schema. Each costs the API server 5 ms when it takes a definition and again when it first serves the kind, and

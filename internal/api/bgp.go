@@ -11,10 +11,10 @@ type BGPConfiguration struct {
 // BGPConfigurationSpec is the content of a BGPConfiguration. Of node.NAME only listenPort, logSeverityScreen and
 // prefixAdvertisements are read.
 //
-// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
+// Calico's other fields are kept, without effect.
 type BGPConfigurationSpec struct {
+	// Keys are those without effect.
+	Keys Keys `json:"-"`
 	// LogSeverityScreen is kept for Calico nodes that share the cluster.
 	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
 	// NodeToNodeMeshEnabled makes every node a peer of every other; absent means true.
@@ -51,10 +51,6 @@ type BGPConfigurationSpec struct {
 	// Enabled, announces their whole ranges.
 	// +kubebuilder:validation:Enum=Enabled;Disabled
 	ServiceLoadBalancerAggregation string `json:"serviceLoadBalancerAggregation,omitempty"`
-	// LocalWorkloadPeeringIPV4 is kept for Calico nodes that share the cluster: Tortie has no sessions with pods.
-	LocalWorkloadPeeringIPV4 string `json:"localWorkloadPeeringIPV4,omitempty"`
-	// LocalWorkloadPeeringIPV6 is the same for IPv6.
-	LocalWorkloadPeeringIPV6 string `json:"localWorkloadPeeringIPV6,omitempty"`
 	// IPv4NormalRoutePriority is the metric of IPv4 routes that BGP has learned; absent means 1024.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483646
@@ -63,8 +59,6 @@ type BGPConfigurationSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483646
 	IPv6NormalRoutePriority *int `json:"ipv6NormalRoutePriority,omitempty"`
-	// ProgramClusterRoutes is kept for Calico nodes that share the cluster: it says which of their programs makes routes.
-	ProgramClusterRoutes string `json:"programClusterRoutes,omitempty"`
 }
 
 // Community gives a name to a BGP community.
@@ -151,11 +145,9 @@ func TCPAOPlace(annotation string) (place Place, ok bool) {
 const AnnotationAggregate = "tortie.io/aggregate"
 
 // BGPPeerSpec is the content of a BGPPeer.
-//
-// Fields that a newer Calico adds are kept, not pruned: Calico nodes may share the cluster.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
 type BGPPeerSpec struct {
+	// Keys are those without effect.
+	Keys Keys `json:"-"`
 	// Node is the node that has the session; neither node nor nodeSelector means all.
 	Node string `json:"node,omitempty"`
 	// NodeSelector selects the nodes that have the session, in Calico's selector language.

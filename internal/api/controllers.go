@@ -9,10 +9,10 @@ type KubeControllersConfiguration struct {
 
 // KubeControllersConfigurationSpec is the desired state of a KubeControllersConfiguration.
 //
-// Fields that a newer Calico adds are kept, not pruned: Calico's own controllers may have written the object.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
+// Calico's other fields are kept, without effect.
 type KubeControllersConfigurationSpec struct {
+	// Keys are those without effect.
+	Keys Keys `json:"-"`
 	// LogSeverityScreen is the log level: Debug, Info, Warning, Error or Fatal.
 	LogSeverityScreen string `json:"logSeverityScreen,omitempty"`
 	// HealthChecks turns the program's health checks off by Disabled.
@@ -29,8 +29,6 @@ type KubeControllersConfigurationSpec struct {
 }
 
 // ControllersConfig has the settings of each controller; one that is absent does not run.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
 type ControllersConfig struct {
 	// Node collects what nodes and pods leave behind.
 	Node *NodeControllerConfig `json:"node,omitempty"`
@@ -39,8 +37,6 @@ type ControllersConfig struct {
 }
 
 // LoadBalancerControllerConfig has the settings of the controller that gives addresses to Services.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
 type LoadBalancerControllerConfig struct {
 	// AssignIPs is AllServices, the default, or RequestedServicesOnly: those that ask for it by class, annotation or loadBalancerIP.
 	// +kubebuilder:validation:Enum=AllServices;RequestedServicesOnly
@@ -54,8 +50,6 @@ const (
 )
 
 // NodeControllerConfig has the settings of the node controller.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
 type NodeControllerConfig struct {
 	// ReconcilerPeriod is how often everything is looked at although nothing has changed: a time such as 5m.
 	ReconcilerPeriod string `json:"reconcilerPeriod,omitempty"`
@@ -69,8 +63,6 @@ type NodeControllerConfig struct {
 }
 
 // AutoHostEndpointConfig says which HostEndpoints the node controller makes, keeps and removes.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
 type AutoHostEndpointConfig struct {
 	// AutoCreate makes them. Disabled, the default, removes those that it made.
 	// +kubebuilder:validation:Enum=Enabled;Disabled
@@ -83,8 +75,6 @@ type AutoHostEndpointConfig struct {
 }
 
 // HostEndpointTemplate makes a HostEndpoint of each node that it selects.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
 type HostEndpointTemplate struct {
 	// GenerateName follows the node's name in the HostEndpoint's.
 	// +kubebuilder:validation:MaxLength=253

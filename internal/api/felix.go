@@ -17,10 +17,10 @@ type FelixConfiguration struct {
 // FelixConfigurationSpec is the part of a FelixConfiguration that this project reads or writes. What is absent is left to
 // the next source: node.NAME, then default, then the program's own value.
 //
-// All other fields are kept, not pruned: Calico nodes may share the cluster.
-//
-// +kubebuilder:pruning:PreserveUnknownFields
+// Calico's other fields are kept, without effect.
 type FelixConfigurationSpec struct {
+	// Keys are those without effect.
+	Keys Keys `json:"-"`
 	// IPIPMTU is the MTU of tunl0; 0 derives it from the link with the node's address.
 	IPIPMTU *int `json:"ipipMTU,omitempty"`
 	// NATOutgoingAddress is the address that packets to outside of all pools are sent from, instead of the interface's.

@@ -88,7 +88,8 @@ func (w *Inventory) makeStores() {
 	w.configs = newObjectStore(sameRevision, func(*api.IPAMConfig) { w.noteChange() })
 	w.reservations = newObjectStore(sameRevision, func(*api.IPReservation) { w.noteChange() })
 	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.noteChange() })
-	w.settings = newObjectStore(sameRevision, func(*api.KubeControllersConfiguration) {
+	w.settings = newObjectStore(sameRevision, func(c *api.KubeControllersConfiguration) {
+		tellUnacted(w.log, c)
 		w.noteChange()
 		wait.Signal(w.balancing)
 	})

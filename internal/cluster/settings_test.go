@@ -71,7 +71,7 @@ func TestSettingsOfThisNode(t *testing.T) {
 	if after := w.Cluster().Revision; after <= before {
 		t.Errorf("revision %d, then %d", before, after)
 	}
-	// Unknown fields are neither pruned by the definition nor refused.
+	// Calico's other fields are neither pruned by the definition nor refused.
 	f := &api.FelixConfiguration{Meta: api.Meta{Name: "default"}}
 	errtest.Must(t, store.Get(t.Context(), f))
 	errtest.Must(t, raw(t, cfg, http.MethodPatch, felixPath+"/default", `{"spec":{"ipipMTU":1401}}`))

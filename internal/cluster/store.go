@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -188,6 +189,7 @@ func (s *objectStore[T]) problemsBy(name func(*api.Meta) string) []state.Problem
 	var out []state.Problem
 	for _, o := range s.objects {
 		if o.broken == nil {
+			out = append(out, misspelt(&o.value)...)
 			continue
 		}
 		verb := "it is left out"
@@ -207,5 +209,26 @@ func (s *objectStore[T]) isFull() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// misspelt returns what is wrong with the keys of an object.
+func misspelt(obj any) []state.Problem {
+	keyed, ok := obj.(api.Keyed)
+	if !ok {
+		return nil
+	}
+	t, name := keyed.ResourceType(), keyed.GetMeta().Name
+	err := keyed.StrangeKeys().Misspelt(t)
+	if err == nil {
+		return nil
+	}
+	return []state.Problem{{Kind: t, Name: name, Err: fmt.Errorf("%s %s: %w", t.Kind, name, err)}}
+}
+
+// tellUnacted logs the fields of Calico's in an object that have no effect.
+func tellUnacted(log *slog.Logger, obj api.Keyed) {
+	if keys := obj.StrangeKeys().Unacted; len(keys) > 0 {
+		log.Info("fields of Calico's are kept and have no effect", "kind", obj.ResourceType().Kind, "name", obj.GetMeta().Name, "fields", keys)
 	}
 }

@@ -159,3 +159,18 @@ func TestUnreadablePolicies(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 }
+
+// A misspelt key is a problem of its object, also where a definition of older releases or another program's has kept it; the object counts.
+func TestMisspeltKeys(t *testing.T) {
+	s := newObjectStore(sameRevision, func(*api.BGPPeer) {})
+	var o object[api.BGPPeer]
+	errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"p"},"spec":{"peerIP":"10.0.0.1","fliters":["out"],"Filters":["in"]}}`), &o))
+	errtest.Must(t, s.Add(&o))
+	got := s.problems()
+	if len(got) != 1 || got[0].Name != "p" || !errtest.Names(got[0].Err, "BGPPeer p spec.Filters spec.fliters") {
+		t.Errorf("problems %v", got)
+	}
+	if p := s.get("p"); p == nil || p.Spec.PeerIP != "10.0.0.1" || p.Spec.Filters != nil {
+		t.Errorf("the object is %+v", p)
+	}
+}

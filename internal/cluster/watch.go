@@ -59,7 +59,7 @@ func NewWatch(cfg *rest.Config, self, namespace string, log *slog.Logger) (*Watc
 		secrets:    map[string]*secretWatch{},
 		services:   serviceWatches{wanted: make(chan struct{}, 1)},
 	}
-	w.makeStores()
+	w.makeStores(log)
 	if w.nodeStatuses, err = w.followNodeStatuses(); err != nil {
 		return nil, err
 	}
@@ -67,16 +67,17 @@ func NewWatch(cfg *rest.Config, self, namespace string, log *slog.Logger) (*Watc
 }
 
 // makeStores decides which changes signal which channels.
-func (w *Watch) makeStores() {
+func (w *Watch) makeStores(log *slog.Logger) {
 	both := func() { w.clusterChanged(); w.assignmentChanged() }
+	told := func(obj api.Keyed) { tellUnacted(log, obj) }
 	w.nodes = newObjectStore(sameNode, func(n *api.Node) { w.either(n.Name, both) })
 	w.own = newObjectStore(sameNode, func(*api.Node) { w.clusterChanged() })
 	w.affinities = newObjectStore(sameRevision, func(a *api.BlockAffinity) { w.either(a.Spec.Node, both) })
 	w.pools = newObjectStore(sameRevision, func(*api.IPPool) { both() })
-	w.bgp = newObjectStore(sameRevision, func(*api.BGPConfiguration) { w.clusterChanged(); wait.Signal(w.configured) })
+	w.bgp = newObjectStore(sameRevision, func(c *api.BGPConfiguration) { told(c); w.clusterChanged(); wait.Signal(w.configured) })
 	w.peers = newObjectStore(sameRevision, func(*api.BGPPeer) { w.clusterChanged(); wait.Signal(w.configured) })
 	w.filters = newObjectStore(sameRevision, func(*api.BGPFilter) { w.clusterChanged() })
-	w.felix = newObjectStore(sameRevision, func(*api.FelixConfiguration) { w.clusterChanged() })
+	w.felix = newObjectStore(sameRevision, func(f *api.FelixConfiguration) { told(f); w.clusterChanged() })
 	w.namespaces = newObjectStore(sameNamespace, func(*api.Namespace) { w.assignmentChanged() })
 	w.configs = newObjectStore(sameRevision, func(*api.IPAMConfig) { w.assignmentChanged() })
 	w.reservations = newObjectStore(sameRevision, func(*api.IPReservation) { w.assignmentChanged() })

@@ -35,13 +35,14 @@ func effective(env *config.Controllers, obj *api.KubeControllersConfiguration) (
 			node = *obj.Spec.Controllers.Node
 		}
 	}
-	var errs [5]error
+	var errs [6]error
 	s := Settings{SyncLabels: node.SyncLabels != disabled}
 	s.Period, errs[0] = chooseTime(env.Period, node.ReconcilerPeriod, defaultPeriod, "spec.controllers.node.reconcilerPeriod")
 	s.Grace, errs[1] = chooseTime(env.Grace, node.LeakGracePeriod, defaultGrace, "spec.controllers.node.leakGracePeriod")
 	s.Compaction, errs[2] = chooseTime(env.Compaction, spec.EtcdV3CompactionPeriod, defaultCompaction, "spec.etcdV3CompactionPeriod")
 	s.Hosts, errs[3] = hostSettings(env.HostEndpoints, obj != nil, node.HostEndpoint)
 	s.AssignIPs, errs[4] = assignIPs(spec.Controllers.LoadBalancer)
+	errs[5] = spec.Keys.Misspelt((*api.KubeControllersConfiguration)(nil).ResourceType())
 	if env.SyncLabels != nil {
 		s.SyncLabels = *env.SyncLabels
 	}

@@ -110,8 +110,8 @@ var objects = map[string]string{
 	"ipamblocks":          "{kind: IPAMBlock, metadata: {name: 10-244-0-0-26}, spec: {cidr: 10.244.0.0/26, affinity: 'host:n1', allocations: [0, null], attributes: [{handle_id: h}], unallocated: [1], strictAffinity: false, deleted: false, sequenceNumber: 7, sequenceNumberForAllocation: {'0': 6}, ofANewerCalico: kept}}",
 	"ipamhandles":         "{kind: IPAMHandle, metadata: {name: h}, spec: {handleID: h, block: {10.244.0.0/26: 1}}}",
 	"blockaffinities":     "{kind: BlockAffinity, metadata: {name: n1-10-244-0-0-26}, spec: {cidr: 10.244.0.0/26, node: n1, state: confirmed, deleted: 'false'}}",
-	"bgpconfigurations":   "{kind: BGPConfiguration, metadata: {name: default}, spec: {asNumber: 64600, listenPort: 180, ofANewerCalico: {kept: true}}}",
-	"felixconfigurations": "{kind: FelixConfiguration, metadata: {name: default}, spec: {ipipMTU: 1400, ofANewerCalico: kept}}",
+	"bgpconfigurations":   "{kind: BGPConfiguration, metadata: {name: default}, spec: {asNumber: 64600, listenPort: 180, programClusterRoutes: Enabled}}",
+	"felixconfigurations": "{kind: FelixConfiguration, metadata: {name: default}, spec: {ipipMTU: 1400, bpfLogFilters: {all: tcp}, routeTableRanges: [{min: 1, max: 9}]}}",
 }
 
 // TestUpgrade has a cluster with the previous version's definitions and objects of them: this version's come in, every object is what it

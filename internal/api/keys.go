@@ -1,0 +1,173 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Unacted lists, by kind, the fields of Calico's definitions that this project keeps and that have no effect here: clusters of Calico have them, and
+// Calico's programs may share the cluster. The definitions have each, for any value. What is neither here nor in the Go type is refused.
+var Unacted = map[string][]string{
+	"BGPConfiguration": {"localWorkloadPeeringIPV4", "localWorkloadPeeringIPV6", "programClusterRoutes"},
+	"KubeControllersConfiguration": {
+		"debugProfilePort", "controllers.namespace", "controllers.policy", "controllers.policyMigration", "controllers.serviceAccount",
+		"controllers.workloadEndpoint",
+	},
+	"FelixConfiguration": {
+		"awsSrcDstCheck", "bpfAttachType", "bpfCTLBLogFilter", "bpfConnectTimeLoadBalancing", "bpfConnectTimeLoadBalancingEnabled",
+		"bpfConntrackLogLevel", "bpfConntrackMode", "bpfConntrackTimeouts", "bpfDSROptoutCIDRs", "bpfDataIfacePattern",
+		"bpfDisableGROForIfaces", "bpfDisableUnprivileged", "bpfEnabled", "bpfEnforceRPF", "bpfExcludeCIDRsFromNAT",
+		"bpfExportBufferSizeMB", "bpfExtToServiceConnmark", "bpfExternalServiceMode", "bpfForceTrackPacketsFromIfaces",
+		"bpfHostConntrackBypass", "bpfHostNetworkedNATWithoutCTLB", "bpfIPFragTimeout", "bpfIPFragmentReassemblyEnabled",
+		"bpfJITHardening", "bpfKubeProxyEndpointSlicesEnabled", "bpfKubeProxyHealthzPort", "bpfKubeProxyIptablesCleanupEnabled",
+		"bpfKubeProxyMinSyncPeriod", "bpfL3IfacePattern", "bpfLogFilters", "bpfLogLevel", "bpfMaglevMaxEndpointsPerService",
+		"bpfMaglevMaxServices", "bpfMapSizeConntrack", "bpfMapSizeConntrackCleanupQueue", "bpfMapSizeConntrackScaling", "bpfMapSizeIPSets",
+		"bpfMapSizeIfState", "bpfMapSizeNATAffinity", "bpfMapSizeNATBackend", "bpfMapSizeNATFrontend", "bpfMapSizePerCpuConntrack",
+		"bpfMapSizeRoute", "bpfOverlayHostSourceIP", "bpfPSNATPorts", "bpfPolicyDebugEnabled", "bpfProfiling", "bpfRedirectToPeer",
+		"cgroupV2Path", "chainInsertMode", "dataplaneDriver", "dataplaneWatchdogTimeout", "debugDisableLogDropping", "debugHost",
+		"debugMemoryProfilePath", "debugPort", "debugSimulateCalcGraphHangAfter", "debugSimulateDataplaneApplyDelay",
+		"debugSimulateDataplaneHangAfter", "deviceRouteProtocol", "deviceRouteSourceAddress", "deviceRouteSourceAddressIPv6",
+		"endpointReportingDelay", "endpointReportingEnabled", "endpointStatusPathPrefix", "externalNodesList", "featureGates",
+		"floatingIPs", "flowLogsCollectorDebugTrace", "flowLogsFlushInterval", "flowLogsGoldmaneServer", "flowLogsLocalReporter",
+		"flowLogsPolicyEvaluationMode", "genericXDPEnabled", "goGCThreshold", "goMaxProcs", "goMemoryLimitMB", "healthEnabled",
+		"healthHost", "healthPort", "healthTimeoutOverrides", "interfaceExclude", "interfacePrefix", "interfaceRefreshInterval",
+		"ipipEnabled", "ipsetsRefreshInterval", "iptablesBackend", "iptablesFilterAllowAction", "iptablesLockFilePath",
+		"iptablesLockProbeInterval", "iptablesLockTimeout", "iptablesMangleAllowAction", "iptablesMarkMask",
+		"iptablesNATOutgoingInterfaceFilter", "iptablesPostWriteCheckInterval", "iptablesRefreshInterval", "ipv4ElevatedRoutePriority",
+		"ipv4NormalRoutePriority", "ipv6ElevatedRoutePriority", "ipv6NormalRoutePriority", "ipv6Support", "istioAmbientMode",
+		"istioDSCPMark", "kubeNodePortRanges", "liveMigrationRouteConvergenceTime", "localSubnetL2Reachability",
+		"localSubnetL2ReachabilityRefreshInterval", "logDebugFilenameRegex", "logFilePath", "logSeverityFile", "logSeveritySys",
+		"maxIpsetSize", "metadataAddr", "metadataPort", "mtuIfacePattern", "netlinkTimeout", "nftablesFilterAllowAction",
+		"nftablesFlowTableOffload", "nftablesMangleAllowAction", "nftablesMarkMask", "nftablesMode", "nftablesRefreshInterval",
+		"nodeSelector", "openstackRegion", "policySyncPathPrefix", "programClusterRoutes", "prometheusGoMetricsEnabled",
+		"prometheusMetricsCAFile", "prometheusMetricsCertFile", "prometheusMetricsClientAuth", "prometheusMetricsEnabled",
+		"prometheusMetricsHost", "prometheusMetricsKeyFile", "prometheusMetricsPort", "prometheusProcessMetricsEnabled",
+		"prometheusWireGuardMetricsEnabled", "removeExternalRoutes", "reportingTTL", "requireMTUFile", "routeRefreshInterval",
+		"routeSource", "routeSyncDisabled", "routeTableRange", "routeTableRanges", "serviceLoopPrevention", "sidecarAccelerationEnabled",
+		"usageReportingEnabled", "usageReportingInitialDelay", "usageReportingInterval", "useInternalDataplaneDriver", "vxlanEnabled",
+		"windowsManageFirewallRules", "wireguardInterfaceName", "wireguardInterfaceNameV6", "xdpEnabled", "xdpRefreshInterval",
+	},
+}
+
+// Keys are keys of a stored spec that its Go type lacks.
+type Keys struct {
+	// Unknown are no fields of Calico's: they are misspelt, perhaps in case alone, and mean nothing.
+	Unknown []string
+	// Unacted are of the list of that name.
+	Unacted []string
+}
+
+// Misspelt is an error that names the unknown keys in an object's spec; nil if there are none.
+func (k Keys) Misspelt(of Type) error {
+	if len(k.Unknown) == 0 {
+		return nil
+	}
+	return fmt.Errorf("spec.%s: %s has no such field, so it has no effect: see kubectl explain %s.%s.spec for the spelling",
+		strings.Join(k.Unknown, ", spec."), of.Kind, of.Plural, of.Group)
+}
+
+// decodeExactly decodes a spec of a kind. Unlike encoding/json it takes keys exactly as they are spelt.
+func decodeExactly(kind string, data []byte, into any) (Keys, error) {
+	var keys Keys
+	var strange []string
+	clean := exactly(data, reflect.TypeOf(into).Elem(), "", &strange)
+	for _, key := range strange {
+		if slices.Contains(Unacted[kind], key) {
+			keys.Unacted = append(keys.Unacted, key)
+		} else {
+			keys.Unknown = append(keys.Unknown, key)
+		}
+	}
+	slices.Sort(keys.Unacted)
+	slices.Sort(keys.Unknown)
+	return keys, json.Unmarshal(clean, into)
+}
+
+// exactly returns JSON without the keys that a type lacks, and adds these to strange. JSON that is not of the type's form stays: decoding says so.
+func exactly(data []byte, t reflect.Type, path string, strange *[]string) []byte {
+	var items []json.RawMessage
+	var members map[string]json.RawMessage
+	switch {
+	case t.Kind() == reflect.Pointer:
+		return exactly(data, t.Elem(), path, strange)
+	case t.Kind() == reflect.Slice && json.Unmarshal(data, &items) == nil && items != nil:
+		for i := range items {
+			items[i] = exactly(items[i], t.Elem(), path, strange)
+		}
+		data, _ = json.Marshal(items) // RawMessages that were decoded
+	case t.Kind() == reflect.Struct && json.Unmarshal(data, &members) == nil && members != nil:
+		types := fieldTypes(t)
+		for key, value := range members {
+			if of, ok := types[key]; ok {
+				members[key] = exactly(value, of, path+key+".", strange)
+			} else {
+				*strange = append(*strange, path+key)
+				delete(members, key)
+			}
+		}
+		data, _ = json.Marshal(members)
+	}
+	return data
+}
+
+// fieldTypes returns the types of a struct's fields by their keys.
+func fieldTypes(t reflect.Type) map[string]reflect.Type {
+	types := make(map[string]reflect.Type, t.NumField())
+	for i := range t.NumField() {
+		key, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if key != "" && key != "-" {
+			types[key] = t.Field(i).Type
+		}
+	}
+	return types
+}
+
+// UnmarshalJSON takes keys exactly as they are spelt.
+func (s *BGPConfigurationSpec) UnmarshalJSON(data []byte) (err error) {
+	type plain BGPConfigurationSpec
+	s.Keys, err = decodeExactly("BGPConfiguration", data, (*plain)(s))
+	return err
+}
+
+// UnmarshalJSON takes keys exactly as they are spelt.
+func (s *BGPPeerSpec) UnmarshalJSON(data []byte) (err error) {
+	type plain BGPPeerSpec
+	s.Keys, err = decodeExactly("BGPPeer", data, (*plain)(s))
+	return err
+}
+
+// UnmarshalJSON takes keys exactly as they are spelt.
+func (s *FelixConfigurationSpec) UnmarshalJSON(data []byte) (err error) {
+	type plain FelixConfigurationSpec
+	s.Keys, err = decodeExactly("FelixConfiguration", data, (*plain)(s))
+	return err
+}
+
+// UnmarshalJSON takes keys exactly as they are spelt.
+func (s *KubeControllersConfigurationSpec) UnmarshalJSON(data []byte) (err error) {
+	type plain KubeControllersConfigurationSpec
+	s.Keys, err = decodeExactly("KubeControllersConfiguration", data, (*plain)(s))
+	return err
+}
+
+// StrangeKeys implements Keyed.
+func (c *BGPConfiguration) StrangeKeys() Keys { return c.Spec.Keys }
+
+// StrangeKeys implements Keyed.
+func (p *BGPPeer) StrangeKeys() Keys { return p.Spec.Keys }
+
+// StrangeKeys implements Keyed.
+func (f *FelixConfiguration) StrangeKeys() Keys { return f.Spec.Keys }
+
+// StrangeKeys implements Keyed.
+func (c *KubeControllersConfiguration) StrangeKeys() Keys { return c.Spec.Keys }
+
+// Keyed is a kind that people write, whose keys are taken exactly as they are spelt.
+type Keyed interface {
+	Resource
+	// StrangeKeys returns the keys of the spec that have no effect.
+	StrangeKeys() Keys
+}

@@ -1,0 +1,87 @@
+package api
+
+import (
+	"encoding/json"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+)
+
+// TestEveryFieldOfCalico: each field of Calico's definitions of the kinds that people write is acted on or refused, for which the Go type has it, or
+// said to have no effect, for which it is in Unacted; none is in both.
+func TestEveryFieldOfCalico(t *testing.T) {
+	text, err := os.ReadFile("testdata/calico-fields.txt")
+	errtest.Must(t, err)
+	types := map[string]reflect.Type{}
+	for kind, spec := range map[string]any{
+		"BGPConfiguration": BGPConfigurationSpec{}, "BGPPeer": BGPPeerSpec{}, "FelixConfiguration": FelixConfigurationSpec{},
+		"KubeControllersConfiguration": KubeControllersConfigurationSpec{},
+	} {
+		addPaths(types, kind+" ", reflect.TypeOf(spec))
+	}
+	seen := 0
+	for line := range strings.Lines(string(text)) {
+		field := strings.TrimSpace(line)
+		if strings.HasPrefix(field, "#") {
+			continue
+		}
+		seen++
+		kind, path, _ := strings.Cut(field, " ")
+		_, typed := types[field]
+		if listed := slices.Contains(Unacted[kind], path); typed == listed {
+			t.Errorf("%s: in the Go type %v, in Unacted %v; want one of the two", field, typed, listed)
+		}
+	}
+	if seen < 240 {
+		t.Errorf("%d fields", seen)
+	}
+	for kind, paths := range Unacted {
+		for _, path := range paths {
+			if !strings.Contains(string(text), "\n"+kind+" "+path+"\n") {
+				t.Errorf("Unacted has %s of %s, which is no field of Calico's", path, kind)
+			}
+		}
+	}
+}
+
+// addPaths adds the types of a struct's fields by their paths.
+func addPaths(into map[string]reflect.Type, path string, t reflect.Type) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return
+	}
+	for key, of := range fieldTypes(t) {
+		into[path+key] = of
+		addPaths(into, path+key+".", of)
+	}
+}
+
+// Keys are taken as they are spelt, unlike by encoding/json, and the others are told.
+func TestDecodeExactly(t *testing.T) {
+	var f FelixConfigurationSpec
+	errtest.Must(t, json.Unmarshal([]byte(`{"FailsafeInboundHostPorts":[{"port":1}],"failsafeOutboundHostPorts":[{"Port":2,"port":3}],
+		"wireguardEnbled":true,"bpfEnabled":false,"vxlanPort":4790}`), &f))
+	difftest.Want(t, "keys", Keys{Unknown: []string{"FailsafeInboundHostPorts", "failsafeOutboundHostPorts.Port", "wireguardEnbled"}, Unacted: []string{"bpfEnabled"}}, f.Keys)
+	if f.FailsafeInboundHostPorts != nil || len(*f.FailsafeOutboundHostPorts) != 1 || (*f.FailsafeOutboundHostPorts)[0].Port != 3 || *f.VXLANPort != 4790 {
+		t.Errorf("%+v", f)
+	}
+	var c KubeControllersConfigurationSpec
+	errtest.Must(t, json.Unmarshal([]byte(`{"controllers":{"node":{"leakGracePeriode":"1m","leakGracePeriod":"2m"},"policy":{"reconcilerPeriod":"1m"}}}`), &c))
+	difftest.Want(t, "keys", Keys{Unknown: []string{"controllers.node.leakGracePeriode"}, Unacted: []string{"controllers.policy"}}, c.Keys)
+	if err := c.Keys.Misspelt((*KubeControllersConfiguration)(nil).ResourceType()); !errtest.Names(err, "spec.controllers.node.leakGracePeriode") || c.Controllers.Node.LeakGracePeriod != "2m" {
+		t.Errorf("%v, %+v", err, c.Controllers.Node)
+	}
+	var p BGPPeerSpec
+	for text, fails := range map[string]bool{`null`: false, `{"filters":null,"password":{"secretKeyRef":null}}`: false, `[]`: true, `{"asNumber":"1"}`: true} {
+		if err := json.Unmarshal([]byte(text), &p); (err != nil) != fails {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
