@@ -71,17 +71,24 @@ func TestServices(t *testing.T) {
 			t.Helper()
 			w.shell(t, `kubectl patch bgpfilters.crd.projectcalico.org tor --type=merge -p '{"spec":{"exportV4":[`+rule+`]}}'`, "")
 		}
-		filter(`{"action":"Accept"}`)
-		accepted := func(n *meshtest.Node, more ...bgptest.Route) {
-			t.Helper()
-			all := append(own(n), more...)
-			for i := range all {
-				all[i].Communities = ""
+		for _, mark := range []string{"65000:777", "65000:778"} { // all that the first one passes has come before the second is seen
+			filter(`{"action":"Accept","operations":[{"addCommunity":{"value":"` + mark + `"}}]}`)
+			accepted := func(n *meshtest.Node, services ...bgptest.Route) {
+				t.Helper()
+				paths := append([]bgptest.Route{route("10.90.11.0/26", "", n), route("10.90.12.0/26", "", n)}, services...)
+				for i := range paths {
+					paths[i].Communities = mark
+					if block := paths[i].Prefix.String(); i < 2 && (block == "10.90.11.0/26") != (n == nodes[0]) {
+						paths[i].Communities = "65000:100 " + mark // as the block's own node has announced it
+					}
+				}
+				learned(t, tor, n.Prefix.Addr(), paths...)
 			}
-			learned(t, tor, n.Prefix.Addr(), all...)
+			services := route("192.0.2.0/24", "", nodes[1])
+			accepted(nodes[1], services, route("192.0.2.7/32", "", nodes[1]))
+			services.NextHop = nodes[0].Prefix.Addr()
+			accepted(nodes[0], services)
 		}
-		accepted(nodes[1], route("192.0.2.7/32", "", nodes[1]))
-		accepted(nodes[0])
 		leads(t, host.NS, "tor", "192.0.2.7", "172.31.1.12 nodes")
 		filter("")
 		learned(t, tor, nodes[0].Prefix.Addr(), own(nodes[0])...)
