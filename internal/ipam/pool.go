@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -39,14 +40,12 @@ func ParsePools(objs []api.IPPool) []Pool {
 	for i := range objs {
 		p, err := parsePool(&objs[i])
 		if err != nil {
-			p = Pool{Name: objs[i].Name, Err: fmt.Errorf("IPPool %s: %w", objs[i].Name, err), Reason: api.PoolInvalid, Why: err.Error()}
+			p = Pool{Name: objs[i].Name, Err: fmt.Errorf("IPPool %s: %w", objs[i].Name, err)}
 		}
 		pools[i] = p
 	}
 	for i := range pools {
-		if pools[i].Err == nil {
-			pools[i].judge(&objs[i], olderOverlap(objs, pools, i))
-		}
+		pools[i].judge(&objs[i], olderOverlap(objs, pools, i))
 	}
 	return pools
 }
@@ -65,6 +64,8 @@ func (p *Pool) judge(obj *api.IPPool, older *Pool) {
 		p.Reason, p.Why = api.PoolTerminating, "it is being deleted"
 	case obj.Spec.Disabled:
 		p.Reason, p.Why = api.PoolDisabled, "spec.disabled is true"
+	case p.Err != nil:
+		p.Reason, p.Why = api.PoolInvalid, errors.Unwrap(p.Err).Error()
 	case older != nil:
 		p.Reason = api.PoolOverlap
 		p.Why = fmt.Sprintf("%s overlaps %s of the older IPPool %s: an address could be in two blocks", p.CIDR, older.CIDR, older.Name)

@@ -92,13 +92,14 @@ func TestParsePoolsJudges(t *testing.T) {
 	objs := []api.IPPool{
 		pool("young", "10.0.0.0/25", "2026-02-01"), pool("old", "10.0.0.0/24", "2026-01-01"),
 		pool("beside-invalid", "10.78.0.0/24", "2026-02-01"), pool("misaligned", "10.78.0.33/24", "2026-01-01"),
+		pool("off-and-invalid", "10.79.0.0/31", "2026-01-01", func(p *api.IPPool) { p.Spec.Disabled = true }),
 		pool("off", "10.1.0.0/24", "2026-01-01", func(p *api.IPPool) { p.Spec.Disabled = true }), pool("over-off", "10.1.0.0/16", "2026-02-01"),
 		pool("b", "10.2.0.0/24", "2026-01-01"), pool("a", "10.2.0.0/24", "2026-01-01"),
 		pool("marked", "10.3.0.0/24", "2026-01-01", marked(api.PoolOverlap)), pool("enabled-again", "10.4.0.0/24", "2026-01-01", marked(api.PoolDisabled)),
 		pool("corrected", "10.5.0.0/24", "2026-01-01", marked(api.PoolInvalid)),
 	}
 	want := map[string]string{
-		"young": "CIDROverlap false", "old": "OK true", "beside-invalid": "OK true", "misaligned": "Invalid false", "off": "PoolDisabled false",
+		"young": "CIDROverlap false", "old": "OK true", "beside-invalid": "OK true", "misaligned": "Invalid false", "off": "PoolDisabled false", "off-and-invalid": "PoolDisabled false",
 		"over-off": "CIDROverlap false", "b": "CIDROverlap false", "a": "OK true", "marked": "OK false", "enabled-again": "OK true", "corrected": "OK true",
 	}
 	for _, p := range ParsePools(objs) {

@@ -168,7 +168,7 @@ func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 			return fmt.Errorf("no event: %+v", list.Items)
 		}
 		twin := &api.IPPool{Meta: api.Meta{Name: "twin"}}
-		if err := w.store.Get(t.Context(), twin); err != nil || twin.Status == nil || twin.Status.Conditions[0].Reason != "Disabled" {
+		if err := w.store.Get(t.Context(), twin); err != nil || twin.Status == nil || twin.Status.Conditions[0].Reason != api.PoolDisabled {
 			return fmt.Errorf("twin: %+v, %w", twin.Status, err)
 		}
 		return nil
