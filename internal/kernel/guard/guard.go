@@ -61,7 +61,6 @@ const (
 	BFDFromPod        = "bfd-from-pod"
 	LoopbackFromPod   = "loopback-from-pod"
 	SpoofedFromPod    = "spoofed-from-pod"
-	PodElsewhere      = "pod-by-other-link"
 	NeighboursFromPod = "neighbours-from-pod"
 	ErrorFromPod      = "icmp-error-from-pod"
 	TranslatedVXLAN   = "vxlan-translated"
@@ -141,7 +140,7 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	}
 	p.Chains = slices.Concat(
 		chain(sourceChain, nil, c.source(sources)),
-		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), c.prerouting(sources)),
+		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), append([]nft.Rule{c.podsGo(sourceChain)}, c.betweenNodes()...)),
 		chain(ipipChain, nil, c.ipipInput()),
 		chain(vxlanChain, nil, c.vxlanInput()),
 		chain(inputChain, hook(nft.Input, priority), c.input()),
@@ -149,17 +148,6 @@ func (c Config) part(sources bool) (nft.Part, error) {
 		chain(forwardChain, hook(nft.Forward, priority), c.forward()),
 	)
 	return p, nil
-}
-
-// prerouting judges the sources of packets: of those from pods, then of others. A pod with CAP_NET_ADMIN can make a second link into the node, whose
-// packets no rule about pods' links matches. Packets between nodes and of established TCP are not looked up: nothing answers the latter unless it
-// was opened before.
-func (c Config) prerouting(check bool) []nft.Rule {
-	rules := append([]nft.Rule{nft.NewRule("", c.fromPod(), nft.Do(nft.Goto(sourceChain)))}, c.betweenNodes(nft.Do(nft.Accept))...)
-	if !check {
-		return rules
-	}
-	return slices.Concat(rules, established(), []nft.Rule{drop(PodElsewhere, nft.SourceLinkName.HasPrefix(c.PodLinks), nft.SourceLink.Is(nft.NoLink))})
 }
 
 // input has packets of tunnels go to chains of their own: no other rule is about them. UDP to other ports passes before all: WireGuard's streams
@@ -223,15 +211,15 @@ func (c Config) families() (of []family) {
 }
 
 // betweenNodes keeps VXLAN and WireGuard between nodes out of connection tracking: a user with the right to make a pod with a host port, or a
-// Service with an external address, could otherwise have it translated to a pod. further terms follow in each rule.
-func (c Config) betweenNodes(further ...nft.Term) []nft.Rule {
+// Service with an external address, could otherwise have it translated to a pod.
+func (c Config) betweenNodes() []nft.Rule {
 	if len(c.tunnelPorts().Elements) == 0 {
 		return nil
 	}
 	var rules []nft.Rule
 	for _, f := range c.families() {
-		rules = append(rules, nft.NewRule("", append([]nft.Term{f.Is(), udp(), nft.In(tunnelSet, nft.DestPort),
-			nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack()}, further...)...))
+		rules = append(rules, nft.NewRule("", f.Is(), udp(), nft.In(tunnelSet, nft.DestPort),
+			nft.In(f.nodesSet, f.Src), nft.In(f.nodesSet, f.Dest), nft.NoTrack()))
 	}
 	return rules
 }
@@ -295,6 +283,11 @@ func chain(name string, at *nft.Hook, rules []nft.Rule) []nft.Chain {
 }
 
 func (c Config) fromPod() nft.Term { return nft.InLink.HasPrefix(c.PodLinks) }
+
+// podsGo has packets from pods jump to a chain: other packets cost one comparison.
+func (c Config) podsGo(chain string) nft.Rule {
+	return nft.NewRule("", c.fromPod(), nft.Do(nft.Jump(chain)))
+}
 
 // family has the differences between IPv4 and IPv6.
 type family struct {
