@@ -275,6 +275,11 @@ func TestLinksOfPods(t *testing.T) {
 	n := newNode(t)
 	_, other, at := guarded(t, n, "10.90.7")
 	links := []string{"cilium_host", "antrea-gw0", "kube-ipvs0"}
+	dir := t.TempDir()
+	for name, plugin := range map[string]string{"10-calico.conflist": "calico", "20-cilium.conflist": "cilium-cni"} { // left from earlier
+		errtest.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(`{"plugins":[{"type":"`+plugin+`"}]}`), 0o600))
+	}
+	n.configure = func(o *policies.Options) { o.ConfDir = dir }
 	for _, when := range []string{"an agent enforces", "an agent starts"} {
 		w, stop := n.work(t)
 		eventually(t, soon, when+": in force", func() bool { return w.Seen().Enforcing && w.InPlace() && !reaches(t, other, at) })

@@ -45,7 +45,7 @@ type rival struct{ reason, text string }
 
 // engines are other engines: the link that each has, and the type of its plugin. The configuration of the plugin is what an operator has installed. A link
 // alone says nothing: a pod with CAP_NET_ADMIN can make one of any name in the node's namespace (RTM_NEWLINK with IFLA_TARGET_NETNSID, as the node is
-// the other end of its eth0). A configuration alone may be left from earlier.
+// the other end of its eth0). A configuration that is not the first, or is alone, may be left from earlier.
 var engines = []struct{ link, plugin, reason, name string }{
 	{"cilium_host", "cilium-cni", reasonCilium, "Cilium"},
 	{"antrea-gw0", "antrea", reasonAntrea, "Antrea"},
@@ -60,14 +60,14 @@ func (w *Worker) findRival(ctx context.Context, links map[string]bool) (rival, e
 	default:
 		return rival{reason: reasonOff}, nil
 	}
-	configs, err := w.configured()
+	config, err := w.configured()
 	if err != nil {
 		return rival{}, err
 	}
 	for _, e := range engines {
-		if file := configs[e.plugin]; links[e.link] && file != "" {
+		if links[e.link] && slices.Contains(config.Types, e.plugin) {
 			return rival{e.reason, fmt.Sprintf("%s enforces on this node, as its link %s and its configuration %s are there: if it does not run here any more, remove them",
-				e.name, e.link, filepath.Join(w.ConfDir, file))}, nil
+				e.name, e.link, filepath.Join(w.ConfDir, config.Name))}, nil
 		}
 	}
 	if w.FelixGoes {
@@ -82,19 +82,16 @@ func (w *Worker) findRival(ctx context.Context, links map[string]bool) (rival, e
 		"set TORTIE_REMOVE_CALICO_RULES=true, and they go once the agent's own are in force", rules)}, nil
 }
 
-// configured returns the file of each type of plugin that the runtime's directory has a configuration of.
-func (w *Worker) configured() (map[string]string, error) {
+// configured returns the network configuration that the runtime uses, the first one: others may be left from earlier. The zero File is none.
+func (w *Worker) configured() (cniconf.File, error) {
 	files, err := cniconf.Read(w.ConfDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0 {
+		return cniconf.File{}, nil
 	}
-	byPlugin := map[string]string{}
-	for _, f := range files {
-		for _, plugin := range f.Types {
-			byPlugin[plugin] = f.Name
-		}
+	if err != nil {
+		return cniconf.File{}, err
 	}
-	return byPlugin, err
+	return files[0], nil
 }
 
 // usesIPVS reports whether kube-proxy uses IPVS: it keeps the addresses of Services on its link. An address of its own kind: a pod can make a link of

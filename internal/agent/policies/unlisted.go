@@ -148,11 +148,18 @@ func (m *model) closeRule(d policy.Direction, r *policy.Rule) bool {
 		r.AnyPeer, r.Peers = false, nil
 		return true
 	}
-	named := slices.ContainsFunc(r.Ports, func(p policy.Port) bool { return p.Name != "" })
+	named := func(ports []policy.Port) bool {
+		return slices.ContainsFunc(ports, func(p policy.Port) bool { return p.Name != "" })
+	}
 	r.Action, r.AnyPeer, r.Peers = policy.Deny, true, nil
 	if m.HasHosts() {
 		r.Own = nil // the end of a host endpoint may be what is not listed
 	}
-	r.AnyPort = r.AnyPort || named && d == policy.Egress // their numbers are those that the pods declare
+	switch { // numbers of named ports are those that the pods declare
+	case d == policy.Egress:
+		r.AnyPort = r.AnyPort || named(r.Ports)
+	case named(r.Sources):
+		r.Sources = nil
+	}
 	return true
 }

@@ -163,6 +163,30 @@ func TestAllowOfAllButTheUnlisted(t *testing.T) {
 	}
 }
 
+// A Deny of pods by ports that these declare denies all ports until the pods have been listed, also where it is of the source's.
+func TestDenyOfUnlistedPorts(t *testing.T) {
+	runs := policy.PodKey{Namespace: "a", Name: "runs"}
+	for d, rules := range []string{
+		policy.Ingress: `"types":["Ingress"],"ingress":[{"action":"Deny","protocol":"TCP","source":{"selector":"all()","ports":["web"]}},{"action":"Allow"}]`,
+		policy.Egress:  `"types":["Egress"],"egress":[{"action":"Deny","protocol":"TCP","destination":{"selector":"all()","ports":["web"]}},{"action":"Allow"}]`,
+	} {
+		gnp := &api.CalicoGlobalNetworkPolicy{}
+		errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"g"},"spec":{"selector":"projectcalico.org/namespace == 'a'",`+rules+`}}`), gnp))
+		view := cluster.PolicyView{Complete: true, NodesKnown: true, Local: []policy.PodKey{runs}, Namespaces: map[string]map[string]string{"a": {}, "b": {}},
+			Pods: map[policy.PodKey]*policy.Pod{runs: {PodKey: runs, UID: "runs", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}}}
+		view.Calico.GlobalNetworkPolicies = []*api.CalicoGlobalNetworkPolicy{gnp}
+		n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
+		n.learn(time.Now(), view)
+		links, _ := Links(n.model.view.Local)
+		for link := range links {
+			packet := policy.Packet{Protocol: policy.TCP, Port: 80, SourcePort: 80}
+			if n.compiled.rules.Decide(link, policy.Direction(d), netip.MustParseAddr("192.0.2.66"), packet).Allow {
+				t.Errorf("%s: a pod that is not listed passes", policy.Direction(d))
+			}
+		}
+	}
+}
+
 // What has been compiled but was never in force is not kept: it may be without policies, as before the first list of these.
 func TestPodsKeepNothingThatWasNotInForce(t *testing.T) {
 	key := policy.PodKey{Namespace: "a", Name: "runs"}
