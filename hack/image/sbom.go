@@ -105,7 +105,7 @@ func makeSBOM(files map[string]file, made *inventory, arch string, o options) ([
 		doc.Packages = append(doc.Packages, modulePackage(m, made.modules[m].Expression))
 	}
 	doc.DocumentNamespace = fmt.Sprintf("%s/sbom/%s-%s", source, arch, doc.fingerprint())
-	text, err := json.MarshalIndent(doc, "", " ")
+	text, err := json.Marshal(doc) // not indented: a sixth of it would be blanks, and it is in the image
 	return append(text, '\n'), err
 }
 

@@ -123,7 +123,7 @@ func refuse(name string, code int) rule {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code)
-		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Refused","message":"refused by the test"}`))
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Refused","message":"User \"test\" cannot do this"}`))
 	}
 }
 

@@ -105,7 +105,7 @@ func (w *Worker) usesIPVS() (bool, error) {
 		return false, err
 	}
 	addrs, err := w.Kernel.Addrs(link.Index, netlinkx.FamilyAll)
-	return slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return a.Lasting && !a.Prefix.Addr().IsLinkLocalUnicast() }), err
+	return slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool { return !a.Ending && !a.Prefix.Addr().IsLinkLocalUnicast() }), err
 }
 
 // engineLinks returns those of other engines' links that are there.

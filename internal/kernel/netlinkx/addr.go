@@ -43,7 +43,7 @@ type Addr struct {
 	Link      int          // index
 	Tentative bool         // IPv6: not usable yet, or a duplicate
 	Passing   bool         // IPv6: made for privacy and soon replaced, or deprecated
-	Lasting   bool         // without an end: no router advertisement made it
+	Ending    bool         // it has a lifetime, as one that a router advertisement made
 }
 
 // Addrs lists the addresses of the link with the index given, or of all links for index 0.
@@ -60,7 +60,7 @@ func (c *Conn) Addrs(index int, family Family) ([]Addr, error) {
 		addrs = append(addrs, Addr{
 			Prefix: prefixFromIPNet(a.IPNet), Link: a.LinkIndex,
 			Tentative: a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0,
-			Lasting:   a.Flags&unix.IFA_F_PERMANENT != 0,
+			Ending:    a.Flags&unix.IFA_F_PERMANENT == 0,
 			Passing:   prefixFromIPNet(a.IPNet).Addr().Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED) != 0,
 		})
 	}
