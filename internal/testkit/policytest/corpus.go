@@ -24,9 +24,9 @@ type Case struct {
 	Name string `json:"case"`
 	// Allow and Deny are connections; Logs are those that a Log rule sees, Silent those that none sees.
 	Allow, Deny, Logs, Silent []string
-	// Hosts: the host endpoints of nodes count, and allow what no policy decides.
-	Hosts    bool
-	*Cluster `json:"-"`
+	// Hosts: the host endpoints of nodes count, and allow what no policy decides. ByAddress: they are for the link with the node's address, not for all.
+	Hosts, ByAddress bool
+	*Cluster         `json:"-"`
 	// Manifests are its objects.
 	Manifests []string `json:"-"`
 	// Policies is how many there are.
@@ -83,6 +83,9 @@ func readCases(text string) (cases []*Case, err error) {
 			for i := range c.HostEndpoints {
 				if c.Hosts {
 					c.HostEndpoints[i].Spec.Profiles = []string{policy.ProfileAllows}
+				}
+				if c.ByAddress {
+					c.HostEndpoints[i].Spec.InterfaceName = ""
 				}
 			}
 			cases = append(cases, c)

@@ -4,27 +4,178 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// HostEndpoint is the one for Node's link Uplink: that names it, or names no link and has one of Node's addresses, or else the one for all links. Of
-// several the first by name. nil: there is none.
-func (c *Cluster) HostEndpoint() *api.CalicoHostEndpoint {
-	own := c.firstHost(func(h *api.CalicoHostEndpointSpec) bool {
-		return h.InterfaceName == Uplink || h.InterfaceName == "" && slices.ContainsFunc(h.ExpectedIPs, func(text string) bool {
+// The model of host endpoints is written from Felix's source alone, whose files below felix/ and functions the comments name. Where Tortie differs on
+// purpose, as docs/calico-policy.md says, a function that begins with "differs" has the difference.
+
+// Journey is a packet's way through Node: the links by which it comes and leaves, empty for a process of Node, and what it is before and after its
+// destination is translated. Meant is the link by which it would leave if its destination were not translated.
+type Journey struct {
+	In, Out, Meant string
+	Before, After  Packet
+	Tracked
+}
+
+// Tracked is what connection tracking knows of a packet.
+type Tracked int
+
+// A packet opens a connection, belongs to one, or to none that can be.
+const (
+	Opens Tracked = iota
+	Established
+	Invalid
+)
+
+// Straight is the way of a connection's first packet whose destination nothing translates.
+func Straight(in, out string, p Packet) Journey {
+	return Journey{In: in, Out: out, Meant: out, Before: p, After: p}
+}
+
+// outcome is what a link's host endpoint says of a packet at one stage.
+type outcome int
+
+const (
+	undecided outcome = iota // the next stage decides
+	accepted
+	dropped
+)
+
+// HostAllows says whether the host endpoints of Node, which has Failsafes, let a connection's first packet pass.
+func (c *Cluster) HostAllows(p Packet) bool {
+	return c.HostPasses(Straight(c.Place(p.From), c.Place(p.To), p))
+}
+
+// HostPasses says whether a packet passes the host endpoints of Node on its way.
+//
+// What a rule of an early stage allows has Felix's accept mark, which input, output, and the incoming side of forward look at; the outgoing side of
+// forward does not, nor do the pods' own chains (rules/static.go: filterInputChain, filterOutputChain, StaticFilterForwardChains).
+func (c *Cluster) HostPasses(j Journey) bool {
+	if j.differsAtLoopback() {
+		return true
+	}
+	early := c.untracked(j)
+	switch {
+	case early == accepted: // is not tracked, thus not translated either
+		j.After, j.Out, j.Tracked = j.Before, j.Meant, Opens
+	case early == undecided && j.In != "": // rules/static.go: StaticManglePreroutingChain; there is none for what processes send
+		early = c.outcome(j.In, policy.Untranslated, true, j.Before, j.Tracked)
+	}
+	if early == dropped {
+		return false
+	}
+	marked := early == accepted
+	switch {
+	case j.In == "":
+		return marked || c.outcome(j.Out, policy.Terminal, false, j.After, j.Tracked) != dropped
+	case j.Out == "":
+		return marked || c.outcome(j.In, policy.Terminal, true, j.After, j.Tracked) != dropped
+	}
+	return (marked || c.outcome(j.In, policy.Forwarded, true, j.After, j.Tracked) != dropped) &&
+		c.outcome(j.Out, policy.Forwarded, false, j.After, j.Tracked) != dropped
+}
+
+// untracked is the outcome before connection tracking: of all that comes in, and of what processes send, by the link of the destination that they
+// name (rules/static.go: StaticRawPreroutingChain, StaticRawOutputChain). Nothing judges there what is forwarded as it leaves.
+func (c *Cluster) untracked(j Journey) outcome {
+	if j.In != "" {
+		return c.outcome(j.In, policy.Untracked, true, j.Before, j.Tracked)
+	}
+	return c.outcome(j.Meant, policy.Untracked, false, j.Before, j.Tracked)
+}
+
+// outcome is what a link's host endpoint says. The order is that of each chain: connection tracking, failsafe ports, policies (rules/endpoints.go:
+// endpointIptablesChain, appendConntrackRules).
+func (c *Cluster) outcome(link string, stage policy.Stage, ingress bool, p Packet, t Tracked) outcome {
+	h := c.Governs(link, stage)
+	switch {
+	case h == nil:
+		return undecided
+	case p.differsAsNeighbour():
+		return withoutRule(stage)
+	case stage != policy.Untracked && t == Established:
+		return accepted
+	case stage != policy.Untracked && t == Invalid: // before failsafe ports, and whether or not a policy is for the direction
+		return dropped
+	case c.failsafe(stage, ingress, p):
+		return withoutRule(stage)
+	}
+	d := c.JudgeHost(h, stage, ingress, p)
+	switch {
+	case !d.Allow:
+		return dropped
+	case d.Kind == "": // no rule matches
+		return withoutRule(stage)
+	}
+	return accepted
+}
+
+// withoutRule is the outcome if a stage allows a packet without a rule. At early stages the packet then has no mark.
+func withoutRule(stage policy.Stage) outcome {
+	if isEarly(stage) {
+		return undecided
+	}
+	return accepted
+}
+
+// isEarly reports whether others judge a packet after the stage.
+func isEarly(stage policy.Stage) bool {
+	return stage == policy.Untracked || stage == policy.Untranslated
+}
+
+// failsafe reports whether a failsafe port opens a stage: all but forward (rules/endpoints.go: HostEndpointToFilterChains), and before connection
+// tracking for answers, too (rules/static.go: failsafeInChain, failsafeOutChain).
+func (c *Cluster) failsafe(stage policy.Stage, ingress bool, p Packet) bool {
+	return stage != policy.Forwarded && isFailsafe(p, ingress) || stage == policy.Untracked && answersFailsafe(p, ingress)
+}
+
+// Governs returns the host endpoint that judges packets at a link of Node at a stage, nil if none does (dataplane/linux/endpoint_mgr.go:
+// updateHostEndpoints).
+func (c *Cluster) Governs(link string, stage policy.Stage) *api.CalicoHostEndpoint {
+	own, all := c.hostOf(link), c.hostOfAll()
+	switch stage {
+	case policy.Untracked: // "DoNotTrack policy is not supported for a HEP with `interfaceName: *`; ignoring it"
+		return own
+	case policy.Untranslated: // a link falls to that of all links if its own has no such policy; so do pods' links, always
+		for _, h := range []*api.CalicoHostEndpoint{own, all} {
+			if h != nil && len(c.judging(h, stage, true)) > 0 {
+				return h
+			}
+		}
+		return nil
+	case policy.Terminal: // passes pods' links over (rules/static.go: filterInputChain, filterOutputChain; dispatch.go: hostDispatchChains)
+		if isPods(link) {
+			return nil
+		}
+	}
+	if own != nil {
+		return own
+	}
+	return all // in forward of pods' links, too (rules/dispatch.go: hostDispatchChains)
+}
+
+// isPods reports whether a link is a pod's, as Felix tells them (rules/static.go: WorkloadIfacePrefixes).
+func isPods(link string) bool { return strings.HasPrefix(link, "cali") }
+
+// hostOf is the host endpoint of a link that is no pod's: the first by name of those that name it, or name none and have one of its addresses
+// (dataplane/linux/endpoint_mgr.go: resolveHostEndpoints). Uplink has those of Node, other links have none.
+func (c *Cluster) hostOf(link string) *api.CalicoHostEndpoint {
+	if link == "" || isPods(link) {
+		return nil
+	}
+	return c.firstHost(func(h *api.CalicoHostEndpointSpec) bool {
+		return h.InterfaceName == link || h.InterfaceName == "" && link == Uplink && slices.ContainsFunc(h.ExpectedIPs, func(text string) bool {
 			a, err := netip.ParseAddr(text)
 			return err == nil && isNodes(&c.Nodes[0], a)
 		})
 	})
-	if own != nil {
-		return own
-	}
-	return c.hostOfAll()
 }
 
-// hostOfAll is the host endpoint for all of Node's links that have no other.
+// hostOfAll is the host endpoint of all links that have no other.
 func (c *Cluster) hostOfAll() *api.CalicoHostEndpoint {
 	return c.firstHost(func(h *api.CalicoHostEndpointSpec) bool { return h.InterfaceName == policy.AllInterfaces })
 }
@@ -38,10 +189,9 @@ func (c *Cluster) firstHost(is func(*api.CalicoHostEndpointSpec) bool) (first *a
 	return first
 }
 
-// JudgeHost says what becomes of a packet at an interface of a host endpoint: "if no policy applies to a host endpoint, its profiles decide; without
-// any, traffic is dropped". That holds for what ends or begins at the node. Forwarded packets are subject to policies with applyOnForward alone, and
-// allowed if there is none; what comes in before DNAT to those with preDNAT alone, where no tier denies by itself; so it
-// is with doNotTrack before connections are tracked, and what a rule allows there is not tracked.
+// JudgeHost says what the policies of a host endpoint decide at a stage. Kind is empty if no rule does. Then profiles decide for processes of Node,
+// and all else is allowed: forwarded packets if no policy is for the direction, or all tiers pass; and at early stages, where the end of a tier
+// denies nothing (rules/endpoints.go: endpointIptablesChain; calc/event_sequencer.go: tierInfoToProtoTierInfo).
 func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingress bool, p Packet) Decision {
 	thing := c.hostThing(h)
 	s := side{ingress: ingress, peer: p.To, things: c.things(), host: &thing, Packet: p}
@@ -49,32 +199,30 @@ func (c *Cluster) JudgeHost(h *api.CalicoHostEndpoint, stage policy.Stage, ingre
 		s.peer = p.From
 	}
 	var all []applying
-	for _, p := range c.CalicoGlobalNetworkPolicies {
-		if !forHost(&p.Spec, stage, ingress) || !isReadable(&p.Spec) || !thing.isSubjectOf(&p.Spec) {
-			continue
-		}
+	for _, p := range c.judging(h, stage, ingress) {
 		a := c.calicoPolicy("CalicoGlobalNetworkPolicy", p.Meta, &p.Spec.CalicoPolicySpec, s)
-		a.tier.pass = a.tier.pass || stage == policy.Untranslated || stage == policy.Untracked
+		a.tier.pass = a.tier.pass || isEarly(stage)
 		all = append(all, a)
 	}
-	allow := stage != policy.Terminal || c.profilesAllow(h.Spec.Profiles)
-	if len(all) == 0 && stage != policy.Terminal {
-		return Decision{Allow: true, Rule: -1}
-	}
-	return decide(all, Decision{Allow: allow, Rule: -1})
+	return decide(all, Decision{Allow: stage != policy.Terminal || c.profilesAllow(h.Spec.Profiles), Rule: -1})
 }
 
-// profilesAllow: profiles decide in their order. That of a namespace allows everything; one that does not exist denies everything.
-func (c *Cluster) profilesAllow(profiles []string) bool {
-	if len(profiles) == 0 {
-		return false
+// judging are the policies that judge at a host endpoint's stage.
+func (c *Cluster) judging(h *api.CalicoHostEndpoint, stage policy.Stage, ingress bool) (all []api.CalicoGlobalNetworkPolicy) {
+	thing := c.hostThing(h)
+	for _, p := range c.CalicoGlobalNetworkPolicies {
+		if forHost(&p.Spec, stage, ingress) && isReadable(&p.Spec) && thing.isSubjectOf(&p.Spec) {
+			all = append(all, p)
+		}
 	}
-	return profiles[0] == "projectcalico-default-allow" || slices.ContainsFunc(c.Namespaces, func(n api.Namespace) bool { return profiles[0] == "kns."+n.Name })
+	return all
 }
 
+// forHost says at which stage a policy counts: an early one at its own alone, before translation for what comes in alone; any other one for processes
+// of Node, and with applyOnForward for forwarded packets, too (calc/event_sequencer.go: tierInfoToProtoTierInfo).
 func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingress bool) bool {
 	switch {
-	case spec.DoNotTrack && spec.PreDNAT || !coversDirection(spec.Types, ingress):
+	case differsAsBoth(spec) || !coversDirection(spec.Types, ingress):
 		return false
 	case spec.DoNotTrack:
 		return stage == policy.Untracked
@@ -84,39 +232,32 @@ func forHost(spec *api.CalicoGlobalNetworkPolicySpec, stage policy.Stage, ingres
 	return stage == policy.Terminal || stage == policy.Forwarded && spec.ApplyOnForward
 }
 
-// HostAllows says whether a packet passes the host endpoints of Node, which has Failsafes. What comes from a pod of it meets that of all links before DNAT.
-func (c *Cluster) HostAllows(p Packet) bool {
-	h, from, to := c.HostEndpoint(), c.Place(p.From), c.Place(p.To)
-	judge := func(stage policy.Stage, ingress bool) Decision {
-		at := h
-		if stage == policy.Untranslated && from != Uplink {
-			at = c.hostOfAll()
-		}
-		if at == nil {
-			return Decision{Allow: true}
-		}
-		return c.JudgeHost(at, stage, ingress, p)
-	}
-	failsafe := isFailsafe(p, from != "")
-	if (from == Uplink || from == "" && to == Uplink) && !failsafe && !answersFailsafe(p, from != "") {
-		if d := judge(policy.Untracked, from != ""); !d.Allow || d.Kind != "" {
-			return d.Allow // what a rule allows is final
-		}
-	}
-	if from != "" && !failsafe && !judge(policy.Untranslated, true).Allow {
+// profilesAllow: that of a namespace allows everything, one that does not exist denies everything (calc/active_rules_calculator.go: DummyDropRules).
+// It differs at that of a service account, which has no rules: Felix goes on to the next profile, in Tortie the first one decides.
+func (c *Cluster) profilesAllow(profiles []string) bool {
+	if len(profiles) == 0 {
 		return false
 	}
-	switch {
-	case from == Uplink && to == "":
-		return failsafe || judge(policy.Terminal, true).Allow
-	case from == Uplink:
-		return judge(policy.Forwarded, true).Allow
-	case from == "" && to == Uplink:
-		return failsafe || judge(policy.Terminal, false).Allow
-	case to == Uplink:
-		return judge(policy.Forwarded, false).Allow
-	}
-	return true
+	ofFirst := func(n api.Namespace) bool { return profiles[0] == "kns."+n.Name }
+	return profiles[0] == "projectcalico-default-allow" || slices.ContainsFunc(c.Namespaces, ofFirst)
+}
+
+// Loopback is the link by which processes of Node reach each other.
+const Loopback = "lo"
+
+// differsAtLoopback: Felix's host endpoint of all links judges lo; Tortie's does not, as no policy protects a node from itself.
+func (j Journey) differsAtLoopback() bool {
+	return j.In == "" && j.Out == "" || j.In == Loopback || j.Out == Loopback
+}
+
+// differsAsNeighbour: Felix judges neighbour and router discovery of IPv6; Tortie lets it pass, as no host works without.
+func (p Packet) differsAsNeighbour() bool {
+	return p.Protocol == ICMPv6 && 133 <= p.Type && p.Type <= 137
+}
+
+// differsAsBoth: Felix takes doNotTrack with preDNAT as doNotTrack. The API refuses such a policy; in Tortie a stored one counts for nothing.
+func differsAsBoth(spec *api.CalicoGlobalNetworkPolicySpec) bool {
+	return spec.DoNotTrack && spec.PreDNAT
 }
 
 // Failsafes are the ports that no policy closes on hosts, but for what they forward.

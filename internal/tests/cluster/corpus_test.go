@@ -58,7 +58,11 @@ func TestCorpus(t *testing.T) {
 	for _, c := range cases {
 		text, ends := strings.Join(c.Manifests, "\n---\n"), p
 		if c.Hosts || slices.ContainsFunc(ofHosts, func(word string) bool { return strings.Contains(text, word) }) {
-			text += hostEndpoint(p, 0, "[projectcalico-default-allow]") + hostEndpoint(p, 1, "[projectcalico-default-allow]")
+			link := `"*"`
+			if c.ByAddress {
+				link = `""`
+			}
+			text += hostEndpoint(p, 0, link, "[projectcalico-default-allow]") + hostEndpoint(p, 1, link, "[projectcalico-default-allow]")
 		}
 		if strings.Contains(text, "name: kubernetes,") {
 			ends = maps.Clone(p)
@@ -89,21 +93,21 @@ type party struct {
 }
 
 // hostEndpoint returns one for a node of the cases.
-func hostEndpoint(ps parties, node int, profiles string) string {
+func hostEndpoint(ps parties, node int, link, profiles string) string {
 	return fmt.Sprintf(`
 ---
 apiVersion: crd.projectcalico.org/v1
 kind: HostEndpoint
 metadata: {name: %[1]s, labels: {kubernetes-host: ""}}
-spec: {node: %[1]s, interfaceName: "*", expectedIPs: [%[2]s], profiles: %[3]s}
-`, nodes[node], ps[fmt.Sprint("node", node)].address, profiles)
+spec: {node: %[1]s, interfaceName: %[3]s, expectedIPs: [%[2]s], profiles: %[4]s}
+`, nodes[node], ps[fmt.Sprint("node", node)].address, link, profiles)
 }
 
 // cutOff gives a node a host endpoint that nothing is allowed for: SSH, BGP and the API server stay by their failsafe ports. Without these nothing is
 // left, so that the node does not come back.
 func (w *world) cutOff(t *testing.T, ps parties) {
 	path := filepath.Join(t.TempDir(), "host.yaml")
-	errtest.Must(t, os.WriteFile(path, []byte(hostEndpoint(ps, 1, "[]")), 0o600))
+	errtest.Must(t, os.WriteFile(path, []byte(hostEndpoint(ps, 1, `"*"`, "[]")), 0o600))
 	w.Kubectl(t, "create", "-f", path)
 	failsafe := []string{"node0 -> node1 TCP 22", "node0 -> node1 TCP 179", "node1 -> node0 TCP 179", "node1 -> api TCP 6443"}
 	other := []string{"node0 -> node1 TCP 23", "node1 -> node0 TCP 23", "node1 -> api TCP 22", "node0 -> node1 ICMP 8/0"}

@@ -75,7 +75,7 @@ func (v view) host(stage policy.Stage, d policy.Direction, p policytest.Packet) 
 }
 
 func (v view) wrongHost(stage policy.Stage, d policy.Direction, p policytest.Packet) string {
-	h, got := v.HostEndpoint(), v.host(stage, d, p)
+	h, got := v.Governs(policytest.Uplink, stage), v.host(stage, d, p)
 	if h == nil && !got.Allow {
 		return fmt.Sprintf("%s without a host endpoint, stage %d: %+v", d, stage, got)
 	}
@@ -115,7 +115,7 @@ func TestHostPackets(t *testing.T) {
 		}
 		if p, wrong := n.tryHost(t, c, packets); wrong != "" {
 			t.Fatal(report(s, c, p, func(c *policytest.Cluster) string {
-				if c.HostEndpoint() == nil {
+				if len(c.HostEndpoints) == 0 {
 					return ""
 				}
 				n.becomeHost(t, c)
