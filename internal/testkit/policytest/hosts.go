@@ -59,10 +59,13 @@ func (c *Cluster) HostPasses(j Journey) bool {
 		return true
 	}
 	early := c.untracked(j)
-	switch {
-	case early == accepted: // is not tracked, thus not translated either
-		j.After, j.Out, j.Tracked = j.Before, j.Meant, Opens
-	case early == undecided && j.In != "": // rules/static.go: StaticManglePreroutingChain; there is none for what processes send
+	if early == accepted { // is not tracked
+		j.Tracked = Opens
+	}
+	if early == accepted || j.Tracked == Invalid { // only what is of a connection is translated
+		j.After, j.Out = j.Before, j.Meant
+	}
+	if early == undecided && j.In != "" { // rules/static.go: StaticManglePreroutingChain; there is none for what processes send
 		early = c.outcome(j.In, policy.Untranslated, true, j.Before, j.Tracked)
 	}
 	if early == dropped {

@@ -76,12 +76,13 @@ func (r *Rig) awaitLinks(t testing.TB) {
 	for i := range MaxPods {
 		a, _ := PodAddress(i)
 		r.route(t, netlinkx.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: r.Host.Link(t, Link(i)).Index, Scope: netlinkx.ScopeLink})
-		r.awaitLink(t, Link(i), Packet{From: host, To: a, Protocol: Other})
+		r.AwaitLink(t, Link(i), Packet{From: host, To: a, Protocol: Other})
 	}
-	r.awaitLink(t, Uplink, Packet{From: host, To: netip.MustParseAddr("192.0.2.1"), Protocol: Other})
+	r.AwaitLink(t, Uplink, Packet{From: host, To: netip.MustParseAddr("192.0.2.1"), Protocol: Other})
 }
 
-func (r *Rig) awaitLink(t testing.TB, link string, p Packet) {
+// AwaitLink waits until a packet from the host passes a link, and its answer.
+func (r *Rig) AwaitLink(t testing.TB, link string, p Packet) {
 	t.Helper()
 	back, came := Packet{From: p.To, To: p.From, Protocol: p.Protocol}, map[uint64]string{}
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
