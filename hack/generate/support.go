@@ -49,7 +49,7 @@ var supported = map[string]struct {
 	}},
 	"CalicoGlobalNetworkPolicySpec": {"GlobalNetworkPolicy", map[string]support{
 		"namespaceSelector": does("also applies to host endpoints, whose namespace labels are those of their profiles: all(), also in selector, excludes them. global(): only host endpoints (Felix: everything)"),
-		"doNotTrack":        does("the policy applies to host endpoints only; with preDNAT for nothing"),
+		"doNotTrack":        does("the policy applies to host endpoints of an interface only, not to *; with preDNAT for nothing"),
 		"preDNAT":           does("the policy applies to host endpoints only; its egress rules for nothing"),
 		"applyOnForward":    does("for host endpoints; pods have the policy with and without it"),
 	}},
@@ -91,7 +91,7 @@ var supported = map[string]struct {
 	"CalicoGlobalNetworkSetSpec": {"GlobalNetworkSet", map[string]support{"nets": does("unreadable entries are left out")}},
 	"CalicoHostEndpointSpec": {"HostEndpoint", map[string]support{
 		"node":          does(""),
-		"interfaceName": does("*: all interfaces except loopback, pods' links, and links with their own HostEndpoint"),
+		"interfaceName": does("*: all interfaces without their own HostEndpoint except loopback; of pods' links what is forwarded and preDNAT (docs/calico-policy.md)"),
 		"expectedIPs":   does("without interfaceName: the interface that has one of them"),
 		"profiles":      does("projectcalico-default-allow, and kns.NAMESPACE of an existing namespace, allow connections that no policy decides; any other first profile denies them, as no profile does, and is reported. Labels of the namespace, or of ksa.NAMESPACE.NAME's service account, are inherited, as by pods"),
 		"ports":         does("in Calico's policies"),

@@ -98,7 +98,7 @@ func (c *Cluster) outcome(link string, stage policy.Stage, ingress bool, p Packe
 	switch {
 	case h == nil:
 		return undecided
-	case p.differsAsNeighbour():
+	case stage != policy.Forwarded && (p.differsAsNeighbour() || c.differsInTunnel(p)):
 		return withoutRule(stage)
 	case stage != policy.Untracked && t == Established:
 		return accepted
@@ -258,15 +258,27 @@ func (p Packet) differsAsNeighbour() bool {
 	return p.Protocol == ICMPv6 && 133 <= p.Type && p.Type <= 137
 }
 
+// differsInTunnel: Felix lets VXLAN between nodes pass at input and output (rules/static.go: filterInputChain, filterOutputChain), but judges it at
+// early stages; Tortie judges it at none, as with IPIP and WireGuard, so that no policy cuts pods of other nodes off.
+func (c *Cluster) differsInTunnel(p Packet) bool {
+	isNode := func(a netip.Addr) bool { return slices.Contains(Failsafes.Nodes, a) }
+	return p.Protocol == UDP && p.Port == Failsafes.VXLANPort && isNode(p.From) && isNode(p.To)
+}
+
 // differsAsBoth: Felix takes doNotTrack with preDNAT as doNotTrack. The API refuses such a policy; in Tortie a stored one counts for nothing.
 func differsAsBoth(spec *api.CalicoGlobalNetworkPolicySpec) bool {
 	return spec.DoNotTrack && spec.PreDNAT
 }
 
-// Failsafes are the ports that no policy closes on hosts, but for what they forward.
+// Failsafes are the ports that no policy closes on hosts, but for what they forward, and the nodes between which there is VXLAN.
 var Failsafes = policy.HostRules{
 	Inbound:  []policy.Failsafe{{Protocol: TCP, Port: 443}, {Protocol: UDP, Port: 53, Net: netip.MustParsePrefix("192.168.1.128/25")}},
 	Outbound: []policy.Failsafe{{Protocol: TCP, Port: 8080, Net: netip.MustParsePrefix("fd00::/8")}, {Protocol: UDP, Port: 81}},
+
+	VXLANPort: 4789,
+	Nodes: []netip.Addr{
+		netip.MustParseAddr("172.16.0.1"), netip.MustParseAddr("fd01::1"), netip.MustParseAddr("172.16.0.2"), netip.MustParseAddr("fd01::2"),
+	},
 }
 
 // isFailsafe reports whether a packet goes to a failsafe port.

@@ -25,13 +25,18 @@ type way struct {
 	port uint16
 }
 
+// tunnel names a way of VXLAN, which the rules deny.
+const tunnel = "VXLAN"
+
 // What the rules of matrix policies do is told by the last digit of a port. Each way has ten ports.
 var deeds = []string{"no match", "allow", "deny", "pass"}
 
 // at is the way's journey with a packet to the port of a deed.
 func (w way) at(deed int) policytest.Journey {
 	j := w.Journey
-	j.Before.Port = w.port + uint16(deed)
+	if j.Before.Port = w.port + uint16(deed); strings.HasPrefix(w.name, tunnel) {
+		j.Before.Port = policytest.Failsafes.VXLANPort
+	}
 	j.After.Port = j.Before.Port
 	return j
 }
@@ -42,17 +47,25 @@ func ways() (all []way) {
 		p := policytest.Packet{From: netip.MustParseAddr(from), To: netip.MustParseAddr(to), Protocol: policytest.UDP}
 		j := policytest.Journey{In: in, Out: out, Meant: meant, Before: p, After: p}
 		j.After.To = netip.MustParseAddr(translated)
-		all = append(all, way{strings.TrimSpace(fmt.Sprintf("%s %s -> %s by %q, %q", name, from, to, in, out)), j, uint16(1000 + 10*len(all))})
+		name = strings.TrimSpace(fmt.Sprintf("%s %s -> %s by %q, %q", name, from, to, in, out))
+		all = append(all, way{name, j, uint16(1000 + 10*len(all))})
 	}
 	up, a, b := policytest.Uplink, policytest.Link(0), policytest.Link(1)
 	for _, at := range []map[string]string{
 		{up: "192.0.2.9", second: "198.18.0.9", a: "10.0.0.6", b: "10.0.0.7", "": "172.16.0.1"},
 		{up: "2001:db8::9", second: "2001:db8:2::9", a: "fd00::6", b: "fd00::7", "": "fd01::1"},
 	} {
-		for _, ends := range [][2]string{{up, ""}, {second, ""}, {"", up}, {"", second}, {up, a}, {a, up}, {a, b}, {a, ""}, {"", a}, {up, second}, {second, up}} {
+		for _, ends := range [][2]string{
+			{up, ""}, {second, ""}, {"", up}, {"", second}, {up, a}, {a, up}, {a, b}, {a, ""}, {"", a}, {up, second}, {second, up},
+		} {
 			add("", ends[0], ends[1], ends[1], at[ends[0]], at[ends[1]], at[ends[1]])
 		}
 	}
+	add("loopback", "", policytest.Loopback, policytest.Loopback, "172.16.0.1", "172.16.0.1", "172.16.0.1")
+	add(tunnel, up, "", "", "172.16.0.2", "172.16.0.1", "172.16.0.1")
+	add(tunnel, "", up, up, "172.16.0.1", "172.16.0.2", "172.16.0.2")
+	add(tunnel, up, second, second, "172.16.0.2", "198.18.0.9", "198.18.0.9")
+	add(tunnel, up, "", "", "192.0.2.9", "172.16.0.1", "172.16.0.1")
 	add("node port", up, a, "", "192.0.2.9", "172.16.0.1", "10.0.0.6")
 	add("node port of the second link", second, a, "", "198.18.0.9", "172.16.0.1", "10.0.0.6")
 	add("service of the node", "", up, up, "172.16.0.1", "203.0.113.1", "192.0.2.9")
@@ -64,7 +77,7 @@ func ways() (all []way) {
 
 // translations are for the ways that have other destinations in the end.
 const translations = "add table ip services; add chain ip services pre { type nat hook prerouting priority -100; }; add chain ip services out { type nat hook " +
-	"output priority -100; }; add rule ip services pre ip daddr 172.16.0.1 udp dport 1220-1239 dnat to 10.0.0.6; add rule ip services pre ip daddr " +
+	"output priority -100; }; add rule ip services pre ip daddr 172.16.0.1 udp dport 1270-1289 dnat to 10.0.0.6; add rule ip services pre ip daddr " +
 	"203.0.113.3 dnat to 10.0.0.6; add rule ip services out ip daddr 203.0.113.1 dnat to 192.0.2.9; add rule ip services out ip daddr 203.0.113.2 " +
 	"dnat to 198.18.0.9; add rule ip services out ip daddr 203.0.113.3 dnat to 10.0.0.6"
 
@@ -108,7 +121,8 @@ func (s setting) cluster() *policytest.Cluster {
 	}
 	for label, link := range map[string]string{"named": policytest.Uplink, "all": policy.AllInterfaces} {
 		if strings.HasPrefix(s.endpoints, label) || strings.HasSuffix(s.endpoints, "both") {
-			h := api.CalicoHostEndpoint{Meta: api.Meta{Name: label, Labels: map[string]string{"is": label}}, Spec: api.CalicoHostEndpointSpec{Node: policytest.Node, InterfaceName: link}}
+			h := api.CalicoHostEndpoint{Meta: api.Meta{Name: label, Labels: map[string]string{"is": label}}}
+			h.Spec.Node, h.Spec.InterfaceName = policytest.Node, link
 			if s.others != "no profile" {
 				h.Spec.Profiles = []string{policy.ProfileAllows}
 			}
@@ -158,6 +172,9 @@ func byPorts() (rules []api.CalicoRule) {
 		for i := range len(ways()) {
 			r.Destination.Ports = append(r.Destination.Ports, api.CalicoPort(fmt.Sprint(1000+10*i+deed)))
 		}
+		if action == "Deny" {
+			r.Destination.Ports = append(r.Destination.Ports, api.CalicoPort(fmt.Sprint(policytest.Failsafes.VXLANPort)))
+		}
 		rules = append(rules, r)
 	}
 	return rules
@@ -171,8 +188,8 @@ type cell struct {
 	number uint64
 }
 
-// A packet passes what Felix lets through, at each stage in each direction, of an interface's host endpoint and of that of all, on each way: what opens a
-// connection, what belongs to one that opened before, and what belongs to none.
+// A packet passes what Felix lets through, at each stage in each direction, of an interface's host endpoint and of that of all, on each way: what opens
+// a connection, what belongs to one that opened before, and what belongs to none.
 func TestHostMatrix(t *testing.T) {
 	n, m := newNode(t), matrix{all: ways()}
 	n.Cable(t, second, 0xfe)
