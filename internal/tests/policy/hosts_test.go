@@ -25,15 +25,13 @@ func TestHosts(t *testing.T) {
 		c := g.HostCluster()
 		v := newHostView(c)
 		for _, p := range g.CalicoPackets(c, perCluster) {
-			for stage := range policy.Stages {
-				for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-					judged++
-					if !v.host(stage, d, p).Allow {
-						denied[stage]++
-					}
-					if v.wrongHost(stage, d, p) != "" {
-						t.Fatal(report(s, c, p, func(c *policytest.Cluster) string { return newHostView(c).wrongHost(stage, d, p) }))
-					}
+			for _, at := range judgedAt {
+				judged++
+				if !v.host(at, p).Allow {
+					denied[at.stage]++
+				}
+				if v.wrongHost(at, p) != "" {
+					t.Fatal(report(s, c, p, func(c *policytest.Cluster) string { return newHostView(c).wrongHost(at, p) }))
 				}
 			}
 		}
@@ -44,6 +42,27 @@ func TestHosts(t *testing.T) {
 		}
 	}
 }
+
+// place is where a host endpoint judges packets.
+type place struct {
+	link  string
+	stage policy.Stage
+	policy.Direction
+}
+
+// judgedAt are all places: of a link that can have a host endpoint of its own, of one that cannot, and of a pod's link those at which that of all links
+// judges.
+var judgedAt = func() (all []place) {
+	for stage := range policy.Stages {
+		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+			all = append(all, place{policytest.Uplink, stage, d}, place{second, stage, d})
+			if stage == policy.Forwarded || stage == policy.Untranslated {
+				all = append(all, place{policytest.Link(0), stage, d})
+			}
+		}
+	}
+	return all
+}()
 
 func newHostView(c *policytest.Cluster) view {
 	state := c.State()
@@ -57,41 +76,41 @@ func newHostView(c *policytest.Cluster) view {
 }
 
 // judged is what flow records say of a packet.
-func (v view) judged(stage policy.Stage, d policy.Direction, p policytest.Packet) policy.Verdict {
+func (v view) judged(at place, p policytest.Packet) policy.Verdict {
 	own, peer := p.To, p.From
-	if d == policy.Egress {
+	if at.Direction == policy.Egress {
 		own, peer = peer, own
 	}
-	judged, _ := v.judge.JudgeHost("uplink", stage, d, own, peer, coreOf(p))
+	judged, _ := v.judge.JudgeHost(at.link, at.stage, at.Direction, own, peer, coreOf(p))
 	return judged.Verdict
 }
 
-func (v view) host(stage policy.Stage, d policy.Direction, p policytest.Packet) policy.Verdict {
+func (v view) host(at place, p policytest.Packet) policy.Verdict {
 	own, peer := p.To, p.From
-	if d == policy.Egress {
+	if at.Direction == policy.Egress {
 		own, peer = peer, own
 	}
-	return v.DecideHost("uplink", stage, d, own, peer, coreOf(p))
+	return v.DecideHost(at.link, at.stage, at.Direction, own, peer, coreOf(p))
 }
 
-func (v view) wrongHost(stage policy.Stage, d policy.Direction, p policytest.Packet) string {
-	h, got := v.Governs(policytest.Uplink, stage), v.host(stage, d, p)
+func (v view) wrongHost(at place, p policytest.Packet) string {
+	h, got := v.Governs(at.link, at.stage), v.host(at, p)
 	if h == nil && !got.Allow {
-		return fmt.Sprintf("%s without a host endpoint, stage %d: %+v", d, stage, got)
+		return fmt.Sprintf("%v without a host endpoint: %+v", at, got)
 	}
 	if h == nil {
 		return ""
 	}
-	want := v.JudgeHost(h, stage, d == policy.Ingress, p)
+	want := v.JudgeHost(h, at.stage, at.Direction == policy.Ingress, p)
 	id := by(want)
 	if id == (policy.ID{}) && !want.Allow {
 		id = policy.ID{Kind: policy.KindHostEndpoint, Name: h.Name}
 	}
-	if untracked := stage == policy.Untracked && want.Allow && want.Kind != ""; got.NoTrack != untracked || got.Allow != want.Allow || !got.Allow && got.By != id {
-		return fmt.Sprintf("%s of host endpoint %s, stage %d: %+v, the reference says %+v", d, h.Name, stage, got, want)
+	if untracked := at.stage == policy.Untracked && want.Allow && want.Kind != ""; got.NoTrack != untracked || got.Allow != want.Allow || !got.Allow && got.By != id {
+		return fmt.Sprintf("%v of host endpoint %s: %+v, the reference says %+v", at, h.Name, got, want)
 	}
-	if judged := v.judged(stage, d, p); judged != got {
-		return fmt.Sprintf("%s of host endpoint %s, stage %d: judged as %+v, but it is %+v", d, h.Name, stage, judged, got)
+	if judged := v.judged(at, p); judged != got {
+		return fmt.Sprintf("%v of host endpoint %s: judged as %+v, but it is %+v", at, h.Name, judged, got)
 	}
 	return ""
 }
