@@ -76,8 +76,8 @@ func ways() (all []way) {
 }
 
 // translations are for the ways that have other destinations in the end.
-const translations = "add table ip services; add chain ip services pre { type nat hook prerouting priority -100; }; add chain ip services out { type nat hook " +
-	"output priority -100; }; add rule ip services pre ip daddr 172.16.0.1 udp dport 1270-1289 dnat to 10.0.0.6; add rule ip services pre ip daddr " +
+const translations = "add table ip services; add chain ip services pre { type nat hook prerouting priority -100; }; add chain ip services out " +
+	"{ type nat hook output priority -100; }; add rule ip services pre ip daddr 172.16.0.1 udp dport 1270-1289 dnat to 10.0.0.6; add rule ip services pre ip daddr " +
 	"203.0.113.3 dnat to 10.0.0.6; add rule ip services out ip daddr 203.0.113.1 dnat to 192.0.2.9; add rule ip services out ip daddr 203.0.113.2 " +
 	"dnat to 198.18.0.9; add rule ip services out ip daddr 203.0.113.3 dnat to 10.0.0.6"
 
