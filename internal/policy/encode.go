@@ -25,7 +25,7 @@ func appendRange(b []byte, r PortRange) []byte {
 }
 
 func appendVerdict(b []byte, v Verdict) []byte {
-	return appendID(append(b, boolByte(v.Allow)|boolByte(v.NoTrack)<<1), v.By)
+	return appendID(append(b, boolByte(v.Allow)|boolByte(v.NoTrack)<<1|boolByte(v.Final)<<2), v.By)
 }
 
 func appendID(b []byte, id ID) []byte {
@@ -43,7 +43,7 @@ func programKey(p Program) string {
 		b = appendProgram(binary.BigEndian.AppendUint32(b, uint32(l.Rule)), l.When)
 	}
 	for _, s := range p.Sequence {
-		b = appendSegment(append(b, 'q', boolByte(p.Untracked)), s)
+		b = appendSegment(append(b, 'q'), s)
 	}
 	return key(b)
 }

@@ -153,7 +153,8 @@ func (s *Selection) ofHosts() map[string]ofHost {
 			}
 			for stage := range Stages {
 				for direction := range p.Applies {
-					if p.Applies[direction] && p.forHost(stage) {
+					// Felix ignores policies without connection tracking at the host endpoint of all links.
+					if p.Applies[direction] && p.forHost(stage) && (stage != Untracked || link != AllInterfaces) {
 						host.policies[stage][direction] = append(host.policies[stage][direction], i)
 					}
 				}
@@ -237,13 +238,18 @@ func (s *Selection) KeepHosts(h *HostPolicies) {
 type ending struct {
 	Verdict
 	passes  bool // also those that a tier ends with
-	noTrack bool // what a rule allows is not tracked
+	final   bool // what a rule allows is Final
+	noTrack bool // and not tracked
 }
+
+// allowed is the verdict on what a rule allows.
+func (e ending) allowed() Verdict { return Verdict{Allow: true, Final: e.final, NoTrack: e.noTrack} }
 
 // ending: profiles decide for a node's own programs alone, and before connections are tracked, or translated, nothing is denied by default.
 func (h *HostEndpoint) ending(stage Stage) ending {
 	if stage != Terminal || h.Allows {
-		return ending{Verdict{Allow: true}, stage == Untranslated || stage == Untracked, stage == Untracked}
+		early := stage == Untranslated || stage == Untracked
+		return ending{Verdict{Allow: true}, early, early, stage == Untracked}
 	}
 	return ending{Verdict: Verdict{By: ID{Kind: KindHostEndpoint, Name: h.Name}}}
 }
@@ -283,7 +289,7 @@ func hostsOf(hosts map[string]ofHost, programs map[string][Stages][2]*Program, k
 }
 
 func (c *compiler) hostProgram(d Direction, policies []int, subject *Pod, end ending) *Program {
-	if len(policies) == 0 || !end.noTrack && !slices.ContainsFunc(policies, func(i int) bool {
+	if len(policies) == 0 || !end.final && !slices.ContainsFunc(policies, func(i int) bool {
 		return slices.ContainsFunc(c.policies[i].Rules[d], func(r Rule) bool { return r.Own != nil })
 	}) {
 		return c.build(d, policies, subject, end)
@@ -291,11 +297,11 @@ func (c *compiler) hostProgram(d Direction, policies []int, subject *Pod, end en
 	return c.sequence(d, policies, subject, end)
 }
 
-// sequence is the program of rules of which some read the host endpoint's end, or are for packets that are not tracked, where what a rule allows is not
-// what nothing forbids. It has a segment for each rule.
+// sequence is the program of rules of which some read the host endpoint's end, or are of an early stage, where what a rule allows is not what nothing
+// forbids. It has a segment for each rule.
 func (c *compiler) sequence(d Direction, policies []int, subject *Pod, end ending) *Program {
 	b := &builder{compiler: c, spent: c.spendingOf(subject.Namespace)}
-	p, all := &Program{Untracked: end.noTrack}, policies
+	p, all := &Program{}, policies
 	for len(policies) > 0 {
 		n := c.sameTier(policies)
 		b.appendTier(p, d, policies[:n], subject, end)
@@ -322,7 +328,9 @@ func (b *builder) appendTier(p *Program, d Direction, policies []int, subject *P
 		for k := range b.keys(d, i, len(b.policies[i].Rules[d])) {
 			if b.affords(b.spent, k) {
 				s := b.segment(k, subject)
-				s.Verdict.NoTrack = end.noTrack && s.Verdict.Allow
+				if s.Verdict.Allow {
+					s.Verdict = end.allowed()
+				}
 				p.Sequence = append(p.Sequence, s)
 			}
 		}
@@ -363,14 +371,21 @@ func (b *builder) matching(items []item) Program {
 	return m.program()
 }
 
+// Governor is the link whose host endpoint judges packets of a link at a stage: AllInterfaces judges before translation where the link's own host
+// endpoint has no policy for it.
+func (r *Ruleset) Governor(link string, stage Stage) string {
+	own, named := r.Hosts[link]
+	_, all := r.Hosts[AllInterfaces]
+	if all && (!named || stage == Untranslated && own.Programs[stage][Ingress] == "") {
+		return AllInterfaces
+	}
+	return link
+}
+
 // DecideHost returns the verdict for the first packet of a connection of a link that is no pod's, between its own end and the peer, as the kernel
 // gives it but for HostRules.
 func (r *Ruleset) DecideHost(link string, stage Stage, d Direction, own, peer netip.Addr, p Packet) Verdict {
-	host, ok := r.Hosts[link]
-	if !ok {
-		host = r.Hosts[AllInterfaces]
-	}
-	key := host.Programs[stage][d]
+	key := r.Hosts[r.Governor(link, stage)].Programs[stage][d]
 	if key == "" {
 		return Verdict{Allow: true}
 	}

@@ -100,6 +100,33 @@ func TestInheritedLabelsOfHostEndpoints(t *testing.T) {
 	}
 }
 
+// The host endpoint of all links judges before translation where a link's own has no policy for it, and where there is no other.
+func TestGovernor(t *testing.T) {
+	policies := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "early"}, Tier: TierDefault, PreDNAT: true, Forward: true, Applies: [2]bool{true, false},
+		Subject: Pods{Calico: true, Labels: parsed("has(early)")}, Rules: [2][]Rule{Ingress: {{Action: Deny, AnyPeer: true, AnyPort: true}}}}
+	early := map[string]string{"early": ""}
+	state := State{Node: "n", Policies: []Policy{policies}, HostEndpoints: []HostEndpoint{
+		{Name: "all", Node: "n", Interface: AllInterfaces, Labels: early}, {Name: "plain", Node: "n", Interface: "eth0"},
+		{Name: "own", Node: "n", Interface: "eth1", Labels: early},
+	}}
+	c, j := Compile(state), NewJudge(Select(state), nil)
+	for link, want := range map[string][Stages]string{
+		"eth0": {"eth0", "eth0", "*", "eth0"}, "eth1": {"eth1", "eth1", "eth1", "eth1"}, "eth2": {"*", "*", "*", "*"},
+	} {
+		for stage := range Stages {
+			if got := c.Governor(link, stage); got != want[stage] {
+				t.Errorf("%s, stage %d: %q governs, want %q", link, stage, got, want[stage])
+			}
+		}
+		if v := c.DecideHost(link, Untranslated, Ingress, netip.Addr{}, netip.Addr{}, Packet{Protocol: TCP, Port: 1}); v.Allow {
+			t.Errorf("%s: allowed before translation", link)
+		}
+		if v, _ := j.JudgeHost(link, Untranslated, Ingress, netip.Addr{}, netip.Addr{}, Packet{Protocol: TCP, Port: 1}); v.Verdict.Allow {
+			t.Errorf("%s: explained as allowed before translation", link)
+		}
+	}
+}
+
 // A host endpoint whose rules are too many is closed where they would be, and the policy named.
 func TestSequencesAreBounded(t *testing.T) {
 	own := &Match{Nets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}

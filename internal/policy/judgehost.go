@@ -33,6 +33,9 @@ func (s *Selection) host(link string) (host ofHost, ok bool) {
 // it. Without a Tier the profiles decided; Pod is the host endpoint, which has no namespace.
 func (j *Judge) JudgeHost(link string, stage Stage, d Direction, own, peer netip.Addr, packet Packet) (judged *Judgement, known bool) {
 	host, known := j.selection.host(link)
+	if all, there := j.selection.hosts[AllInterfaces]; there && stage == Untranslated && len(host.policies[stage][Ingress]) == 0 {
+		host = all // as Governor says
+	}
 	if !known {
 		return &Judgement{Direction: d, Rule: -1}, false
 	}
@@ -45,7 +48,9 @@ func (j *Judge) JudgeHost(link string, stage Stage, d Direction, own, peer netip
 		party.Pod = other.PodKey
 	}
 	judged.decide(j.state, host.subject(), j.selection.all(host.policies[stage][d]), connection{d, party, other, packet, &hostEnd{own.Unmap(), ownPod, end.passes}})
-	judged.Verdict.NoTrack = end.noTrack && judged.Tier != "" && judged.Verdict.Allow
+	if judged.Tier != "" && judged.Verdict.Allow {
+		judged.Verdict = end.allowed()
+	}
 	return judged, true
 }
 

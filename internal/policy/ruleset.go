@@ -58,9 +58,8 @@ type Program struct {
 	Rest List
 	// Logs are asked, too, whatever the verdict.
 	Logs []Logging
-	// Sequence, if not empty, decides instead of all others. Untracked: of packets no connection is known.
-	Sequence  []Segment
-	Untracked bool
+	// Sequence, if not empty, decides instead of all others.
+	Sequence []Segment
 }
 
 // Segment is a rule that reads both ends of a connection of a host endpoint, which may have any address: the first that matches decides.
@@ -111,7 +110,10 @@ type Step struct {
 // Verdict lets a packet pass or drops it.
 type Verdict struct {
 	Allow bool
-	// NoTrack is set for what is allowed and not tracked.
+	// Final is set for what a rule allows at a stage before others: the host endpoint's other policies do not judge it as it comes in, nor as a
+	// program of the node sends it.
+	Final bool
+	// NoTrack is set for what is allowed and not tracked; it is Final, too.
 	NoTrack bool
 	// By is the policy that denied it; of several that isolate the pod the first. Not set for Allow.
 	By ID

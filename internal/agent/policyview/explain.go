@@ -257,29 +257,31 @@ func localAddresses(s *policy.State) map[netip.Addr]bool {
 	return local
 }
 
-// deniedAt says where a host endpoint denies a connection first, if that passes its interface, but for failsafe ports.
+// deniedAt says where a host endpoint denies a connection first, if that passes its interface, but for failsafe ports. What a rule allows early is final
+// for a program of the node, and as it comes in. Interfaces of pods are those of the host endpoint of all.
 func (e ends) deniedAt(c *policy.Compiled, link string, source, target netip.Addr, packet policy.Packet) (at hostPacket, by policy.ID, denied bool) {
-	own, pods := e.own, e.pods
+	own, pods, all := e.own, e.pods, link == policy.AllInterfaces
+	forwards := !own[source] && !own[target] && (pods[source] || pods[target])
 	applies := map[string]bool{
 		"received": own[target] && !own[source] && !pods[source], "sent": own[source] && !own[target] && !pods[target],
-		"forwarded in": pods[target] && !pods[source] && !own[source], "forwarded out": pods[source] && !pods[target] && !own[target],
+		"forwarded in": forwards && (all || !pods[source]), "forwarded out": forwards && (all || !pods[target]),
 		"untracked in": !own[source] && !pods[source], "untracked out": own[source] && !own[target] && !pods[target],
-		"before DNAT": !own[source] && (own[target] || pods[target] || pods[source]),
+		"before DNAT": !own[source] && (own[target] || pods[target] || pods[source]) && (all || !pods[source]),
 	}
+	final := false
 	for _, p := range slices.Backward(hostPackets) {
 		ownEnd, peer := target, source
 		if p.Direction == policy.Egress {
 			ownEnd, peer = peer, ownEnd
 		}
-		if !applies[p.text] || p.Stage != policy.Forwarded && c.HostRules.Spares(p.Direction, peer, packet) {
+		if !applies[p.text] || p.Stage != policy.Forwarded && c.HostRules.Spares(p.Direction, peer, packet) || final && p.text != "forwarded out" {
 			continue
 		}
-		switch v := c.DecideHost(link, p.Stage, p.Direction, ownEnd, peer, packet); {
-		case v.NoTrack:
-			return at, by, false
-		case !v.Allow:
+		v := c.DecideHost(link, p.Stage, p.Direction, ownEnd, peer, packet)
+		if !v.Allow {
 			return p, v.By, true
 		}
+		final = final || v.Final
 	}
 	return at, by, false
 }

@@ -170,6 +170,40 @@ func TestHostEndpoints(t *testing.T) {
 	}
 }
 
+// What a policy before DNAT allows, no other judges as it comes in; as it goes out, others do, at pods' interfaces those of all.
+func TestHostEndpointsAfterDNAT(t *testing.T) {
+	k := shop(t)
+	k.Node = "node1"
+	k.HostEndpoints = []policy.HostEndpoint{{Name: "all", Node: "node1", Interface: policy.AllInterfaces}}
+	early := policy.Rule{AnyPeer: true, Ports: []policy.Port{{Protocol: tcp, First: 80, Last: 80}}}
+	all := policy.Pods{Calico: true}
+	k.Policies = []policy.Policy{
+		{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "early"}, Tier: policy.TierDefault, Forward: true, PreDNAT: true, Applies: [2]bool{true, false}, Subject: all,
+			Rules: [2][]policy.Rule{{early}}},
+		{ID: policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "late"}, Tier: policy.TierDefault, Forward: true, Applies: [2]bool{true, true}, Subject: all},
+	}
+	compiled := policy.Compile(k.State)
+	node, outside, pod := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("10.0.0.1")
+	e := ends{map[netip.Addr]bool{node: true}, map[netip.Addr]bool{pod: true}}
+	for name, c := range map[string]struct {
+		from, to netip.Addr
+		port     uint16
+		want     string
+	}{
+		"to the node":                   {outside, node, 80, ""},
+		"to the node, not allowed":      {outside, node, 81, "received"},
+		"from the node":                 {node, outside, 80, "sent"},
+		"to a pod: as it goes out":      {outside, pod, 80, "forwarded out"},
+		"from a pod: as it goes out":    {pod, outside, 80, "forwarded out"},
+		"by the node, of no pod's kind": {outside, outside, 81, ""},
+	} {
+		at, by, denied := e.deniedAt(compiled, policy.AllInterfaces, c.from, c.to, policy.Packet{Protocol: tcp, Port: c.port})
+		if denied != (c.want != "") || at.text != c.want || denied && by.Name != "late" {
+			t.Errorf("%s: denied %v where it is %q by %s, want %q", name, denied, at.text, by, c.want)
+		}
+	}
+}
+
 func TestExplain(t *testing.T) {
 	web := policies.LinkOf(policy.PodKey{Namespace: "shop", Name: "web-1"})
 	for _, c := range []struct {

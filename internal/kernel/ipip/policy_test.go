@@ -150,7 +150,7 @@ func closedLink(link string, stage policy.Stage) *policy.Ruleset {
 	host.Programs[stage][policy.Ingress] = key
 	return &policy.Ruleset{
 		Hosts: map[string]policy.Host{link: host},
-		Programs: map[string]policy.Program{key: {Untracked: stage == policy.Untracked, Sequence: []policy.Segment{
+		Programs: map[string]policy.Program{key: {Sequence: []policy.Segment{
 			{When: policy.Program{Ports: map[uint8][]policy.PortRange{unix.IPPROTO_UDP: {{First: 7000, Last: 7000, List: all}}}}, Then: policy.Deny,
 				Verdict: policy.Verdict{By: policy.ID{Kind: "GlobalNetworkPolicy", Name: "closed"}}},
 			{When: policy.Program{Rest: all}, Then: policy.Allow, Verdict: policy.Verdict{Allow: true}},

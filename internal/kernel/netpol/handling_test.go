@@ -50,7 +50,7 @@ func TestHandling(t *testing.T) {
 	h := newHost(t)
 	rs := h.local(1, policy.Egress, policy.Program{Rest: policy.List{Else: deny("none")}, Logs: []policy.Logging{
 		{LogRule: policy.LogRule{Policy: np("watch")}, When: policy.Program{Rest: policy.List{Else: allow}}}}})
-	for key, p := range map[string]policy.Program{"web": tcp("web", 80), "out": tcp("out", 80), "pre": tcp("pre", 80, 81), "raw": {Untracked: true, Sequence: []policy.Segment{
+	for key, p := range map[string]policy.Program{"web": tcp("web", 80), "out": tcp("out", 80), "pre": tcp("pre", 80, 81), "raw": {Sequence: []policy.Segment{
 		{When: policy.Program{Ports: tcp("", 7).Ports}, Then: policy.Deny, Verdict: hostDeny("raw")},
 		{When: policy.Program{Rest: policy.List{Else: allow}}, Then: policy.Allow, Verdict: allow}}}} {
 		rs.Programs[key] = p

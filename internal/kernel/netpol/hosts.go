@@ -26,8 +26,7 @@ type hostHook struct {
 	hook      nft.HookNumber
 	priority  int32
 	link      nft.Field
-	pods      bool // packets of pods' links are judged, too
-	known     nft.State
+	pods      bool // packets of pods' links are judged, too: by what is for all links
 }
 
 var hostHooks = []hostHook{
@@ -35,8 +34,8 @@ var hostHooks = []hostHook{
 	{name: "host-output-", stage: policy.Terminal, direction: policy.Egress, hook: nft.Output, priority: nft.PriorityFilter - 3, link: nft.OutLink},
 	// In the output hook a packet whose destination was translated still has the link by which the first destination would be reached.
 	{name: translatedChain, stage: policy.Terminal, direction: policy.Egress, hook: nft.Postrouting, priority: nft.PriorityMangle, link: nft.OutLink},
-	{name: "host-forward-in-", stage: policy.Forwarded, direction: policy.Ingress, hook: nft.Forward, priority: nft.PriorityFilter - 3, link: nft.InLink},
-	{name: "host-forward-out-", stage: policy.Forwarded, direction: policy.Egress, hook: nft.Forward, priority: nft.PriorityFilter - 2, link: nft.OutLink},
+	{name: "host-forward-in-", stage: policy.Forwarded, direction: policy.Ingress, hook: nft.Forward, priority: nft.PriorityFilter - 3, link: nft.InLink, pods: true},
+	{name: "host-forward-out-", stage: policy.Forwarded, direction: policy.Egress, hook: nft.Forward, priority: nft.PriorityFilter - 2, link: nft.OutLink, pods: true},
 	{name: "host-prerouting-", stage: policy.Untranslated, direction: policy.Ingress, hook: nft.Prerouting, priority: nft.PriorityMangle, link: nft.InLink, pods: true},
 	{name: "host-raw-in-", stage: policy.Untracked, direction: policy.Ingress, hook: nft.Prerouting, priority: nft.PriorityRaw, link: nft.InLink},
 	{name: "host-raw-out-", stage: policy.Untracked, direction: policy.Egress, hook: nft.Output, priority: nft.PriorityRaw, link: nft.OutLink},
@@ -58,17 +57,23 @@ func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]erro
 		return
 	}
 	nodes := nodeSets(rs.HostRules.Nodes)
-	known := nft.Established | nft.Related
-	if untracks(rs) {
-		known |= nft.Untracked
+	final := judgesEarly(rs)
+	if final {
+		e.clearMarks(w)
 	}
 	for _, h := range hostHooks {
-		h.known = known
 		own := h.byLink(rs, e.linkPrefix, e.handling.Reject, func(key programKey) nft.Verdict { return e.verdict(rs, w, key, refused, used) })
-		if len(own) == 0 {
+		invalid := h.invalid(rs, e.linkPrefix)
+		if e.handling.Invalid {
+			invalid = nil
+		}
+		if len(own) == 0 && len(invalid) == 0 {
 			continue
 		}
-		chain := nft.Chain{Rules: slices.Concat(h.before(e.linkPrefix), h.always(rs.HostRules, nodes), own)}
+		if len(invalid) > 0 {
+			e.keepInvalid(w, h.direction)
+		}
+		chain := nft.Chain{Rules: slices.Concat(h.before(e.linkPrefix, final), h.spared(rs.HostRules, nodes), invalid, h.failsafes(rs.HostRules), own)}
 		if h.name == translatedChain {
 			chain.Name = "translated-" + chain.Digest()
 			e.keep(w, chain)
@@ -86,14 +91,76 @@ func (e *Engine) hosts(rs *policy.Ruleset, w *image, refused map[programKey]erro
 	}
 }
 
-// untracks reports that policies take packets out of connection tracking, whose verdict is final.
-func untracks(rs *policy.Ruleset) bool {
+// finalMark is the bit of a packet's mark that says that a rule has allowed it at an early stage: that of Felix, unless FelixConfiguration names others.
+// It is no bit of kube-proxy's, nor of WireGuard's.
+const finalMark = 0x10000
+
+// judgesEarly reports that policies judge at stages before others, where what a rule allows is final.
+func judgesEarly(rs *policy.Ruleset) bool {
 	for _, host := range rs.Hosts {
-		if host.Programs[policy.Untracked] != [2]string{} {
+		if host.Programs[policy.Untracked] != [2]string{} || host.Programs[policy.Untranslated] != [2]string{} {
 			return true
 		}
 	}
 	return false
+}
+
+// clearMarks takes finalMark off what comes in and what the node sends, before anything judges it: a packet that comes out of a tunnel has the mark of
+// the outer one, and the other way round.
+func (e *Engine) clearMarks(w *image) {
+	rules := []nft.Rule{nft.NewRule("", nft.Marked(finalMark), nft.ClearMark(finalMark))}
+	for name, hook := range map[string]nft.HookNumber{"host-clear-in-": nft.Prerouting, "host-clear-out-": nft.Output} {
+		c := nft.Chain{Rules: rules, Hook: &nft.Hook{Type: nft.Filter, Number: hook, Priority: nft.PriorityRaw - 1}}
+		c.Name = name + c.Digest()
+		e.keep(w, c)
+	}
+}
+
+// invalidChain is where packets are dropped of no connection that can be.
+func invalidChain(d policy.Direction) nft.Chain {
+	c := nft.Chain{Rules: []nft.Rule{nft.NewRule(Denied{Direction: d, Reason: invalidState}.String(), nft.Count(), nft.Do(nft.Drop))}}
+	c.Name = "host-invalid-" + c.Digest()
+	return c
+}
+
+func (e *Engine) keepInvalid(w *image, d policy.Direction) {
+	c := invalidChain(d)
+	e.keep(w, c)
+	e.t.denied[c.Name] = Denied{Direction: d, Reason: invalidState}
+}
+
+// invalid leads there from each link that a host endpoint governs at the stage, whether or not a policy is for the direction.
+func (h hostHook) invalid(rs *policy.Ruleset, linkPrefix string) (rules []nft.Rule) {
+	if h.stage == policy.Untracked || h.name == translatedChain {
+		return nil
+	}
+	drop := nft.Do(nft.Goto(invalidChain(h.direction).Name))
+	governs := func(link string) bool {
+		return h.stage != policy.Untranslated || rs.Hosts[link].Programs[h.stage][h.direction] != ""
+	}
+	if _, all := rs.Hosts[policy.AllInterfaces]; all && governs(policy.AllInterfaces) {
+		return []nft.Rule{nft.NewRule("", nft.Invalid.In(), drop)}
+	}
+	for _, link := range slices.Sorted(maps.Keys(rs.Hosts)) {
+		for _, at := range h.at(link, linkPrefix) {
+			if governs(link) {
+				rules = append(rules, nft.NewRule("", at, nft.Invalid.In(), drop))
+			}
+		}
+	}
+	return rules
+}
+
+// at matches packets of a link that is named; there is nothing to match of a pod's.
+func (h hostHook) at(link, linkPrefix string) (terms []nft.Term) {
+	if link == policy.AllInterfaces || strings.HasPrefix(link, linkPrefix) {
+		return nil
+	}
+	terms = append(terms, h.link.Is(nft.LinkKey(link)))
+	if link == ipip.Device && h.direction == policy.Ingress { // what comes out of a tunnel may come in by a device for its sender
+		terms = append(terms, h.link.HasPrefix(ipip.PeerPrefix))
+	}
+	return terms
 }
 
 // keep puts a chain into the image, and remembers it, as its name is needed to find it when it is empty.
@@ -110,11 +177,11 @@ func (h hostHook) byLink(rs *policy.Ruleset, linkPrefix string, rejects bool, ve
 		return nft.Do(verdict(programKey{h.direction, key, true, rejects && !h.answers()}))
 	}
 	for _, link := range slices.Sorted(maps.Keys(rs.Hosts)) {
-		if link != policy.AllInterfaces && !strings.HasPrefix(link, linkPrefix) {
-			rules = append(rules, nft.NewRule("", h.link.Is(nft.LinkKey(link)), to(link)))
-			if link == ipip.Device && h.direction == policy.Ingress { // what comes out of a tunnel may come in by a device for its sender
-				rules = append(rules, nft.NewRule("", h.link.HasPrefix(ipip.PeerPrefix), to(link)))
-			}
+		if rs.Governor(link, h.stage) != link {
+			continue
+		}
+		for _, at := range h.at(link, linkPrefix) {
+			rules = append(rules, nft.NewRule("", at, to(link)))
 		}
 	}
 	if _, ok := rs.Hosts[policy.AllInterfaces]; ok {
@@ -131,12 +198,15 @@ func (h hostHook) answers() bool {
 	return h.stage != policy.Untracked && (h.hook == nft.Input || h.hook == nft.Output || h.hook == nft.Forward)
 }
 
-// before lets pass what no host endpoint governs.
-func (h hostHook) before(linkPrefix string) []nft.Rule {
+// before lets pass what no host endpoint governs, and, if final, what an early stage has allowed: but for its way out, if it is forwarded.
+func (h hostHook) before(linkPrefix string, final bool) []nft.Rule {
 	accept := nft.Do(nft.Accept)
 	rules := []nft.Rule{nft.NewRule("", h.link.Is(nft.LinkKey(loopback)), accept)}
 	if h.stage != policy.Untracked {
-		rules = append([]nft.Rule{nft.NewRule("", h.known.In(), accept)}, rules...)
+		rules = append([]nft.Rule{nft.NewRule("", (nft.Established | nft.Related).In(), accept)}, rules...)
+	}
+	if final && h.stage != policy.Untracked && (h.stage != policy.Forwarded || h.direction == policy.Ingress) {
+		rules = append(rules, nft.NewRule("", nft.Marked(finalMark), accept))
 	}
 	if !h.pods {
 		rules = append(rules, nft.NewRule("", h.link.HasPrefix(linkPrefix), accept))
@@ -152,12 +222,11 @@ var hostNeighbours = nft.Set{Name: "host-neighbours", Key: []nft.Type{nft.ICMPv6
 	{First: "\x82"}, {First: "\x83"}, {First: "\x84"}, {First: "\x85"}, {First: "\x86"}, {First: "\x87"}, {First: "\x88"}, {First: "\x8f"},
 }}
 
-// always lets pass what policies cannot forbid to a node's own programs.
-func (h hostHook) always(r policy.HostRules, nodes []nft.Set) []nft.Rule {
+// failsafes let pass what policies cannot forbid to a node's own programs.
+func (h hostHook) failsafes(r policy.HostRules) (rules []nft.Rule) {
 	if h.stage == policy.Forwarded {
 		return nil
 	}
-	rules := []nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.In(hostNeighbours.Name, nft.ICMPType), nft.Do(nft.Accept))}
 	failsafes, answers := r.Inbound, r.Outbound
 	if h.direction == policy.Egress {
 		failsafes, answers = answers, failsafes
@@ -175,16 +244,25 @@ func (h hostHook) always(r policy.HostRules, nodes []nft.Set) []nft.Rule {
 			rules = append(rules, open(to))
 		}
 	}
+	return rules
+}
+
+// spared lets pass, whatever state it is in, what nodes need to have neighbours and tunnels between each other.
+func (h hostHook) spared(r policy.HostRules, nodes []nft.Set) []nft.Rule {
+	if h.stage == policy.Forwarded {
+		return nil
+	}
+	rules := []nft.Rule{nft.NewRule("", nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_ICMPV6)), nft.In(hostNeighbours.Name, nft.ICMPType), nft.Do(nft.Accept))}
 	for i, f := range families {
 		if len(nodes[i].Elements) == 0 {
 			continue
 		}
-		between := nft.In(nodes[i].Name, h.peer(f))
+		from, to := nft.In(nodes[i].Name, f.Src), nft.In(nodes[i].Name, f.Dest)
 		if r.IPIP {
-			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_IPIP)), between, nft.Do(nft.Accept)))
+			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_IPIP)), from, to, nft.Do(nft.Accept)))
 		}
 		for _, port := range r.TunnelPorts() {
-			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(port)), between, nft.Do(nft.Accept)))
+			rules = append(rules, nft.NewRule("", f.Is(), nft.L4Proto.Is(nft.ByteKey(unix.IPPROTO_UDP)), nft.DestPort.Is(nft.PortKey(port)), from, to, nft.Do(nft.Accept)))
 		}
 	}
 	return rules

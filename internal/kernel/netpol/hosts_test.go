@@ -44,7 +44,7 @@ func hostSample() *policy.Ruleset {
 		{When: all, Then: policy.Deny, Verdict: hostDeny("first")},
 		{When: all, Then: policy.Allow, Verdict: allow},
 	}}
-	rs.Programs["raw"] = policy.Program{Untracked: true, Sequence: []policy.Segment{{When: web, Then: policy.Allow, Verdict: policy.Verdict{Allow: true, NoTrack: true}},
+	rs.Programs["raw"] = policy.Program{Sequence: []policy.Segment{{When: web, Then: policy.Allow, Verdict: policy.Verdict{Allow: true, NoTrack: true}},
 		{When: all, Then: policy.Allow, Verdict: allow}}}
 	rs.Hosts = map[string]policy.Host{
 		"*":    {Name: "all", Programs: [policy.Stages][2]string{{"web", "host"}, {"web", "out"}, {"web", ""}, {"raw", ""}}},
@@ -333,9 +333,12 @@ func TestStages(t *testing.T) {
 	check("input", base("eth0", policy.Terminal, policy.Ingress, tcp("p", 81)), "out through off translated service podservice")
 	check("output", base("*", policy.Terminal, policy.Egress, tcp("p", 81)), "in through off translated podservice")
 	check("another link", base("eth9", policy.Terminal, policy.Egress, tcp("p", 81)), all)
-	check("forwarded in", base("*", policy.Forwarded, policy.Ingress, tcp("p", 81)), "in out off translated service podservice")
+	check("forwarded in", base("*", policy.Forwarded, policy.Ingress, tcp("p", 81)), "in out translated service podservice")
 	check("forwarded out", base("eth0", policy.Forwarded, policy.Egress, tcp("p", 81)), "in out through translated service podservice")
 	check("before translation", base("*", policy.Untranslated, policy.Ingress, tcp("p", 80)), "in out through off service podservice")
+	early := base("*", policy.Untranslated, policy.Ingress, tcp("p", 80))
+	early.Hosts["eth0"] = policy.Host{Name: "own"}
+	check("before translation, without a policy of the link's own", early, "in out through off service podservice")
 	toPods := policy.Program{Sequence: []policy.Segment{
 		{Own: &own, When: policy.Program{Ports: tcp("p", 80).Ports, Rest: policy.List{}}, Then: policy.Deny, Verdict: hostDeny("p")},
 		{When: everything, Then: policy.Allow, Verdict: allow},
@@ -361,7 +364,7 @@ func TestUntracked(t *testing.T) {
 	answers := policy.Program{Protocols: map[uint8]policy.List{unix.IPPROTO_TCP: {Sources: []policy.PortRange{{First: 80, Last: 80, List: policy.List{Else: allow}}}}}}
 	everything := policy.Program{Rest: policy.List{Else: allow}}
 	sequence := func(when policy.Program, v policy.Verdict, then policy.Action) policy.Program {
-		return policy.Program{Untracked: true, Sequence: []policy.Segment{{When: when, Then: then, Verdict: v}, {When: everything, Then: policy.Allow, Verdict: allow}}}
+		return policy.Program{Sequence: []policy.Segment{{When: when, Then: then, Verdict: v}, {When: everything, Then: policy.Allow, Verdict: allow}}}
 	}
 	closed := policy.Program{Rest: policy.List{Else: hostDeny("closed")}}
 	rs := &policy.Ruleset{

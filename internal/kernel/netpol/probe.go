@@ -80,7 +80,7 @@ func everything() *policy.Ruleset {
 		return policy.Range{First: a, Last: a.Next()}
 	}
 	sequence := policy.Program{Sequence: []policy.Segment{{Own: &list, When: program, Then: policy.Deny, Verdict: list.Else}}}
-	untracked := policy.Program{Untracked: true, Sequence: []policy.Segment{{When: program, Then: policy.Allow, Verdict: policy.Verdict{Allow: true, NoTrack: true}}}}
+	untracked := policy.Program{Sequence: []policy.Segment{{When: program, Then: policy.Allow, Verdict: policy.Verdict{Allow: true, NoTrack: true}}}}
 	host := policy.Host{Programs: [policy.Stages][2]string{{"s", "p"}, {"p", "p"}, {"p", ""}, {"u", "u"}}}
 	return &policy.Ruleset{
 		Hosts: map[string]policy.Host{"link1": host, policy.AllInterfaces: host},

@@ -103,11 +103,8 @@ func (t *translator) program(rs *policy.Ruleset, key programKey) (*program, erro
 	}
 	b := &builder{translator: t, Ruleset: rs, Direction: key.Direction, rejects: t.handling.Reject && !key.silent}
 	var rules []nft.Rule
-	if !from.Untracked && !t.handling.Invalid {
-		rules = append(rules, nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop)))
-	}
-	if !key.host && !t.handling.Invalid { // whose connections may be older than connection tracking, and are not ended
-		rules = append(rules, joins(invalidState)...)
+	if !key.host && !t.handling.Invalid { // those of hosts may be older than connection tracking, and their chains drop what is invalid
+		rules = append(append(rules, nft.NewRule(invalidState, nft.Invalid.In(), nft.Count(), nft.Do(nft.Drop))), joins(invalidState)...)
 	}
 	var u uses
 	if len(from.Sequence) > 0 {
@@ -406,7 +403,9 @@ func (b *builder) verdict(v policy.Verdict, u *uses) nft.Verdict {
 	case b.match != nil:
 		return nft.Return
 	case v.NoTrack:
-		return b.chain("notrack-", []nft.Rule{nft.NewRule("", nft.NoTrack(), nft.Do(nft.Accept))}, uses{}, u)
+		return b.chain("notrack-", []nft.Rule{nft.NewRule("", nft.NoTrack(), nft.SetMark(finalMark), nft.Do(nft.Accept))}, uses{}, u)
+	case v.Final:
+		return b.chain("final-", []nft.Rule{nft.NewRule("", nft.SetMark(finalMark), nft.Do(nft.Accept))}, uses{}, u)
 	case v.Allow:
 		return nft.Accept
 	}

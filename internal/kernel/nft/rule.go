@@ -283,6 +283,29 @@ func tracked(key, bits uint32) Term {
 	return Term{load, masked(register, WordKey(bits), none), some}
 }
 
+// Marked matches packets whose mark has one of the bits.
+func Marked(bits uint32) Term {
+	some := expr("cmp", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_CMP_SREG, register)
+		a.Number(unix.NFTA_CMP_OP, unix.NFT_CMP_NEQ)
+		a.Nest(unix.NFTA_CMP_DATA, data(none))
+	})
+	return append(meta(unix.NFT_META_MARK, 4).load(register), masked(register, WordKey(bits), none), some)
+}
+
+// SetMark gives the packet's mark these bits, and ClearMark takes them away.
+func SetMark(bits uint32) Term { return changeMark(^bits, bits) }
+
+// ClearMark is described with SetMark.
+func ClearMark(bits uint32) Term { return changeMark(^bits, 0) }
+
+func changeMark(keep, set uint32) Term {
+	return append(meta(unix.NFT_META_MARK, 4).load(register), masked(register, WordKey(keep), WordKey(set)), expr("meta", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_META_KEY, unix.NFT_META_MARK)
+		a.Number(unix.NFTA_META_SREG, register)
+	}))
+}
+
 // NoTrack keeps the packet out of connection tracking, and so from being translated. It is for the hooks prerouting and output, at
 // PriorityRaw.
 func NoTrack() Term { return Term{expression{name: "notrack"}} }

@@ -106,7 +106,8 @@ func (v view) wrongHost(at place, p policytest.Packet) string {
 	if id == (policy.ID{}) && !want.Allow {
 		id = policy.ID{Kind: policy.KindHostEndpoint, Name: h.Name}
 	}
-	if untracked := at.stage == policy.Untracked && want.Allow && want.Kind != ""; got.NoTrack != untracked || got.Allow != want.Allow || !got.Allow && got.By != id {
+	final := (at.stage == policy.Untracked || at.stage == policy.Untranslated) && want.Allow && want.Kind != ""
+	if got.Final != final || got.NoTrack != (final && at.stage == policy.Untracked) || got.Allow != want.Allow || !got.Allow && got.By != id {
 		return fmt.Sprintf("%v of host endpoint %s: %+v, the reference says %+v", at, h.Name, got, want)
 	}
 	if judged := v.judged(at, p); judged != got {
