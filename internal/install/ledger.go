@@ -1,9 +1,9 @@
 package install
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
-	"debug/buildinfo"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -318,8 +318,29 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// isOwnProgram reports that a file is a program of this project, of whatever version: Go writes the module into it.
+// isOwnProgram reports that a file is a program of this project, of whatever version: Go writes a line with the module into it. The file is searched
+// for that: package debug/buildinfo would add readers of all systems' programs to the image, 600 kB.
 func isOwnProgram(path string) bool {
-	info, err := buildinfo.ReadFile(path)
-	return err == nil && info.Main.Path == ownModule
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return holds(f, []byte("\nmod\t"+ownModule+"\t"))
+}
+
+// holds reports whether a text is in what can be read.
+func holds(r io.Reader, text []byte) bool {
+	buf, kept := make([]byte, 1<<20), 0
+	for {
+		n, err := r.Read(buf[kept:])
+		have := buf[:kept+n]
+		if bytes.Contains(have, text) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		kept = copy(buf, have[max(0, len(have)-len(text)+1):])
+	}
 }
