@@ -94,8 +94,8 @@ func (w *Worker) configured() (cniconf.File, error) {
 	return files[0], nil
 }
 
-// usesIPVS reports whether kube-proxy uses IPVS: it keeps the addresses of Services on its link. An address of its own kind: a pod can make a link of
-// this name in the node's namespace, and send it router advertisements, but give it no lasting address.
+// usesIPVS reports whether kube-proxy uses IPVS: it keeps the addresses of Services on its link. A pod can make a link of this name in the node's
+// namespace, and have it take an address from a router advertisement, but give it none without an end.
 func (w *Worker) usesIPVS() (bool, error) {
 	link, err := w.Kernel.LinkByName("kube-ipvs0")
 	if netlinkx.IsNotExist(err) {

@@ -275,22 +275,21 @@ func tracked(key, bits uint32) Term {
 		a.Number(unix.NFTA_CT_KEY, key)
 		a.Number(unix.NFTA_CT_DREG, register)
 	})
-	some := expr("cmp", func(a *nlmsg.Attributes) {
+	return append(Term{load}, some(bits)...)
+}
+
+// some matches if the register has one of the bits.
+func some(bits uint32) Term {
+	return Term{masked(register, WordKey(bits), none), expr("cmp", func(a *nlmsg.Attributes) {
 		a.Number(unix.NFTA_CMP_SREG, register)
 		a.Number(unix.NFTA_CMP_OP, unix.NFT_CMP_NEQ)
 		a.Nest(unix.NFTA_CMP_DATA, data(none))
-	})
-	return Term{load, masked(register, WordKey(bits), none), some}
+	})}
 }
 
 // Marked matches packets whose mark has one of the bits.
 func Marked(bits uint32) Term {
-	some := expr("cmp", func(a *nlmsg.Attributes) {
-		a.Number(unix.NFTA_CMP_SREG, register)
-		a.Number(unix.NFTA_CMP_OP, unix.NFT_CMP_NEQ)
-		a.Nest(unix.NFTA_CMP_DATA, data(none))
-	})
-	return append(meta(unix.NFT_META_MARK, 4).load(register), masked(register, WordKey(bits), none), some)
+	return append(meta(unix.NFT_META_MARK, 4).load(register), some(bits)...)
 }
 
 // SetMark gives the packet's mark these bits, and ClearMark takes them away.
