@@ -50,6 +50,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	shown := s
 	a.Status.SetNode(&shown)
 	if a.offline == nil {
+		a.setGround(&shown)
 		a.Policies.SetHostRules(s.HostRules())
 		a.Policies.SetHandling(s.Felix.Handling, s.Felix.LogPrefix)
 	}
@@ -69,6 +70,14 @@ func (a *Agent) pass(ctx context.Context) error {
 		return errors.Join(published, err)
 	}
 	return a.openForPods(ctx, &s)
+}
+
+// setGround tells policies whose the addresses of pools are, once for each state of the cluster.
+func (a *Agent) setGround(s *desired.Snapshot) {
+	if a.grounded != a.view.Builds {
+		a.Policies.SetGround(s)
+		a.grounded = a.view.Builds
+	}
 }
 
 // syncGuard leaves the guard as it is before the first answer of the API server: the state file of an earlier agent may lack the newest nodes,

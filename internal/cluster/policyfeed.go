@@ -58,13 +58,15 @@ type PolicyView struct {
 	NetworkPolicies        []*api.NetworkPolicy
 	ClusterNetworkPolicies []*api.ClusterNetworkPolicy
 	// Pods have a network of their own and have not finished. Pods of other nodes are included if Want names them and if they have an address. An
-	// address that several pods claim belongs to the newest of them (creationTimestamp, then UID).
+	// address that several pods claim counts for one of them at most, see podTable.
 	Pods map[policy.PodKey]*policy.Pod
 	// Local are the keys of this node's pods in Pods, ascending: with ports, and also those that have no address yet.
 	Local      []policy.PodKey
 	Namespaces map[string]map[string]string // their labels
 	// Nodes have labels, and addresses including those of tunnel devices. Empty while no ClusterNetworkPolicy has a peer that selects nodes.
 	Nodes map[string]policy.Node
+	// Strays are Nodes with addresses that do not count, in no particular order; of one Node there may be several.
+	Strays []state.Problem
 	// Calico has what only Calico's policies read.
 	Calico CalicoView
 	// Staged are empty unless WatchStaged was called.
@@ -234,6 +236,19 @@ func (f *PolicyFeed) PlainPods() []string {
 	return slices.Collect(maps.Values(f.plain))
 }
 
+// SetGround says whose the addresses of pools are, by which is decided for which pods and nodes addresses count. Before it is called annotations count
+// only where that denies, and of nodes the addresses in their status.
+func (f *PolicyFeed) SetGround(g Ground) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.table.settle(g) {
+		wait.Signal(f.changed)
+	}
+	if f.nodes != nil {
+		f.noteLocked(partNodes)
+	}
+}
+
 // PlainPodsChanged wakes its one reader after PlainPods changed, but for an interrupted watch.
 func (f *PolicyFeed) PlainPodsChanged() <-chan struct{} { return f.replain }
 
@@ -293,7 +308,7 @@ func (f *PolicyFeed) refresh(v *PolicyView) {
 		v.Namespaces = namespaceLabels(f.namespaces.each())
 	}
 	if f.stale&partNodes != 0 {
-		v.Nodes = f.knownNodes()
+		v.Nodes, v.Strays = f.knownNodes()
 	}
 	if f.stale&(partsOfCalico|partCalicoMore) != 0 {
 		f.refreshCalico(&v.Calico)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,8 +13,11 @@ import (
 
 // policyNode is the part of a Node that policies depend on.
 type policyNode struct {
-	meta api.Meta // see named
-	policy.Node
+	meta   api.Meta // see named
+	labels map[string]string
+	// reported are the addresses in the status, which the kubelet or the cloud's controller writes, tunnels those that the Node's annotations say its
+	// tunnel devices have: sources of packets from processes on the node to pods of other nodes. Both ascend.
+	reported, tunnels []netip.Addr
 }
 
 // GetMeta implements api.Resource.
@@ -33,24 +37,53 @@ func (n *policyNode) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &obj); err != nil {
 		return err
 	}
-	*n = policyNode{meta: named(&obj.Meta), Node: policy.Node{Labels: sharedLabels(obj.Meta.Labels)}}
-	n.Addresses = nodeAddresses(&obj.Meta, obj.Status.Addresses)
+	texts := make([]string, 0, len(obj.Status.Addresses))
+	for _, a := range obj.Status.Addresses {
+		texts = append(texts, a.Address)
+	}
+	m := obj.Meta.Annotations
+	*n = policyNode{
+		meta: named(&obj.Meta), labels: sharedLabels(obj.Meta.Labels), reported: addresses(texts),
+		tunnels: addresses([]string{
+			m[api.AnnotationIPv4TunnelAddr], m[api.AnnotationIPv4VXLANAddr], m[api.AnnotationIPv6VXLANAddr], m[api.AnnotationIPv4WireGuard], m[api.AnnotationIPv6WireGuard],
+		}),
+	}
 	return nil
 }
 
-// nodeAddresses returns the addresses of the status and of the tunnel devices. A tunnel device's address is the source of packets from processes
-// on the node to pods of other nodes.
-func nodeAddresses(m *api.Meta, reported []api.NodeAddress) []netip.Addr {
-	texts := []string{
-		m.Annotations[api.AnnotationIPv4TunnelAddr], m.Annotations[api.AnnotationIPv4VXLANAddr], m.Annotations[api.AnnotationIPv6VXLANAddr],
-		m.Annotations[api.AnnotationIPv4WireGuard], m.Annotations[api.AnnotationIPv6WireGuard],
+// on returns the node with the addresses that count for it, and why others do not. Whoever has a node's token may write any address into its
+// annotations: a policy that denies pods all nodes would deny them that address, and one that allows nodes would allow it. So that of a tunnel lies in
+// a block of the node, and a reported one in none of another node. ground is nil while it is not known.
+func (n *policyNode) on(ground Ground) (node policy.Node, problems []error) {
+	node = policy.Node{Labels: n.labels}
+	for _, a := range n.reported {
+		if _, owner := place(ground, a); owner != "" && owner != n.meta.Name {
+			problems = append(problems, fmt.Errorf("status.addresses: %s lies in a block of node %s: peers of policies that select nodes are without it: give this node another address", a, owner))
+			continue
+		}
+		node.Addresses = append(node.Addresses, a)
 	}
-	for _, a := range reported {
-		texts = append(texts, a.Address)
+	for _, a := range n.tunnels {
+		switch pooled, owner := place(ground, a); {
+		case owner == n.meta.Name:
+			node.Addresses = append(node.Addresses, a)
+		case owner != "" || ground != nil && !pooled:
+			problems = append(problems, fmt.Errorf("annotations: %s is said to be the address of a tunnel device, and lies in no block of this node: peers of policies that select nodes are without it: "+
+				"remove the annotation, which the node's agent writes anew", a))
+		}
 	}
-	return addresses(texts)
+	slices.SortFunc(node.Addresses, netip.Addr.Compare)
+	node.Addresses = slices.Compact(node.Addresses)
+	return node, problems
+}
+
+func place(ground Ground, a netip.Addr) (pooled bool, node string) {
+	if ground == nil {
+		return false, ""
+	}
+	return ground.Place(a)
 }
 
 func samePolicyNode(a, b *policyNode) bool {
-	return maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses)
+	return maps.Equal(a.labels, b.labels) && slices.Equal(a.reported, b.reported) && slices.Equal(a.tunnels, b.tunnels)
 }

@@ -22,6 +22,10 @@ func TestNodesAsPoliciesSeeThem(t *testing.T) {
 	} {
 		var n policyNode
 		errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"n","annotations":{`+c.annotations+`}},"status":`+status+`}`), &n))
-		difftest.Want(t, name, c.want, fmt.Sprint(n.Addresses))
+		node, problems := n.on(ground{"10.0.4.0/24": "n", "fd00::4:0/112": "n"})
+		if len(problems) > 0 {
+			t.Error(problems)
+		}
+		difftest.Want(t, name, c.want, fmt.Sprint(node.Addresses))
 	}
 }

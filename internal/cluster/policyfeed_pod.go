@@ -17,11 +17,11 @@ import (
 // policyPod is the part of a Pod that policies depend on. A feed may hold 10,000.
 type policyPod struct {
 	meta api.Meta // see named
-	// pod is nil for a Pod that uses the host's network or has finished.
+	// pod is nil for a Pod that uses the host's network or has finished. Its addresses are all that words are about, whether they count or not.
 	pod     *policy.Pod
-	created int64 // seconds
-	// firm: a kubelet has reported the addresses, and the plugin has not released them. Its claims precede others.
-	firm bool
+	words   []word // by address of the pod
+	node    string // that the Pod is bound to; empty: none
+	created int64  // seconds
 	// plain: see PolicyFeed.PlainPods.
 	plain bool
 }
@@ -73,8 +73,9 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 		return p
 	}
 	p.plain = m.DeletionTimestamp == nil && api.PlainPod(m.Annotations)
-	found, reported := podAddresses(obj)
-	p.firm = reported && !(m.DeletionTimestamp != nil && released(obj))
+	var found []netip.Addr
+	found, p.words = podAddresses(obj)
+	p.node = shared(obj.Spec.NodeName)
 	p.pod = &policy.Pod{
 		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, Prefix: namePrefix(p.meta.Name, m.GenerateName), UID: string(m.UID), Labels: sharedLabels(m.Labels),
 		Account: shared(obj.Spec.ServiceAccountName), Addresses: found, Ports: namedPorts(obj),
@@ -130,34 +131,41 @@ func finished(obj *corev1.Pod) bool {
 	return obj.Status.Phase == corev1.PodSucceeded || obj.Status.Phase == corev1.PodFailed
 }
 
-// released reports that the plugin has written that the addresses are no longer the Pod's. A Pod that is being deleted may run for hours before.
-func released(obj *corev1.Pod) bool {
-	note, noted := obj.Annotations[api.AnnotationPodIP]
-	return noted && note == ""
-}
-
 // mostAddresses of an annotation count: a pod has one of each family, and whoever may write pods could name 20,000, each of which all agents
 // would keep.
 const mostAddresses = 8
 
-// podAddresses returns the addresses in the status, which kubelets alone may write, or before there are any those in the plugin's annotations, which
-// come seconds earlier and which users may write, too: of a Pod that no node has, which may stay so for ever, they count for nothing.
-func podAddresses(obj *corev1.Pod) (found []netip.Addr, reported bool) {
+// podAddresses returns what the status and the plugin's annotations say, in ascending order. Kubelets alone may write the status; users may write
+// annotations, too, which come seconds earlier.
+func podAddresses(obj *corev1.Pod) (found []netip.Addr, words []word) {
 	texts := make([]string, 0, len(obj.Status.PodIPs)+1)
 	for _, ip := range obj.Status.PodIPs {
 		texts = append(texts, ip.IP)
 	}
-	if found = addresses(append(texts, obj.Status.PodIP)); len(found) > 0 {
-		return found, true
+	reported := addresses(append(texts, obj.Status.PodIP))
+	noted, emptied := notedAddresses(obj)
+	if slices.Equal(noted, reported) {
+		return reported, slices.Repeat([]word{byKubelet}, len(reported))
 	}
-	if obj.Spec.NodeName == "" {
-		return nil, false
+	found = slices.Concat(reported, noted)
+	slices.SortFunc(found, netip.Addr.Compare)
+	found = slices.Clip(slices.Compact(found))
+	for _, a := range found {
+		words = append(words, wordOn(a, reported, noted, emptied))
 	}
-	noted := strings.SplitN(obj.Annotations[api.AnnotationPodIPs], ",", mostAddresses+1)
-	if found = addresses(noted[:min(mostAddresses, len(noted))]); len(found) > 0 {
-		return found, false
+	return found, words
+}
+
+// notedAddresses are those in the annotations. emptied: there are annotations without one, as the plugin leaves them when it has released the addresses.
+func notedAddresses(obj *corev1.Pod) (noted []netip.Addr, emptied bool) {
+	texts := strings.SplitN(obj.Annotations[api.AnnotationPodIPs], ",", mostAddresses+1)
+	if noted = addresses(texts[:min(mostAddresses, len(texts))]); len(noted) > 0 {
+		return noted, false
 	}
-	return addresses([]string{obj.Annotations[api.AnnotationPodIP]}), false
+	one, is := obj.Annotations[api.AnnotationPodIP]
+	_, are := obj.Annotations[api.AnnotationPodIPs]
+	noted = addresses([]string{one})
+	return noted, (is || are) && len(noted) == 0
 }
 
 // addresses parses addresses in any notation, with or without a prefix length, sorts them and removes duplicates. It skips invalid texts.
@@ -196,12 +204,12 @@ func namedPorts(obj *corev1.Pod) []policy.NamedPort {
 }
 
 func samePolicyPod(a, b *policyPod) bool {
-	return a.created == b.created && a.firm == b.firm && a.plain == b.plain && samePodOf(a.pod, b.pod)
+	return a.created == b.created && a.node == b.node && slices.Equal(a.words, b.words) && a.plain == b.plain && samePodOf(a.pod, b.pod)
 }
 
 func samePodOf(a, b *policy.Pod) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.UID == b.UID && a.Stated == b.Stated && a.Account == b.Account && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Ports, b.Ports)
+	return a.UID == b.UID && a.Stated == b.Stated && a.Account == b.Account && maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Unsure, b.Unsure) && slices.Equal(a.Ports, b.Ports)
 }

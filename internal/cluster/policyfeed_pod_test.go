@@ -35,30 +35,34 @@ func TestPodsAsPoliciesSeeThem(t *testing.T) {
 		meta, spec, status string
 		want               string // addresses; "none": no pod
 	}{
-		"both notes":                    {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", "", "[10.0.0.1 fd00::1]"},
-		"notes that differ":             {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", reported, "[10.9.9.9 fd00::99]"},
-		"one note":                      {noted(podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1]"},
-		"an empty list and an address":  {noted(podIPs + `"",` + podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1]"},
-		"another notation":              {noted(podIPs + `"::ffff:10.0.0.1, FD00:0::1"`), "", "", "[10.0.0.1 fd00::1]"},
-		"nonsense beside an address":    {noted(podIPs + `"10.0.0.1,x"`), "", "", "[10.0.0.1]"},
-		"more than a pod can have":      {noted(podIPs + `"` + strings.Repeat("10.0.0.9,", 7) + `10.0.0.1,10.0.0.2,10.0.0.3"`), "", "", "[10.0.0.1 10.0.0.9]"},
-		"reported":                      {"", "", reported, "[10.9.9.9 fd00::99]"},
-		"not connected yet":             {"", "", `"phase":"Pending"`, "[]"},
-		"a note before there is a node": {noted(podIP + `"10.0.0.1/32"`), `"nodeName":""`, `"phase":"Pending"`, "[]"},
-		"emptied notes":                 {noted(podIP + `"",` + podIPs + `""`), "", reported, "[10.9.9.9 fd00::99]"},
+		"both notes":                    {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", "", "[10.0.0.1 fd00::1] [2 2]"},
+		"notes that differ":             {noted(podIP + `"10.0.0.1/32",` + podIPs + `"10.0.0.1/32,fd00::1/128"`), "", reported, "[10.0.0.1 10.9.9.9 fd00::1 fd00::99] [3 1 3 1]"},
+		"notes of one family":           {noted(podIPs + `"10.0.0.1/32"`), "", reported, "[10.0.0.1 10.9.9.9 fd00::99] [3 1 0]"},
+		"notes that say less":           {noted(podIPs + `"10.9.9.9/32"`), "", reported, "[10.9.9.9 fd00::99] [0 0]"},
+		"notes that agree":              {noted(podIPs + `"10.9.9.9/32,fd00::99/128"`), "", reported, "[10.9.9.9 fd00::99] [0 0]"},
+		"one note":                      {noted(podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1] [2]"},
+		"an empty list and an address":  {noted(podIPs + `"",` + podIP + `"10.0.0.1/32"`), "", "", "[10.0.0.1] [2]"},
+		"another notation":              {noted(podIPs + `"::ffff:10.0.0.1, FD00:0::1"`), "", "", "[10.0.0.1 fd00::1] [2 2]"},
+		"nonsense beside an address":    {noted(podIPs + `"10.0.0.1,x"`), "", "", "[10.0.0.1] [2]"},
+		"more than a pod can have":      {noted(podIPs + `"` + strings.Repeat("10.0.0.9,", 7) + `10.0.0.1,10.0.0.2,10.0.0.3"`), "", "", "[10.0.0.1 10.0.0.9] [2 2]"},
+		"reported":                      {"", "", reported, "[10.9.9.9 fd00::99] [0 0]"},
+		"not connected yet":             {"", "", `"phase":"Pending"`, "[] []"},
+		"a note before there is a node": {noted(podIP + `"10.0.0.1/32"`), `"nodeName":""`, `"phase":"Pending"`, "[10.0.0.1] [2]"},
+		"emptied notes":                 {noted(podIP + `"",` + podIPs + `""`), "", reported, "[10.9.9.9 fd00::99] [1 1]"},
+		"an emptied note":               {noted(podIPs + `""`), "", reported, "[10.9.9.9 fd00::99] [1 1]"},
 		"network of the host":           {"", `"hostNetwork":true`, reported, "none"},
 		"succeeded":                     {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Succeeded"`, "none"},
 		"failed":                        {noted(podIP + `"10.0.0.1/32"`), "", `"phase":"Failed"`, "none"},
-		"terminating":                   {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`"10.0.0.1/32"`), "", reported, "[10.9.9.9 fd00::99]"},
-		"terminating without a note":    {`,"deletionTimestamp":"2026-11-23T07:01:00Z"`, "", reported, "[10.9.9.9 fd00::99]"},
-		"terminating and released":      {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`""`), "", reported, "[10.9.9.9 fd00::99]"},
+		"terminating":                   {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`"10.0.0.1/32"`), "", reported, "[10.0.0.1 10.9.9.9 fd00::99] [3 1 0]"},
+		"terminating without a note":    {`,"deletionTimestamp":"2026-11-23T07:01:00Z"`, "", reported, "[10.9.9.9 fd00::99] [0 0]"},
+		"terminating and released":      {`,"deletionTimestamp":"2026-11-23T07:01:00Z"` + noted(podIP+`""`), "", reported, "[10.9.9.9 fd00::99] [1 1]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p policyPod
 			errtest.Must(t, json.Unmarshal([]byte(podText(c.meta, c.spec, c.status)), &p))
 			got := "none"
 			if p.pod != nil {
-				got = fmt.Sprint(p.pod.Addresses)
+				got = fmt.Sprint(p.pod.Addresses, p.words)
 			}
 			if got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
@@ -79,9 +83,10 @@ func TestTerminatingPodsKeepTheirAddresses(t *testing.T) {
 	}{
 		"running":   {deleted + noted(podIP+`"10.0.0.1/32"`), "a[10.0.0.1]"},
 		"not noted": {deleted, "a[10.0.0.1]"},
-		"released":  {deleted + noted(podIP+`""`), "b[10.0.0.1]"},
+		"released":  {deleted + noted(podIP+`""`), "a[] ?[10.0.0.1]"},
 	} {
 		table := newPodTable()
+		table.settle(ground{"10.0.0.0/24": "n"})
 		for key, text := range map[string]string{"a": podText(c.meta, "", reported), "b": podText(noted(podIP+`"10.0.0.1/32"`), "", `"phase":"Pending"`)} {
 			var p policyPod
 			errtest.Must(t, json.Unmarshal([]byte(text), &p))
@@ -133,7 +138,19 @@ func knownPod(name string, created int64, addrs ...string) *policyPod {
 	for _, a := range addrs {
 		p.Addresses = append(p.Addresses, netip.MustParseAddr(a))
 	}
-	return &policyPod{pod: p, created: created}
+	return &policyPod{pod: p, created: created, node: "n", words: make([]word, len(addrs))}
+}
+
+// ground has the nodes of blocks, "" for those of no node, in a pool as large as all of them together.
+type ground map[string]string
+
+func (g ground) Place(a netip.Addr) (pooled bool, node string) {
+	for block, owner := range g {
+		if netip.MustParsePrefix(block).Contains(a) {
+			return true, owner
+		}
+	}
+	return false, ""
 }
 
 // tableStep is one change of a podTable, and what is to be seen after it.
@@ -182,6 +199,7 @@ func TestPodTable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			table, view := newPodTable(), map[policy.PodKey]*policy.Pod{}
+			table.settle(ground{"10.0.0.0/24": "n"})
 			for i, s := range steps {
 				table.set(policy.PodKey{Namespace: "ns", Name: s.name}, s.pod, s.local)
 				if got := takeAll(table, view); got != s.want {
@@ -200,7 +218,11 @@ func takeAll(table *podTable, view map[policy.PodKey]*policy.Pod) string {
 	changed, local := table.take(view)
 	var pods, names []string
 	for _, key := range slices.SortedFunc(maps.Keys(view), comparePodKeys) {
-		pods = append(pods, key.Name+fmt.Sprint(view[key].Addresses))
+		text := key.Name + fmt.Sprint(view[key].Addresses)
+		if unsure := view[key].Unsure; len(unsure) > 0 {
+			text += " ?" + fmt.Sprint(unsure)
+		}
+		pods = append(pods, text)
 	}
 	if local {
 		names = append(names, "*")
@@ -219,6 +241,7 @@ func TestPodTableForgetsHowItCame(t *testing.T) {
 	var want string
 	for from := range pods {
 		table, view := newPodTable(), map[policy.PodKey]*policy.Pod{}
+		table.settle(ground{"10.0.0.0/24": "n"})
 		for i := range pods {
 			p := pods[(from+i)%len(pods)]
 			table.set(p.pod.PodKey, p, false)

@@ -63,6 +63,10 @@ func (r *PolicyReader) State(v *PolicyView) PolicyState {
 	for _, o := range v.Calico.HostEndpoints {
 		s.HostEndpoints = append(s.HostEndpoints, readOnce(r, &before, &s, o, policy.FromCalicoHostEndpoint))
 	}
+	for _, p := range v.Strays {
+		id := policyID(p.Kind, "", p.Name)
+		s.Invalid[id] = append(s.Invalid[id], p.Err.Error())
+	}
 	for _, p := range v.Problems {
 		namespace, name, inside := strings.Cut(p.Name, "/")
 		if !inside {

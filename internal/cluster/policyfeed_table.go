@@ -8,9 +8,9 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// podTable assigns each address to the newest pod that claims it, of those of which a kubelet has reported it if there are any, and collects the
-// pods that changed since the last take.
+// podTable assigns each address to the pod for which it ranks highest, and of several to the newest. It collects the pods that changed since the last take.
 type podTable struct {
+	ground Ground // nil: not known yet
 	pods   map[policy.PodKey]*podClaim
 	claims map[netip.Addr][]*podClaim
 	// changed are pods whose shown state differs from that of the last take; true: of this node, now or before.
@@ -19,10 +19,9 @@ type podTable struct {
 
 // podClaim is a pod with the addresses that it claims.
 type podClaim struct {
-	pod     *policy.Pod
-	created int64
-	firm    bool
-	local   bool
+	*policyPod
+	ranks []rank // by address of the pod
+	local bool
 	// shown is the pod with the addresses that it owns; nil: it is not in the view.
 	shown *policy.Pod
 }
@@ -34,7 +33,7 @@ func newPodTable() *podTable {
 // set replaces the state of a pod; nil removes it. It reports whether take would return a change.
 func (t *podTable) set(key policy.PodKey, now *policyPod, local bool) bool {
 	before := t.pods[key]
-	if before.is(now, local) {
+	if before != nil && now != nil && before.local == local && samePolicyPod(before.policyPod, now) || before == nil && now == nil {
 		return len(t.changed) > 0
 	}
 	var touched []netip.Addr
@@ -56,25 +55,49 @@ func (t *podTable) set(key policy.PodKey, now *policyPod, local bool) bool {
 	return len(t.changed) > 0
 }
 
-// is reports whether a claim, or its absence, equals a state.
-func (c *podClaim) is(now *policyPod, local bool) bool {
-	if c == nil || now == nil {
-		return c == nil && now == nil
-	}
-	return c.local == local && c.created == now.created && c.firm == now.firm && samePodOf(c.pod, now.pod)
-}
-
 func (t *podTable) enter(key policy.PodKey, now *policyPod, local bool) *podClaim {
 	if now == nil {
 		return nil
 	}
-	c := &podClaim{pod: now.pod, created: now.created, firm: now.firm, local: local}
+	c := &podClaim{policyPod: now, local: local}
+	c.judge(t.ground)
 	t.pods[key] = c
 	for _, a := range c.pod.Addresses {
 		t.claims[a] = append(t.claims[a], c)
 	}
 	c.shown = t.allowed(c)
 	return c
+}
+
+// judge judges the pod's addresses anew, and reports whether one ranks otherwise.
+func (c *podClaim) judge(ground Ground) (changed bool) {
+	ranks := make([]rank, len(c.pod.Addresses))
+	for i, a := range c.pod.Addresses {
+		ranks[i] = rankOf(ground, c.node, a, c.words[i])
+	}
+	changed = !slices.Equal(c.ranks, ranks)
+	c.ranks = ranks
+	return changed
+}
+
+// settle judges all addresses by another ground. It reports whether take would return a change.
+func (t *podTable) settle(ground Ground) bool {
+	t.ground = ground
+	touched := map[*podClaim]bool{}
+	for _, c := range t.pods {
+		if !c.judge(ground) {
+			continue
+		}
+		for _, a := range c.pod.Addresses {
+			for _, rival := range t.claims[a] {
+				touched[rival] = true
+			}
+		}
+	}
+	for c := range touched {
+		t.show(c)
+	}
+	return len(t.changed) > 0
 }
 
 func (t *podTable) release(c *podClaim) {
@@ -108,28 +131,56 @@ func (t *podTable) show(c *podClaim) {
 	}
 }
 
-// allowed returns the pod with the addresses that no other pod precedes it in; nil for a pod of another node without an address, which no rule can match.
+// allowed returns the pod with the addresses that count for it; nil for a pod of another node without one, which no rule can match.
 func (t *podTable) allowed(c *podClaim) *policy.Pod {
-	lost := func(a netip.Addr) bool {
-		return slices.ContainsFunc(t.claims[a], func(other *podClaim) bool { return other.precedes(c) })
-	}
 	pod := c.pod
-	if slices.ContainsFunc(pod.Addresses, lost) {
+	verdicts := make([]rank, len(pod.Addresses))
+	for i, a := range pod.Addresses {
+		verdicts[i] = t.verdict(c, i, a)
+	}
+	only := func(these func(rank) bool) (left []netip.Addr) {
+		for i, a := range pod.Addresses {
+			if these(verdicts[i]) {
+				left = append(left, a)
+			}
+		}
+		return left
+	}
+	sure := only(func(r rank) bool { return r > possible && r != former })
+	if len(sure) < len(pod.Addresses) {
 		less := *pod
-		less.Addresses = slices.DeleteFunc(slices.Clone(pod.Addresses), lost)
+		less.Addresses, less.Unsure = sure, only(func(r rank) bool { return r == former || r == possible })
 		pod = &less
 	}
-	if len(pod.Addresses) == 0 && !c.local {
+	if len(pod.Addresses)+len(pod.Unsure) == 0 && !c.local {
 		return nil
 	}
 	return pod
 }
 
-// precedes: who may write pods could else take an address away by naming it in the annotations of a newer pod.
-func (c *podClaim) precedes(other *podClaim) bool {
-	if c.firm != other.firm {
-		return c.firm
+// verdict is the rank that is left of an address of the pod: nobodys if another pod precedes. What two say of their pods, neither of which is at home there, is
+// certain for none.
+func (t *podTable) verdict(c *podClaim, i int, a netip.Addr) rank {
+	own, rivals := c.ranks[i], rank(0)
+	for _, other := range t.claims[a] {
+		if other == c {
+			continue
+		}
+		theirs := other.at(a)
+		if theirs > own || theirs == own && other.newer(c) {
+			return nobodys
+		}
+		rivals = max(rivals, theirs)
 	}
+	if own == announced && rivals > nobodys || own == reported && rivals == reported {
+		return possible
+	}
+	return own
+}
+
+func (c *podClaim) at(a netip.Addr) rank { return c.ranks[slices.Index(c.pod.Addresses, a)] }
+
+func (c *podClaim) newer(other *podClaim) bool {
 	return cmp.Or(cmp.Compare(c.created, other.created), cmp.Compare(c.pod.UID, other.pod.UID)) > 0
 }
 

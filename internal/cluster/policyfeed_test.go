@@ -47,6 +47,7 @@ func feedAt(t *testing.T, cfg *rest.Config) *reader {
 
 func startFeed(t *testing.T, f *PolicyFeed) *reader {
 	t.Helper()
+	f.SetGround(ground{"10.0.0.0/16": "elsewhere", "10.1.0.0/16": "self"})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = f.Run(ctx) }()
@@ -222,7 +223,7 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 	}
 	aPod(t, cfg, "little-a/own", "self", "10.0.1.1/32", "")
 	aPod(t, cfg, "little-a/other", "elsewhere", "10.0.1.2/32", "")
-	aPod(t, cfg, "little-b/other", "elsewhere", "10.0.1.3/32", "")
+	aPod(t, cfg, "little-b/other", "elsewhere", "10.1.1.3/32", "")
 	asked.take()
 	r := feedAt(t, cfg)
 	r.want(t, policy.Interest{})
@@ -299,7 +300,7 @@ func TestPolicyFeedBelievesKubelets(t *testing.T) {
 		p := r.pod("firm/victim")
 		return p != nil && p.Labels["seen"] == "yes"
 	})
-	if got := fmt.Sprint(r.pod("firm/victim").Addresses, r.pod("firm/thief").Addresses); got != "[10.0.3.1] []" {
+	if got := fmt.Sprint(r.pod("firm/victim").Unsure, r.pod("firm/thief").Addresses, r.pod("firm/thief").Unsure); got != "[10.0.3.1] [] []" {
 		t.Errorf("addresses %s", got)
 	}
 }
@@ -309,7 +310,7 @@ func TestPolicyFeedForgets(t *testing.T) {
 	cfg := labtest.RESTConfig(t)
 	aNamespace(t, cfg, "forget-a")
 	aPod(t, cfg, "forget-a/other", "elsewhere", "10.0.1.2/32", "")
-	aPod(t, cfg, "forget-a/own", "self", "10.0.1.3/32", "")
+	aPod(t, cfg, "forget-a/own", "self", "10.1.1.3/32", "")
 	r := feedAt(t, cfg)
 	r.want(t, policy.Interest{Namespaces: []string{"forget-a"}})
 	r.has(t, "forget-a/other", "[10.0.1.2]")
@@ -324,7 +325,7 @@ func TestPolicyFeedForgets(t *testing.T) {
 	r.has(t, "forget-a/other", "[10.0.1.2]")
 	later(linger + time.Second)
 	r.has(t, "forget-a/other", "gone")
-	r.has(t, "forget-a/own", "[10.0.1.3]")
+	r.has(t, "forget-a/own", "[10.1.1.3]")
 	if !r.view.Complete || r.view.Knows(policy.Interest{Namespaces: []string{"forget-a"}}) || !r.view.Knows(policy.Interest{}) {
 		t.Error(r)
 	}
@@ -337,6 +338,7 @@ func TestPolicyFeedFollowsPods(t *testing.T) {
 	r := feedAt(t, cfg)
 	r.want(t, policy.Interest{Namespaces: []string{"life"}})
 	for node, pod := range map[string]string{"self": "life/own", "elsewhere": "life/other"} {
+		r.feed.SetGround(ground{"10.0.0.0/16": node})
 		aPod(t, cfg, pod, node, "", "")
 		if node == "self" {
 			r.has(t, pod, "[]") // before the plugin is called
@@ -359,6 +361,7 @@ func TestPolicyFeedFollowsPods(t *testing.T) {
 		patchPod(t, cfg, pod, `{"status":{"phase":"Succeeded"}}`)
 		r.has(t, pod, "gone")
 	}
+	r.feed.SetGround(ground{"10.0.0.0/16": "self"})
 	aPod(t, cfg, "life/host", "self", "10.0.2.4/32", `,"hostNetwork":true`)
 	aPod(t, cfg, "life/after", "self", "10.0.2.5/32", "")
 	if r.has(t, "life/after", "[10.0.2.5]"); r.pod("life/host") != nil || len(r.view.Local) != 1 {

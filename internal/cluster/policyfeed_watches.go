@@ -7,6 +7,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -207,14 +208,18 @@ func keepOpen[T any](f *PolicyFeed, w *tempWatch[T], wanted bool, now time.Time,
 	return w
 }
 
-// knownNodes returns the watched nodes. The caller holds the lock.
-func (f *PolicyFeed) knownNodes() map[string]policy.Node {
+// knownNodes returns the watched nodes with the addresses that count, and names those that do not. The caller holds the lock.
+func (f *PolicyFeed) knownNodes() (known map[string]policy.Node, stray []state.Problem) {
 	if f.nodes == nil {
-		return nil
+		return nil, nil
 	}
-	known := map[string]policy.Node{}
+	known = map[string]policy.Node{}
 	for _, n := range f.nodes.of.each() {
-		known[n.meta.Name] = n.Node
+		node, problems := n.on(f.table.ground)
+		known[n.meta.Name] = node
+		for _, err := range problems {
+			stray = append(stray, state.Problem{Kind: n.ResourceType(), Name: n.meta.Name, Err: err})
+		}
 	}
-	return known
+	return known, stray
 }

@@ -362,8 +362,8 @@ type class struct {
 	key   string
 	pods  int
 	terms []int32
-	// ids are by the position of the address among the cuts.
-	ids map[int][]SetID
+	// ids are by the position of the address among the cuts, of addresses that are the pods' and of those that may be.
+	ids [2]map[int][]SetID
 }
 
 // known is what the index knows of a pod.
@@ -396,10 +396,10 @@ func (x *index) fill(state State) map[netip.Addr][]SetID {
 }
 
 func (x *index) add(key PodKey, pod *Pod) {
-	k := &known{pod: pod, addresses: pod.addresses()}
+	k := &known{pod: pod, addresses: pod.claimed()}
 	name := x.classKey(pod)
 	if k.class = x.classes[name]; k.class == nil {
-		k.class = &class{key: name, terms: x.sets.terms.ofPod(pod), ids: map[int][]SetID{}}
+		k.class = &class{key: name, terms: x.sets.terms.ofPod(pod), ids: [2]map[int][]SetID{{}, {}}}
 		x.classes[name] = k.class
 	}
 	k.class.pods++
@@ -467,17 +467,23 @@ func (x *index) of(addr netip.Addr) []SetID {
 		return nil
 	}
 	k := x.pods[owner(owners, func(key PodKey) bool { return x.links[key] != "" })]
-	at, found := slices.BinarySearchFunc(x.cuts, addr, netip.Addr.Compare)
-	if found {
+	at, exact := slices.BinarySearchFunc(x.cuts, addr, netip.Addr.Compare)
+	if exact {
 		at++
 	}
-	ids, done := k.class.ids[at]
+	unsure := k.pod.mayHave(addr)
+	found := k.class.ids[boolByte(unsure)]
+	ids, done := found[at]
 	if !done {
 		if x.inside[at] == nil {
 			x.inside[at] = x.sets.terms.inside(x.nets, addr)
 		}
-		ids = x.sets.of(k.pod, k.class.terms, x.inside[at])
-		k.class.ids[at] = ids
+		byLabels := k.class.terms
+		if unsure {
+			byLabels = x.sets.terms.denying(byLabels)
+		}
+		ids = x.sets.of(k.pod, byLabels, x.inside[at], unsure)
+		found[at] = ids
 	}
 	return ids
 }

@@ -60,7 +60,7 @@ func (p Party) known(state State) Party {
 	}
 	var owners []PodKey
 	for key, pod := range state.Pods {
-		if slices.Contains(pod.addresses(), p.Address) {
+		if slices.Contains(pod.claimed(), p.Address) {
 			owners = append(owners, key)
 		}
 	}
@@ -178,6 +178,9 @@ func (r *Rule) matches(state State, subject *Pod, c connection) bool {
 	}
 	peer := r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.matches(state, c, r.Action == Deny) })
 	own, other := end{pod: subject}, end{pod: c.pod, addr: c.peer.Address}
+	if c.pod != nil && c.pod.mayHave(c.peer.Address) && r.Action != Deny {
+		other.anyOf = state.Pods
+	}
 	if r.HostPorts {
 		other.hosts = state.HostEndpoints
 	}
@@ -185,8 +188,8 @@ func (r *Rule) matches(state State, subject *Pod, c connection) bool {
 	if c.direction == Egress {
 		source, destination = own, other
 	}
-	return peer && (r.AnyPort || destination.matches(r.Ports, c.Protocol, c.Port)) && !destination.matches(r.Except, c.Protocol, c.Port) &&
-		(r.Sources == nil || source.matches(r.Sources, c.Protocol, c.SourcePort)) && !source.matches(r.ExceptSources, c.Protocol, c.SourcePort)
+	return peer && (r.AnyPort || destination.matches(r.Ports, c.Protocol, c.Port)) && !destination.mayMatch(r.Except, c.Protocol, c.Port) &&
+		(r.Sources == nil || source.matches(r.Sources, c.Protocol, c.SourcePort)) && !source.mayMatch(r.ExceptSources, c.Protocol, c.SourcePort)
 }
 
 // ownMatches judges the subject's end.
@@ -204,7 +207,7 @@ func (p *Peer) matches(state State, c connection, unknown bool) bool {
 	addr := c.peer.Address
 	switch {
 	case p.Pods != nil:
-		return c.pod != nil && p.Pods.selects(state.directory(), c.pod, unknown)
+		return c.pod != nil && (unknown || !c.pod.mayHave(addr)) && p.Pods.selects(state.directory(), c.pod, unknown)
 	case p.Nodes != nil:
 		for _, node := range state.Nodes {
 			if p.Nodes.Matches(node.Labels) && slices.ContainsFunc(node.Addresses, func(a netip.Addr) bool { return a.Unmap() == addr }) {
@@ -227,16 +230,20 @@ func contains(nets []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-// matches judges an address, which is that of the pod if there is one. unknown is the answer while labels are not known that it depends on.
-func (m *Match) matches(state State, addr netip.Addr, pod *Pod, unknown bool) bool {
+// matches judges an address, which is that of the pod if there is one, or may be. deny: the rule denies, and so matches what may be meant while labels
+// are not known, or whose address it is.
+func (m *Match) matches(state State, addr netip.Addr, pod *Pod, deny bool) bool {
 	if m.Nets != nil && !contains(m.Nets, addr) || contains(m.NotNets, addr) {
 		return false
 	}
 	if m.Select == nil {
 		return true
 	}
-	d, unknown := state.directory(), unknown != m.Not
+	d, unknown := state.directory(), deny != m.Not
 	selected := pod != nil && m.Select.selects(d, pod, unknown)
+	if pod != nil && pod.mayHave(addr) && !deny {
+		selected = m.Not
+	}
 	for i := 0; i < len(state.Sets) && !selected; i++ {
 		s := &state.Sets[i]
 		selected = m.Select.hasSet(d, s, unknown) && s.contains(addr, m.Select.Owner, unknown)
@@ -289,6 +296,8 @@ type end struct {
 	pod   *Pod
 	addr  netip.Addr
 	hosts []HostEndpoint
+	// anyOf are the pods that it may be if it is not sure whether it is the pod; nil: it is the pod, or as good as it.
+	anyOf map[PodKey]*Pod
 }
 
 // matches reports whether a number is one of the ports.
@@ -301,7 +310,20 @@ func (e end) matches(ports []Port, protocol uint8, number uint16) bool {
 	})
 }
 
+// mayMatch is matches, with what any pod declares if the end may be any pod.
+func (e end) mayMatch(ports []Port, protocol uint8, number uint16) bool {
+	for _, pod := range e.anyOf {
+		if (end{pod: pod}).matches(ports, protocol, number) {
+			return true
+		}
+	}
+	return e.matches(ports, protocol, number)
+}
+
 func (e end) declares(port func(NamedPort) bool) bool {
+	if e.anyOf != nil {
+		return false
+	}
 	if e.pod != nil {
 		return slices.ContainsFunc(e.pod.Ports, port)
 	}

@@ -45,14 +45,14 @@ func (j *Judge) Replace(changed map[PodKey]*Pod) {
 
 func (j *Judge) enter(key PodKey, pod *Pod) {
 	j.state.Pods[key] = pod
-	for _, a := range pod.addresses() {
+	for _, a := range pod.claimed() {
 		j.owners[a] = append(j.owners[a], key)
 	}
 }
 
 func (j *Judge) leave(key PodKey, pod *Pod) {
 	delete(j.state.Pods, key)
-	for _, a := range pod.addresses() {
+	for _, a := range pod.claimed() {
 		if left := slices.DeleteFunc(j.owners[a], func(k PodKey) bool { return k == key }); len(left) > 0 {
 			j.owners[a] = left
 		} else {

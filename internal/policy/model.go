@@ -224,7 +224,9 @@ type Pod struct {
 	Labels    map[string]string
 	Account   string // the name of its service account
 	Addresses []netip.Addr
-	Ports     []NamedPort
+	// Unsure are addresses that may be the pod's: they count for it in rules that deny, and for no pod in rules that allow. Of a local pod there are none.
+	Unsure []netip.Addr
+	Ports  []NamedPort
 
 	host *HostEndpoint // that the pod stands for as a subject; nil: none
 }

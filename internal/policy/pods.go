@@ -345,10 +345,25 @@ func (k PodKey) compare(other PodKey) int {
 	return strings.Compare(k.Name, other.Name)
 }
 
-// addresses are those of the pod, each once, IPv4 in its own form.
-func (p *Pod) addresses() []netip.Addr {
+// addresses are those that are certainly the pod's, each once, IPv4 in its own form.
+func (p *Pod) addresses() []netip.Addr { return each(p.Addresses) }
+
+// claimed are all that may be the pod's.
+func (p *Pod) claimed() []netip.Addr {
+	if len(p.Unsure) == 0 {
+		return p.addresses()
+	}
+	return each(slices.Concat(p.Addresses, p.Unsure))
+}
+
+// mayHave reports that an address may be the pod's, and is not certain to be.
+func (p *Pod) mayHave(a netip.Addr) bool {
+	return slices.ContainsFunc(p.Unsure, func(u netip.Addr) bool { return u.Unmap() == a }) && !slices.Contains(p.addresses(), a)
+}
+
+func each(addresses []netip.Addr) []netip.Addr {
 	var all []netip.Addr
-	for _, a := range p.Addresses {
+	for _, a := range addresses {
 		if a = a.Unmap(); a.IsValid() && !slices.Contains(all, a) {
 			all = append(all, a)
 		}

@@ -193,11 +193,11 @@ func (s *sets) assign() {
 
 func idOf(d digest) SetID { return SetID(binary.BigEndian.Uint32(d[:4])) }
 
-// of returns the ids of the sets that a pod is in with an address inside of networks, ascending.
-func (s *sets) of(pod *Pod, byLabels []int32, inside []bool) []SetID {
+// of returns the ids of the sets that a pod is in with an address inside of networks, ascending. unsure: the address may be another's.
+func (s *sets) of(pod *Pod, byLabels []int32, inside []bool, unsure bool) []SetID {
 	matched := make([]bool, len(s.terms.all))
 	var ids []SetID
-	for _, id := range append(s.terms.ofAddress(pod, inside), byLabels...) {
+	for _, id := range append(s.terms.ofAddress(pod, inside, unsure), byLabels...) {
 		if x := &s.terms.all[id]; x.nets != none && !inside[x.nets] {
 			continue
 		}

@@ -18,6 +18,7 @@ const none int32 = -1
 type term struct {
 	pods, nets, declared, absent int32
 	negated                      bool
+	denies                       bool // the rule does
 }
 
 var anyPod = term{pods: none, nets: none, declared: none, absent: none}
@@ -102,6 +103,9 @@ func (t *terms) digest(x term) digest {
 	if x.negated {
 		b = append(b, '!')
 	}
+	if x.pods == none && x.denies { // of selections their answer while labels are not known tells
+		b = append(b, 'D')
+	}
 	return sha256.Sum256(b)
 }
 
@@ -181,10 +185,20 @@ func (t *terms) ofPod(pod *Pod) (found []int32) {
 	return found
 }
 
-// ofAddress returns the terms that the pod matches because its address is inside of networks, in ascending order.
-func (t *terms) ofAddress(pod *Pod, inside []bool) (found []int32) {
+// denying are those of the terms whose rules deny: all that an address counts for which may be another pod's.
+func (t *terms) denying(ids []int32) (found []int32) {
+	for _, id := range ids {
+		if t.all[id].denies {
+			found = append(found, id)
+		}
+	}
+	return found
+}
+
+// ofAddress returns the terms that the pod matches because its address is inside of networks, in ascending order. unsure: see denying.
+func (t *terms) ofAddress(pod *Pod, inside []bool, unsure bool) (found []int32) {
 	for _, id := range t.byNets {
-		if x := &t.all[id]; inside[x.nets] && t.declares(pod, x) {
+		if x := &t.all[id]; inside[x.nets] && t.declares(pod, x) && (x.denies || !unsure) {
 			found = append(found, id)
 		}
 	}

@@ -61,6 +61,10 @@ func (w world) pod(key PodKey) *Pod {
 			p.Addresses = append(p.Addresses, netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(1 + w.IntN(8))}))
 		}
 	}
+	if w.chance(25) {
+		n := w.IntN(len(p.Addresses))
+		p.Addresses, p.Unsure = p.Addresses[:n:n], p.Addresses[n:]
+	}
 	for range w.IntN(3) {
 		p.Ports = append(p.Ports, NamedPort{pick(w, worldNames...), pick(w, TCP, UDP), pick(w, worldPorts...)})
 	}
@@ -198,7 +202,7 @@ func (w world) move(s *State) PodKey {
 	case 1:
 		p := w.pod(key)
 		if old != nil {
-			p.Addresses, p.Ports = old.Addresses, old.Ports
+			p.Addresses, p.Unsure, p.Ports = old.Addresses, old.Unsure, old.Ports
 		}
 		s.Pods[key] = p
 	case 2:

@@ -571,6 +571,16 @@ func (s *Snapshot) poolOf(p netip.Prefix) (*Pool, bool) {
 	return masked, masked != nil
 }
 
+// Place implements cluster.Ground.
+func (s *Snapshot) Place(a netip.Addr) (pooled bool, node string) {
+	single := netip.PrefixFrom(a, a.BitLen())
+	if _, owner, ok := s.blockOf(single); ok {
+		node = owner.Node
+	}
+	pool, in := s.poolOf(single)
+	return in && !pool.servicesOnly(), node
+}
+
 // MemberAt returns the node with an address.
 func (s *Snapshot) MemberAt(a netip.Addr) (*Member, bool) {
 	i, ok := s.index.byAddr[a]

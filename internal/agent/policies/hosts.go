@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/policy"
@@ -24,6 +25,13 @@ func (w *Worker) SetHostRules(r policy.HostRules) {
 	w.mu.Unlock()
 	if changed {
 		wait.Signal(w.hostChanged)
+	}
+}
+
+// SetGround says whose the addresses of pools are; see cluster.PolicyFeed. It is to be called before SetHostRules. Nothing comes of a nil Worker.
+func (w *Worker) SetGround(g cluster.Ground) {
+	if w != nil {
+		w.Feed.SetGround(g)
 	}
 }
 

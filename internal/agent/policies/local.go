@@ -105,11 +105,11 @@ func (r routed) localPod(p *policy.Pod, link string) *policy.Pod {
 	if !known {
 		return r.without(p, func(owner string) bool { return owner != link })
 	}
-	if slices.Equal(addrs, p.Addresses) {
+	if slices.Equal(addrs, p.Addresses) && len(p.Unsure) == 0 {
 		return p
 	}
 	own := *p
-	own.Addresses = addrs
+	own.Addresses, own.Unsure = addrs, nil
 	return &own
 }
 
@@ -121,10 +121,10 @@ func (r routed) remotePod(p *policy.Pod) *policy.Pod {
 // without leaves out the addresses that are routed to links that others says it of.
 func (r routed) without(p *policy.Pod, others func(link string) bool) *policy.Pod {
 	isOthers := func(a netip.Addr) bool { link, ok := r.links[a]; return ok && others(link) }
-	if !slices.ContainsFunc(p.Addresses, isOthers) {
+	if !slices.ContainsFunc(p.Addresses, isOthers) && !slices.ContainsFunc(p.Unsure, isOthers) {
 		return p
 	}
 	own := *p
-	own.Addresses = slices.DeleteFunc(slices.Clone(p.Addresses), isOthers)
+	own.Addresses, own.Unsure = slices.DeleteFunc(slices.Clone(p.Addresses), isOthers), slices.DeleteFunc(slices.Clone(p.Unsure), isOthers)
 	return &own
 }

@@ -72,7 +72,7 @@ func (m *model) follow(n news, before, after routed) (changed []policy.PodKey, k
 	}
 	for _, key := range changed {
 		if before := m.Pods[key]; before != nil {
-			known = known || len(before.Addresses) > 0
+			known = known || len(before.Addresses)+len(before.Unsure) > 0
 		}
 		if p := m.view.Pods[key]; p != nil {
 			m.Pods[key] = m.routed(p, after)
@@ -99,7 +99,8 @@ func (m *model) rerouted(before, after routed) (pods []policy.PodKey) {
 		}
 	}
 	for key, p := range m.view.Pods {
-		if slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return moved[a] }) {
+		isMoved := func(a netip.Addr) bool { return moved[a] }
+		if slices.ContainsFunc(p.Addresses, isMoved) || slices.ContainsFunc(p.Unsure, isMoved) {
 			pods = append(pods, key)
 		}
 	}

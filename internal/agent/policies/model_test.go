@@ -54,7 +54,8 @@ func TestUnreadablePolicies(t *testing.T) {
 // noFeed knows nothing.
 type noFeed struct{ Feed }
 
-func (noFeed) Want(policy.Interest) {}
+func (noFeed) Want(policy.Interest)     {}
+func (noFeed) SetGround(cluster.Ground) {}
 
 // A Deny or Pass of what has not been listed yet denies everything at its ports, so that it does not open what it is to close.
 func TestDenyOfWhatIsNotListedIsClosed(t *testing.T) {

@@ -155,6 +155,16 @@ func (n *node) start(t *testing.T, name, addr string) *pod {
 	return n.wire(t, name, addr)
 }
 
+// ground has blocks of the node another, 10.91.0.0/16, and all others are of one node.
+type ground struct{ node string }
+
+func (g ground) Place(a netip.Addr) (pooled bool, node string) {
+	if netip.MustParsePrefix("10.91.0.0/16").Contains(a) {
+		return true, "another"
+	}
+	return true, g.node
+}
+
 // work runs a Worker until the returned function is called.
 func (n *node) work(t *testing.T) (w *policies.Worker, stop func()) {
 	t.Helper()
@@ -172,6 +182,7 @@ func (n *node) work(t *testing.T) (w *policies.Worker, stop func()) {
 		n.configure(&o)
 	}
 	w = policies.New(o)
+	w.SetGround(ground{n.name})
 	w.SetHostRules(policy.HostRules{Inbound: policy.DefaultInbound(), Outbound: policy.DefaultOutbound()})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -46,6 +46,7 @@ type Feed interface {
 	Changed() <-chan struct{}
 	Take() cluster.PolicyView
 	Want(interest policy.Interest)
+	SetGround(g cluster.Ground)
 }
 
 // Engine programs a Ruleset; netpol.Engine has the real one.

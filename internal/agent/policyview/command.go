@@ -12,10 +12,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
@@ -132,7 +134,26 @@ func (c *command) known(ctx context.Context, staged bool, want func(*known) poli
 			return nil, err
 		}
 	}
+	ground, err := c.ground(ctx)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	feed.SetGround(ground)
 	return read(ctx, feed, staged, want)
+}
+
+// ground is whose the addresses of pools are, as the agent finds it.
+func (c *command) ground(ctx context.Context) (*desired.Snapshot, error) {
+	var pools api.List[api.IPPool, *api.IPPool]
+	if err := c.fetch(ctx, "IPPools", &pools); err != nil {
+		return nil, err
+	}
+	var affinities api.List[api.BlockAffinity, *api.BlockAffinity]
+	if err := c.fetch(ctx, "BlockAffinities", &affinities); err != nil {
+		return nil, err
+	}
+	s, _ := desired.Build(desired.Self{Name: c.settings.Nodename}, state.Cluster{Pools: pools.Items, Affinities: affinities.Items})
+	return &s, nil
 }
 
 // list is the command without a word.

@@ -187,12 +187,26 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 		x.Notes = append(x.Notes, "FelixConfiguration's defaultEndpointToHostAction is Drop: pods open no connections to their node, whatever their policies allow")
 	}
 	x.Notes = append(x.Notes, k.otherFamily(&e, pairs[1:], packet)...)
+	x.Notes = append(x.Notes, k.unsureNotes(source, target)...)
 	x.Notes = append(x.Notes, k.hostNotes(asked, compiled, own, source, target)...)
 	if x.Ingress == nil && !own[target] {
 		x.Notes = append(x.Notes, fmt.Sprintf("%s is no pod's. Packets to a Service are judged with the address and port of the pod behind it: if it is a Service's, "+
 			"name one of its pods", target))
 	}
 	return x, nil
+}
+
+// unsureNotes tell of addresses that may be pods'.
+func (k *known) unsureNotes(addresses ...netip.Addr) (notes []string) {
+	for key, pod := range k.Pods {
+		for _, a := range addresses {
+			if slices.Contains(pod.Unsure, a) {
+				notes = append(notes, fmt.Sprintf("%s may be %s's, which is not certain: it counts as that pod's to rules that deny, and as no pod's to rules that allow", a, key))
+			}
+		}
+	}
+	slices.Sort(notes)
+	return notes
 }
 
 // otherFamily says that the verdict is another one between addresses of the other family.
@@ -296,6 +310,8 @@ func (k *known) party(e end) (policy.Party, error) {
 	case pod == nil:
 		return policy.Party{}, fmt.Errorf("%s: there is no such pod with a network of its own that runs and has an address; a pod with hostNetwork is judged by "+
 			"its node's address (kubectl -n %s get pod %s -o wide)", e.pod, e.pod.Namespace, e.pod.Name)
+	case len(pod.Addresses)+len(pod.Unsure) > 0 && len(pod.Addresses) == 0:
+		return policy.Party{}, fmt.Errorf("%s may have %v, but its status and its annotation cni.projectcalico.org/podIPs differ, or no kubelet has reported it yet: explain the address", e.pod, pod.Unsure)
 	case len(pod.Addresses) == 0:
 		return policy.Party{}, fmt.Errorf("%s has no address yet: ask again when it runs", e.pod)
 	}

@@ -74,6 +74,10 @@ func unread(view *cluster.PolicyView) error {
 	if err == nil {
 		err = errors.New("it answers too slowly")
 	}
+	return unreadable(err)
+}
+
+func unreadable(err error) error {
 	return fmt.Errorf("read policies and pods from the API server: %w: ClusterRole tortie-node has the rights if the chart's value policy.enabled is true", err)
 }
 

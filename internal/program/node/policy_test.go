@@ -15,7 +15,6 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 
 	"github.com/tortie-net/tortie/internal/agent/policyview"
-	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -33,14 +32,16 @@ func shop(t *testing.T, node string) {
 		{"web", "web", node, "10.95.0.1"}, {"client", "client", node, "10.95.0.2"}, {"far-client", "client", "elsewhere", "10.95.1.1"}, {"far-other", "other", "elsewhere", "10.95.1.2"},
 	} {
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{"app": p.app}, Annotations: map[string]string{api.AnnotationPodIPs: p.address + "/32"}},
+			ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: map[string]string{"app": p.app}},
 			Spec: corev1.PodSpec{NodeName: p.node, Containers: []corev1.Container{{
 				Name: "c", Image: "none", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}},
 			}}},
 		}
-		if _, err := core.CoreV1().Pods("shop").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		pod, err := core.CoreV1().Pods("shop").Create(t.Context(), pod, metav1.CreateOptions{})
+		errtest.Must(t, err)
+		pod.Status.PodIP, pod.Status.PodIPs = p.address, []corev1.PodIP{{IP: p.address}}
+		_, err = core.CoreV1().Pods("shop").UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
+		errtest.Must(t, err)
 	}
 	app := func(name string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}

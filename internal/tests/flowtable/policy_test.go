@@ -46,7 +46,8 @@ func (f *feed) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 
 func (f *feed) Changed() <-chan struct{} { return f.changed }
 
-func (f *feed) Want(policy.Interest) {}
+func (f *feed) Want(policy.Interest)     {}
+func (f *feed) SetGround(cluster.Ground) {}
 
 func (f *feed) Take() cluster.PolicyView {
 	f.mu.Lock()

@@ -34,6 +34,7 @@ func (*feed) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 func (f *feed) Changed() <-chan struct{}    { return f.changed }
 func (f *feed) Take() cluster.PolicyView    { return *f.view.Load() }
 func (*feed) Want(policy.Interest)          {}
+func (*feed) SetGround(cluster.Ground)      {}
 
 func (f *feed) tell(v cluster.PolicyView) {
 	f.view.Store(&v)
