@@ -107,6 +107,8 @@ func TestFloatingAddresses(t *testing.T) {
 		return err
 	})
 	pod.EchoUDP(t, "10.90.1.5:7000")
+	r.ns.Run(t, "ip", "route", "add", "default", "via", "172.31.0.2") // without a way to 169.254.1.1 the node does not answer for it
+	r.ns.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1")
 	speaker := newPeers()
 	speaker.tell(false, bgp.Path{Prefix: prefix("10.90.2.9/32"), NextHop: addr("172.31.0.2")})
 	status, stop := r.agent(t, speaker)
