@@ -122,6 +122,7 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems, unfit))
 	_, unused := s.Floats()
 	a.setProblems("floating", unused)
+	a.setProblems("annotation", a.unread(&s))
 	now := time.Now()
 	unread := a.readKeys(&s, links)
 	a.tunnels.again = desired.Sooner(a.tunnels.changes.Follow(&s, desired.StandingOf(links), now), a.tunnels.crypts.Follow(&s, a.tunnels.states, now))

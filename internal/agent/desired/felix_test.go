@@ -40,8 +40,8 @@ func TestParseFelix(t *testing.T) {
 	parsed := Felix{
 		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
 		NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
-		WireGuard:    WireGuard{On: [2]bool{true, true}, Port: [2]uint16{7, 8}, MTU: [2]int{1400, 1390}, Priority: 98, Keepalive: 60, Threaded: wireguard.Threaded},
-		Floats: true, OtherSources: true, Outbound: []policy.Failsafe{}, DropFromPods: true,
+		WireGuard: WireGuard{On: [2]bool{true, true}, Port: [2]uint16{7, 8}, MTU: [2]int{1400, 1390}, Priority: 98, Keepalive: 60, Threaded: wireguard.Threaded},
+		Floats:    true, OtherSources: true, Outbound: []policy.Failsafe{}, DropFromPods: true,
 		Handling: policy.Handling{Reject: true, Invalid: true, Logs: policy.LogRate{Packets: 10, Seconds: 60, Burst: 7}}, LogPrefix: "%t",
 		Inbound: []policy.Failsafe{{Protocol: policy.TCP, Port: 22}, {Protocol: policy.UDP, Port: 68, Net: netip.MustParsePrefix("10.0.0.0/8")},
 			{Protocol: policy.TCP, Port: 7, Net: netip.MustParsePrefix("fd00::1/128")}},
