@@ -184,7 +184,9 @@ func (s *sandbox) float(t *testing.T) answer {
 func floatingAddresses(t *testing.T, w *world) {
 	one, two := w.fixed("9.9"), w.fixed("9.10")
 	s := w.floating(t, "web", two, one)
-	own := address(t, s.float(t).result(t))
+	added := s.float(t)
+	own := address(t, added.result(t))
+	s.check(t, added).ok(t)
 	if again := address(t, s.float(t).result(t)); again != own {
 		t.Errorf("a repeated ADD gives %s, not %s", again, own)
 	}
