@@ -69,6 +69,7 @@ func run(o options) error {
 		metricsPath:      func() ([]byte, error) { return metrics(o.root) },
 		fieldsPath:       fields,
 		settingsPath:     func() ([]byte, error) { return commaSeparated(settings()) },
+		inputsPath:       func() ([]byte, error) { return commaSeparated(inputs()) },
 		policyFieldsPath: func() ([]byte, error) { return table(policyFields()) },
 		manifestPath:     func() ([]byte, error) { return manifest(o) },
 		uninstallPath:    func() ([]byte, error) { return uninstall(o) },

@@ -120,6 +120,7 @@ var felixFields = []struct {
 	{"workloadSourceSpoofing", does("see docs/node.md")},
 	{"allowVXLANPacketsFromWorkloads", does("likewise")},
 	{"allowIPIPPacketsFromWorkloads", does("likewise")},
+	{"floatingIPs", does("see docs/cni.md")},
 	{"nftablesFilterAllowAction", ignores("Accept and Return are the same: packets accepted here are still judged by other programs' tables")},
 	{"iptablesFilterAllowAction", ignores("likewise")},
 	{"nftablesMangleAllowAction", ignores("likewise")},

@@ -2,11 +2,13 @@ package agent
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
@@ -84,5 +86,65 @@ func TestAgentKeepsTheTable(t *testing.T) {
 	waittest.Until(t, fullPass/3, "what the FelixConfiguration says", func() bool {
 		text := table()
 		return strings.Contains(text, "masquerade to :40000-41000 fully-random") && strings.Contains(text, "10.90.0.0/16, 172.31.0.1")
+	})
+}
+
+// TestFloatingAddresses: floating addresses that the plugin has noted are in force if a FelixConfiguration says Enabled: they are translated, also for
+// the node itself, announced where their block is another node's, and gone with the pod's link. Those that are not in force are named.
+func TestFloatingAddresses(t *testing.T) {
+	r := newRig(t)
+	felix := &api.FelixConfiguration{Meta: api.Meta{Name: "node." + rigNode}}
+	labstore.Forget(t, r.store, &api.FelixConfiguration{Meta: felix.Meta})
+	r.affinity(t, rigNode, "10.90.1.0/26", "rig-node-10-90-1-0-26")
+	r.affinity(t, rigOther, "10.90.2.0/26", "rig-other-10-90-2-0-26")
+	labstore.Make(t, r.store, &api.IPPool{Meta: api.Meta{Name: "rig-hosts"}, Spec: api.IPPoolSpec{CIDR: "172.31.0.0/24"}})
+	pod, link := netnstest.New(t), "cali0123456789a"
+	floating := []netip.Addr{addr("10.90.1.9"), addr("10.90.2.9"), addr("172.31.0.1"), addr("172.31.0.2"), addr("10.99.0.9")}
+	r.ns.Within(t, func() error {
+		_, err := podnet.Setup(t.Context(), podnet.Config{
+			Netns: pod.Path(), IfName: "eth0", HostVeth: link, Addresses: []netip.Addr{addr("10.90.1.5")}, Floating: floating,
+		})
+		return err
+	})
+	pod.EchoUDP(t, "10.90.1.5:7000")
+	r.ns.Run(t, "ip", "route", "add", "default", "via", "172.31.0.2") // without a way to 169.254.1.1 the node does not answer for it
+	r.ns.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+	speaker := newPeers()
+	speaker.tell(false, bgp.Path{Prefix: prefix("10.90.2.9/32"), NextHop: addr("172.31.0.2")})
+	status, stop := r.agent(t, speaker)
+	has := func(text string) bool { return strings.Contains(r.ns.Run(t, "nft", "list", "ruleset"), text) }
+	waittest.Until(t, 20*time.Second, "ready", func() bool { return status.Report().Ready })
+	for _, f := range floating {
+		named(t, status, f.String()+" of the pod behind link "+link+" is not in force: set floatingIPs to Enabled")
+	}
+	if announced := speaker.announced(); has("nat-floating") || slices.Contains(announced, "10.90.2.9/32") {
+		t.Errorf("in force although no operator said so; announced: %v", announced)
+	}
+
+	felix.Spec = api.FelixConfigurationSpec{FloatingIPs: "Enabled"}
+	errtest.Must(t, r.store.Create(t.Context(), felix))
+	const both = "10.90.1.9 : 10.90.1.5, 10.90.2.9 : 10.90.1.5"
+	inForce := func() bool {
+		announced := speaker.announced()
+		return has("elements = { "+both+" }") && slices.Contains(announced, "10.90.2.9/32") && !slices.Contains(announced, "10.90.1.9/32") && r.has(t, "10.90.1.9 dev "+link)()
+	}
+	waittest.Until(t, fullPass/3, "those that may be in force, and no others", inForce)
+	named(t, status, "172.31.0.1 of the pod behind link "+link+" is not in force: it is a node's address")
+	named(t, status, "172.31.0.2 of the pod behind link "+link+" is not in force: it is a node's address")
+	named(t, status, "10.99.0.9 of the pod behind link "+link+" is not in force: it lies in no IPPool")
+	for _, to := range []string{"10.90.1.9:7000", "10.90.2.9:7000"} {
+		if got, err := r.ns.AskUDP(t, "", to, "hello", 10*time.Second); err != nil || !strings.HasSuffix(got, " hello") {
+			t.Errorf("from the node to %s: %q, %v", to, got, err)
+		}
+	}
+	named(t, status, "a pod on this node has the address") // what another node announces
+	stop()
+	r.ns.Run(t, "nft", "delete", "table", "inet", "tortie")
+	speaker = newPeers()
+	r.agent(t, speaker)
+	waittest.Until(t, 20*time.Second, "the same from the next agent", inForce)
+	r.ns.Run(t, "ip", "link", "delete", link)
+	waittest.Until(t, fullPass/3, "nothing of a pod that has gone", func() bool {
+		return !has("nat-floating") && !slices.Contains(speaker.announced(), "10.90.2.9/32")
 	})
 }

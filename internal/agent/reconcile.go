@@ -129,6 +129,9 @@ func (a *Agent) look(ctx context.Context) (s desired.Snapshot, trouble, err erro
 	}
 	_, unfit := s.By(a.bgp.table.grounds).Aggregate(a.bgp.table.learned)
 	a.setProblems("object", slices.Concat(a.view.Problems, s.CheckPools(), desired.ProblemsOf(said), a.readServices(&s), a.peering.Problems, unfit))
+	_, unused := s.Floats()
+	a.setProblems("floating", unused)
+	a.setProblems("annotation", a.unread(&s))
 	now := time.Now()
 	unread := a.readKeys(&s, links)
 	a.tunnels.again = desired.Sooner(a.tunnels.changes.Follow(&s, desired.StandingOf(links), now), a.tunnels.crypts.Follow(&s, a.tunnels.states, now))
@@ -216,16 +219,40 @@ func (a *Agent) readNode(ctx context.Context, links []netlinkx.Link) (self desir
 	}
 	a.setProblems("address", at.notes())
 	describe(&self, at)
-	if self.Pods, err = a.localPods(links); err == nil {
-		self.Sources, err = a.otherSources(links)
+	pods, err := a.localPods(links)
+	if err != nil {
+		return self, trouble, err
+	}
+	for _, p := range pods {
+		self.Pods = append(self.Pods, p.Addr)
+	}
+	slices.SortFunc(self.Pods, netip.Addr.Compare)
+	self.Pods = slices.Compact(self.Pods)
+	if self.Sources, err = a.noted(links, podnet.SourcesTable); err == nil {
+		self.Floating, err = a.floating(links, pods)
 	}
 	return self, trouble, err
 }
 
-// otherSources returns the additional source prefixes of pods, which FelixConfiguration must allow. The plugin has stored them as routes of a
-// table of their own.
-func (a *Agent) otherSources(links []netlinkx.Link) (sources []guard.Source, err error) {
-	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Table: podnet.SourcesTable})
+// floating returns the floating addresses of pods, as the plugin has noted them.
+func (a *Agent) floating(links []netlinkx.Link, pods []localPod) (all []desired.Floating, err error) {
+	noted, err := a.noted(links, podnet.FloatingTable)
+	for _, n := range noted {
+		f := desired.Floating{Addr: n.Prefix.Addr(), Link: n.Link}
+		for _, p := range pods {
+			if p.Link == f.Link && p.Addr.Is4() == f.Addr.Is4() {
+				f.Pod = p.Addr
+			}
+		}
+		all = append(all, f)
+	}
+	desired.SortFloating(all)
+	return all, err
+}
+
+// noted returns what the plugin has stored of pods as routes of a table of its own.
+func (a *Agent) noted(links []netlinkx.Link, table int) (sources []guard.Source, err error) {
+	routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Table: table})
 	if len(routes) == 0 {
 		return nil, err
 	}
@@ -252,27 +279,32 @@ func texts(errs []error) []string {
 // podProtocols are the protocols of routes to pods: the plugins', and Felix's if it is configured to use its own.
 var podProtocols = []netlinkx.Protocol{netlinkx.ProtocolBoot, netlinkx.ProtocolFelix}
 
-// localPods returns the addresses that the plugins have made routes for, in ascending order. The routes are the one record of
-// them that needs no API server.
-func (a *Agent) localPods(links []netlinkx.Link) ([]netip.Addr, error) {
-	ours := map[int]bool{}
+// localPod is an address of a pod of this node, and the pod's link.
+type localPod struct {
+	Addr netip.Addr
+	Link string
+}
+
+// localPods returns the addresses that the plugins have made routes for. The routes are the one record of them that needs no API server.
+func (a *Agent) localPods(links []netlinkx.Link) (pods []localPod, err error) {
+	ours := map[int]string{}
 	for _, l := range links {
-		ours[l.Index] = strings.HasPrefix(l.Name, podnet.DefaultVethPrefix)
+		if strings.HasPrefix(l.Name, podnet.DefaultVethPrefix) {
+			ours[l.Index] = l.Name
+		}
 	}
-	var pods []netip.Addr
 	for _, protocol := range podProtocols {
 		routes, err := a.Kernel.Routes(netlinkx.RouteFilter{Protocol: protocol})
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range routes {
-			if ours[r.Dev] && r.Dst.IsSingleIP() {
-				pods = append(pods, r.Dst.Addr())
+			if link := ours[r.Dev]; link != "" && r.Dst.IsSingleIP() {
+				pods = append(pods, localPod{r.Dst.Addr(), link})
 			}
 		}
 	}
-	slices.SortFunc(pods, netip.Addr.Compare)
-	return slices.Compact(pods), nil
+	return pods, nil
 }
 
 // publish writes this node's annotations and labels in the API, where they differ.

@@ -67,6 +67,8 @@ type FelixConfigurationSpec struct {
 	AllowIPIPPacketsFromWorkloads *bool `json:"allowIPIPPacketsFromWorkloads,omitempty"`
 	// AllowVXLANPacketsFromWorkloads lets pods send VXLAN to nodes; the default is false.
 	AllowVXLANPacketsFromWorkloads *bool `json:"allowVXLANPacketsFromWorkloads,omitempty"`
+	// FloatingIPs Enabled has nodes translate the addresses of their pods' annotation cni.projectcalico.org/floatingIPs; the default is Disabled.
+	FloatingIPs string `json:"floatingIPs,omitempty"`
 	// WorkloadSourceSpoofing Any lets pods with annotation cni.projectcalico.org/allowedSourcePrefixes send from these prefixes; the default
 	// is Disabled.
 	WorkloadSourceSpoofing string `json:"workloadSourceSpoofing,omitempty"`
@@ -128,6 +130,7 @@ func (s FelixConfigurationSpec) Over(base FelixConfigurationSpec) FelixConfigura
 		FeatureDetectOverride:          cmp.Or(s.FeatureDetectOverride, base.FeatureDetectOverride),
 		AllowIPIPPacketsFromWorkloads:  cmp.Or(s.AllowIPIPPacketsFromWorkloads, base.AllowIPIPPacketsFromWorkloads),
 		AllowVXLANPacketsFromWorkloads: cmp.Or(s.AllowVXLANPacketsFromWorkloads, base.AllowVXLANPacketsFromWorkloads),
+		FloatingIPs:                    cmp.Or(s.FloatingIPs, base.FloatingIPs),
 		WorkloadSourceSpoofing:         cmp.Or(s.WorkloadSourceSpoofing, base.WorkloadSourceSpoofing),
 		FailsafeInboundHostPorts:       cmp.Or(s.FailsafeInboundHostPorts, base.FailsafeInboundHostPorts),
 		FailsafeOutboundHostPorts:      cmp.Or(s.FailsafeOutboundHostPorts, base.FailsafeOutboundHostPorts),

@@ -31,7 +31,7 @@ var Unacted = map[string][]string{
 		"debugMemoryProfilePath", "debugPort", "debugSimulateCalcGraphHangAfter", "debugSimulateDataplaneApplyDelay",
 		"debugSimulateDataplaneHangAfter", "deviceRouteProtocol", "deviceRouteSourceAddress", "deviceRouteSourceAddressIPv6",
 		"endpointReportingDelay", "endpointReportingEnabled", "endpointStatusPathPrefix", "externalNodesList", "featureGates",
-		"floatingIPs", "flowLogsCollectorDebugTrace", "flowLogsFlushInterval", "flowLogsGoldmaneServer", "flowLogsLocalReporter",
+		"flowLogsCollectorDebugTrace", "flowLogsFlushInterval", "flowLogsGoldmaneServer", "flowLogsLocalReporter",
 		"flowLogsPolicyEvaluationMode", "genericXDPEnabled", "goGCThreshold", "goMaxProcs", "goMemoryLimitMB", "healthEnabled",
 		"healthHost", "healthPort", "healthTimeoutOverrides", "interfaceExclude", "interfacePrefix", "interfaceRefreshInterval",
 		"ipipEnabled", "ipsetsRefreshInterval", "iptablesBackend", "iptablesFilterAllowAction", "iptablesLockFilePath",

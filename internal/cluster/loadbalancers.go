@@ -37,7 +37,9 @@ func NewLoadBalancers(cfg *rest.Config, log *slog.Logger) (*LoadBalancers, error
 
 // trimLoadBalancer keeps of a Service's metadata what its addresses depend on.
 func trimLoadBalancer(s *api.Service) {
-	maps.DeleteFunc(s.Annotations, func(key, _ string) bool { return !slices.Contains(api.AddressAnnotations, key) })
+	maps.DeleteFunc(s.Annotations, func(key, _ string) bool {
+		return !slices.Contains(api.AddressAnnotations, key) && !api.Unread("Service", key)
+	})
 	s.Meta = api.Meta{
 		Namespace: shared(s.Namespace), Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
 		CreationTimestamp: s.CreationTimestamp, DeletionTimestamp: s.DeletionTimestamp, Annotations: s.Annotations,

@@ -45,6 +45,7 @@ type PolicyFeed struct {
 	calicoWatches calicoWatches
 	asked         bool // Want was called after a view that was Listed
 	view          PolicyView
+	unread        unread            // annotations of this node's pods
 	plain         map[string]string // UIDs of this node's plain pods, by key
 }
 
@@ -154,7 +155,7 @@ func (f *PolicyFeed) makeStores() {
 	f.clusterPolicies.listed = func() { f.noteList(partClusterPolicies) }
 	f.namespaces = newObjectStore(sameNamespace, func(*api.Namespace) { f.note(partNamespaces) })
 	f.namespaces.listed = func() { f.noteList(partNamespaces) }
-	f.own = newObjectStore(samePolicyPod, func(p *policyPod) { f.notePod(p); f.notePlain(key(&p.meta)) })
+	f.own = newObjectStore(samePolicyPod, func(p *policyPod) { f.notePod(p); f.notePlain(key(&p.meta)); f.noteUnread(key(&p.meta)) })
 	f.own.listed = func() { f.noteList(partOwn) }
 }
 
@@ -248,6 +249,19 @@ func (f *PolicyFeed) SetGround(g Ground) {
 		f.noteLocked(partNodes)
 	}
 }
+
+// noteUnread is notePlain for annotations.
+func (f *PolicyFeed) noteUnread(name string) {
+	var keys []string
+	if p := f.own.get(name); p != nil {
+		keys = p.unread
+	}
+	f.unread.set(name, keys)
+}
+
+// UnreadAnnotations returns the annotations without effect of this node's pods, by NAMESPACE/NAME. Those with api.AnnotationFloatingIPs are pods that
+// have it, and addresses of their own: the kernel tells whether these are in force.
+func (f *PolicyFeed) UnreadAnnotations() map[string][]string { return f.unread.all() }
 
 // PlainPodsChanged wakes its one reader after PlainPods changed, but for an interrupted watch.
 func (f *PolicyFeed) PlainPodsChanged() <-chan struct{} { return f.replain }

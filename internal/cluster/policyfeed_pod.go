@@ -24,6 +24,8 @@ type policyPod struct {
 	created int64  // seconds
 	// plain: see PolicyFeed.PlainPods.
 	plain bool
+	// unread: see PolicyFeed.UnreadAnnotations. Few pods have any.
+	unread []string
 }
 
 // GetMeta implements api.Resource.
@@ -76,6 +78,10 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 	var found []netip.Addr
 	found, p.words = podAddresses(obj)
 	p.node = shared(obj.Spec.NodeName)
+	p.unread = api.UnreadOf("Pod", m.Annotations)
+	if m.DeletionTimestamp == nil && slices.Contains(p.words, byKubelet) && m.Annotations[api.AnnotationFloatingIPs] != "" {
+		p.unread = append(p.unread, api.AnnotationFloatingIPs)
+	}
 	p.pod = &policy.Pod{
 		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, Prefix: namePrefix(p.meta.Name, m.GenerateName), UID: string(m.UID), Labels: sharedLabels(m.Labels),
 		Account: shared(obj.Spec.ServiceAccountName), Addresses: found, Ports: namedPorts(obj),
@@ -204,7 +210,7 @@ func namedPorts(obj *corev1.Pod) []policy.NamedPort {
 }
 
 func samePolicyPod(a, b *policyPod) bool {
-	return a.created == b.created && a.node == b.node && slices.Equal(a.words, b.words) && a.plain == b.plain && samePodOf(a.pod, b.pod)
+	return a.created == b.created && a.node == b.node && slices.Equal(a.words, b.words) && a.plain == b.plain && slices.Equal(a.unread, b.unread) && samePodOf(a.pod, b.pod)
 }
 
 func samePodOf(a, b *policy.Pod) bool {

@@ -17,9 +17,9 @@ func trimNode(n *api.Node) {
 	n.Spec, n.Status = api.NodeSpec{}, api.NodeStatus{}
 }
 
-// trimOwnNode keeps what state.Cluster shows of this Node.
+// trimOwnNode keeps what state.Cluster shows of this Node, and the annotations of Calico's that have no effect, so that they are named.
 func trimOwnNode(n *api.Node) {
-	trimMeta(&n.Meta, isNodeAnnotation)
+	trimMeta(&n.Meta, func(key string) bool { return isNodeAnnotation(key) || api.Unread("Node", key) })
 	n.Status.Conditions = slices.DeleteFunc(n.Status.Conditions, func(c api.NodeCondition) bool { return c.Type != api.NetworkUnavailable })
 }
 
@@ -37,9 +37,9 @@ func isNodeAnnotation(key string) bool {
 // annotationPrefix is that of the annotations by which namespaces steer the plugins.
 const annotationPrefix = "cni.projectcalico.org/"
 
-// trimNamespace keeps what Assignment shows of a Namespace.
+// trimNamespace keeps what Assignment shows of a Namespace, and its annotations of Calico's that have no effect.
 func trimNamespace(n *api.Namespace) {
-	trimMeta(&n.Meta, func(key string) bool { return strings.HasPrefix(key, annotationPrefix) })
+	trimMeta(&n.Meta, func(key string) bool { return strings.HasPrefix(key, annotationPrefix) || api.Unread("Namespace", key) })
 }
 
 // trimMeta keeps names, labels and some annotations. Thousands of objects have the same labels: they share the text.

@@ -39,6 +39,7 @@ type Watch struct {
 	mu      sync.Mutex // guards secrets
 	secrets map[string]*secretWatch
 
+	unread       unread // annotations of namespaces
 	services     serviceWatches
 	nodeStatuses *nodeStatuses
 }
@@ -78,11 +79,25 @@ func (w *Watch) makeStores(log *slog.Logger) {
 	w.peers = newObjectStore(sameRevision, func(*api.BGPPeer) { w.clusterChanged(); wait.Signal(w.configured) })
 	w.filters = newObjectStore(sameRevision, func(*api.BGPFilter) { w.clusterChanged() })
 	w.felix = newObjectStore(sameRevision, func(f *api.FelixConfiguration) { told(f); w.clusterChanged() })
-	w.namespaces = newObjectStore(sameNamespace, func(*api.Namespace) { w.assignmentChanged() })
+	w.namespaces = newObjectStore(sameNamespace, func(n *api.Namespace) { w.noteUnread(n.Name); w.assignmentChanged() })
 	w.configs = newObjectStore(sameRevision, func(*api.IPAMConfig) { w.assignmentChanged() })
 	w.reservations = newObjectStore(sameRevision, func(*api.IPReservation) { w.assignmentChanged() })
 	w.information = newObjectStore(sameRevision, func(*api.ClusterInformation) { w.assignmentChanged() })
 }
+
+// noteUnread notes which annotations of a namespace have no effect.
+func (w *Watch) noteUnread(namespace string) {
+	var keys []string
+	if n := w.namespaces.get(namespace); n != nil {
+		keys = api.UnreadOf("Namespace", n.Annotations)
+	}
+	if w.unread.set(namespace, keys) {
+		w.clusterChanged()
+	}
+}
+
+// UnreadAnnotations returns the annotations without effect of namespaces, by their names.
+func (w *Watch) UnreadAnnotations() map[string][]string { return w.unread.all() }
 
 // followAll fills the stores. What Assignment shows, and the older half of Cluster, is proof: see streams.
 func (w *Watch) followAll() error {

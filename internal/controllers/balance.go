@@ -37,6 +37,7 @@ const (
 	mostAtOnce, balanceParallel = 256, 8
 
 	reasonNoAddress = "LoadBalancerAddressMissing"
+	reasonUnused    = "AnnotationUnused"
 )
 
 // serviceStore has the requests about Services.
@@ -215,6 +216,9 @@ func (b *balancer) judge(s *api.Service, h *serviceHolder, pools *loadbalancer.P
 		return r, false
 	}
 	delete(b.refused, s.UID)
+	for _, key := range api.UnreadOf("Service", s.Annotations) {
+		b.warn(reference(s, &s.Meta), reasonUnused, api.ErrUnread("Service", key, "the Service").Error())
+	}
 	wish, err := loadbalancer.Read(s)
 	r = request{Service: s, wish: wish}
 	if err != nil {

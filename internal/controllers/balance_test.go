@@ -325,6 +325,21 @@ func TestServicesOfTwoFamilies(t *testing.T) {
 	}
 }
 
+// An annotation of Calico's that has no effect on a Service is named, and the Service gets its address.
+func TestServicesWithUnreadAnnotations(t *testing.T) {
+	h := newServices(t, 0)
+	s := &api.Service{
+		Meta: api.Meta{Namespace: "d", Name: "s", Annotations: map[string]string{"projectcalico.org/loadBalancerIP": `["10.9.0.7"]`, "other.org/x": "y"}},
+		Spec: api.ServiceSpec{Type: api.ServiceLoadBalancer, IPFamilies: []string{"IPv4"}},
+	}
+	h.create(s)
+	h.settle()
+	errtest.Must(t, h.store.Get(t.Context(), s))
+	if said := h.said["s"]; len(s.Status.LoadBalancer.Ingress) != 1 || !strings.Contains(said, "annotation projectcalico.org/loadBalancerIP of the Service has no effect") {
+		t.Errorf("status %v, Event %q", s.Status, said)
+	}
+}
+
 // The status of a Service that is ours is ours alone.
 func TestStatusIsWrittenWhole(t *testing.T) {
 	h := newServices(t, 0)

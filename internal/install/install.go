@@ -40,6 +40,7 @@ const (
 const (
 	EventFailed          = "InstallFailed"
 	eventForeign         = "OtherNetworkPreferred"
+	eventUnread          = "ConflistKeyUnused"
 	eventTokenNotRenewed = "TokenNotRenewed"
 	eventAgentNotServing = "AgentNotServing"
 )
@@ -170,6 +171,11 @@ func (i *Installer) activate(ctx context.Context) error {
 		return err
 	}
 	i.metrics.active.Set(1)
+	if text := cniconf.Unread(conflist); text != "" {
+		text = fmt.Sprintf("%s has %s", i.cfg.ConfName, text)
+		i.log.Warn("keys of the conflist have no effect", "remedy", text)
+		i.warn(eventUnread, text)
+	}
 	return i.reportForeign()
 }
 

@@ -337,3 +337,19 @@ func TestBinariesThatAreKept(t *testing.T) {
 		t.Errorf("conflist: %v, %v", info, err)
 	}
 }
+
+// Keys of the conflist that calico does not act on are named; the built-in template has none.
+func TestKeysWithoutEffect(t *testing.T) {
+	h := newHost(t)
+	h.install(t)
+	if slices.ContainsFunc(h.said(), func(e string) bool { return strings.HasPrefix(e, eventUnread) }) {
+		t.Errorf("of the built-in template: %q", h.said())
+	}
+	h.cfg.NetworkConfig = `{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico","mtuu":1400,"windows_use_single_network":true,"ipam":{"type":"calico-ipam"}}]}`
+	h.install(t)
+	if !slices.ContainsFunc(h.said(), func(e string) bool {
+		return strings.HasPrefix(e, eventUnread) && strings.Contains(e, "mtuu, windows_use_single_network (it is for Windows)")
+	}) {
+		t.Errorf("events: %q", h.said())
+	}
+}

@@ -118,7 +118,10 @@ func chooseHeld(st *State, req *Request, v6 bool) (choice, bool) {
 		if b == nil || cidr.Addr().Is6() != v6 {
 			continue
 		}
-		if held := b.owned(req.Owner); len(held) > 0 {
+		held := slices.DeleteFunc(b.owned(req.Owner), func(a netip.Addr) bool {
+			return b.noted(a)[names.AttributeInterface] == names.FloatingInterface // the container does not have it
+		})
+		if len(held) > 0 {
 			return keep(st, req, b, held[0]), true
 		}
 	}

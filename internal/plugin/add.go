@@ -149,6 +149,9 @@ func (s *session) wiring(wanted func() (request, error), assigned *types100.Resu
 	}
 	c := s.podConfig(s.log, addrs)
 	c.MAC, c.Sources = want.mac, want.sources
+	if s.floats() {
+		c.Floating = want.floating
+	}
 	return c, s.checkFloating(&want, addrs)
 }
 

@@ -49,8 +49,20 @@ func (p *inProcess) add(ctx context.Context, wanted func() (request, error)) (*t
 	}
 	defer unlock()
 	want, err := wanted()
-	if err != nil || want.unmanaged != nil {
-		return explicitResult(want.unmanaged), errors.Join(err, attempt.Abandon(ctx))
+	if err != nil {
+		return nil, errors.Join(err, attempt.Abandon(ctx))
+	}
+	result, err := p.assign(ctx, attempt, want)
+	if err != nil {
+		return nil, err
+	}
+	return result, p.assignFloating(ctx, want, result)
+}
+
+// assign assigns the container's own addresses.
+func (p *inProcess) assign(ctx context.Context, attempt *ipam.Attempt, want request) (*types100.Result, error) {
+	if want.unmanaged != nil {
+		return explicitResult(want.unmanaged), attempt.Abandon(ctx)
 	}
 	assigned, err := p.finish(ctx, attempt, want)
 	if err != nil {
@@ -95,7 +107,7 @@ func (p *inProcess) takesOver(ctx context.Context, client *ipam.Client, want req
 	}
 	held, err := client.Holdings(ctx, want.earlier)
 	for a, owner := range held {
-		if owner["namespace"] != p.namespace || owner["pod"] != p.pod || !slices.Contains(want.addresses, a) {
+		if owner["namespace"] != p.namespace || owner["pod"] != p.pod || !slices.Contains(want.addresses, a) && !slices.Contains(want.floating, a) {
 			return false, nil
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -46,9 +47,9 @@ var annotations = []Annotation{
 		read: func(text string, w *request) bool { return readPair(text, &w.unmanaged) },
 	},
 	{
-		Key: api.AnnotationFloatingIPs, Form: `a JSON list of addresses, such as ["192.0.2.7"]`,
-		Help: "Felix translates these addresses to the pod's. Allowed by feature_control.floating_ips.",
-		read: func(text string, w *request) bool { return readAddrs(text, &w.floating) },
+		Key: api.AnnotationFloatingIPs, Form: `a JSON list of 1 to 16 addresses, such as ["192.0.2.7"]`,
+		Help: "calico-ipam assigns these addresses of enabled pools, and the node translates them to the pod's. Allowed by feature_control.floating_ips, and by FelixConfiguration floatingIPs Enabled.",
+		read: readFloating,
 	},
 	{
 		Key: api.AnnotationHwAddr, Form: `a unicast MAC address of six bytes, such as 02:00:5e:10:00:01`,
@@ -124,6 +125,18 @@ func readAddrs(text string, into *[]netip.Addr) bool {
 		*into = append(*into, a.Unmap())
 	}
 	return len(*into) > 0
+}
+
+// mostFloating is how many floating addresses a pod may have: one pod must not take all addresses of a pool.
+const mostFloating = 16
+
+func readFloating(text string, w *request) bool {
+	if !readAddrs(text, &w.floating) {
+		return false
+	}
+	slices.SortFunc(w.floating, netip.Addr.Compare)
+	w.floating = slices.Compact(w.floating)
+	return len(w.floating) <= mostFloating
 }
 
 // readPair reads at most one address of each family.

@@ -55,6 +55,15 @@ func (w request) text() string {
 	return strings.Join(parts, "; ")
 }
 
+// addressList is a JSON list of so many addresses.
+func addressList(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(`"::%x"`, i))
+	}
+	return "[" + strings.Join(all, ",") + "]"
+}
+
 // annotationCases has, for each annotation, what is accepted and as what, and what is refused.
 var annotationCases = map[string]struct {
 	good map[string]string
@@ -79,8 +88,8 @@ var annotationCases = map[string]struct {
 		`["10.0.0.5","fd00::5"]`: "unmanaged [10.0.0.5 fd00::5]",
 	}, []string{"10.0.0.5", `["10.0.0.5","10.0.0.6"]`, "[]"}},
 	api.AnnotationFloatingIPs: {map[string]string{
-		`["192.0.2.7","192.0.2.8"]`: "floating [192.0.2.7 192.0.2.8]",
-	}, []string{"192.0.2.7", `["192.0.2.7/32"]`, "[]"}},
+		`["192.0.2.7","192.0.2.8"]`: "floating [192.0.2.7 192.0.2.8]", `["192.0.2.8","192.0.2.7","192.0.2.8"]`: "floating [192.0.2.7 192.0.2.8]",
+	}, []string{"192.0.2.7", `["192.0.2.7/32"]`, "[]", `["x.0.2.7"]`, `["192.0.2.7%eth0"]`, addressList(mostFloating + 1)}},
 	api.AnnotationHwAddr: {map[string]string{
 		"02:00:5e:10:00:01": "mac 02:00:5e:10:00:01", "02-00-5E-10-00-01": "mac 02:00:5e:10:00:01",
 	}, []string{"02:00:5e:10:00", "02:00:5e:10:00:01:02:03", "01:00:5e:10:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00", "eth0", `["02:00:5e:10:00:01"]`}},

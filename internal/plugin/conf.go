@@ -42,7 +42,8 @@ const (
 	deviceNetkit = "netkit"
 )
 
-// netConf is a plugin's section of the network configuration. Unknown keys are ignored, as by Calico.
+// netConf is a plugin's section of the network configuration. Unknown keys are ignored, as by Calico; the
+// installer and node diagnose name them (cniconf.Keys).
 //
 // The tags are the table from which the defaults are filled in and docs/ is made: default, help, and for a deprecated key
 // what to use instead.

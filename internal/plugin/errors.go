@@ -42,7 +42,7 @@ var codes = []struct {
 	{ipam.ErrNoPool, codeNoPool, ""},
 	{ipam.ErrExhausted, codeExhausted, ""},
 	{ipam.ErrBlockLimit, codeExhausted, ""},
-	{ipam.ErrTaken, codeTaken, "the address was asked for by an annotation ipAddrs or by IP in CNI_ARGS"},
+	{ipam.ErrTaken, codeTaken, "the address was asked for by an annotation ipAddrs or floatingIPs, or by IP in CNI_ARGS"},
 	{errDatastoreNotReady, types.ErrTryAgainLater, ""},
 	{datastore.ErrUnavailable, types.ErrTryAgainLater,
 		"check that the API server runs, or etcd if that is the datastore, and that this node reaches its address in the plugins' kubeconfig " +

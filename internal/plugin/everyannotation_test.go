@@ -37,16 +37,7 @@ var annotationEffects = map[string]func(*testing.T, *world){
 	},
 	api.AnnotationIPAddrs:       explicitAddresses,
 	api.AnnotationIPAddrsNoIPAM: unmanagedAddresses,
-	api.AnnotationFloatingIPs: func(t *testing.T, w *world) {
-		w.createPod(t, "web", `cni.projectcalico.org/floatingIPs: '["192.0.2.7","2001:db8::7"]'`)
-		s := w.sandbox(t, "web")
-		nothing := w.unchanged(t)
-		a := s.addWith(t, "feature_control.floating_ips", true)
-		w.wantFailure(t, a, types.ErrInvalidNetworkConfig, "floatingIPs", w.name+"/web", "2001:db8::7", "no address of that family")
-		nothing()
-		w.annotatePod(t, "web", api.AnnotationFloatingIPs, `["192.0.2.7"]`)
-		s.addWith(t, "feature_control.floating_ips", true).ok(t)
-	},
+	api.AnnotationFloatingIPs:   floatingAddresses,
 	api.AnnotationHwAddr: func(t *testing.T, w *world) {
 		w.createPod(t, "web", `cni.projectcalico.org/hwAddr: "02:00:5e:10:00:01"`)
 		s := w.sandbox(t, "web")
@@ -175,4 +166,87 @@ func unmanagedAddresses(t *testing.T, w *world) {
 		s.del(t).ok(t)
 	}
 	nothing()
+}
+
+// floating makes a pod with floating addresses.
+func (w *world) floating(t *testing.T, pod string, addrs ...string) *sandbox {
+	t.Helper()
+	w.createPod(t, pod, fmt.Sprintf(`cni.projectcalico.org/floatingIPs: '["%s"]'`, strings.Join(addrs, `","`)))
+	return w.sandbox(t, pod)
+}
+
+// float is an ADD with floating addresses allowed.
+func (s *sandbox) float(t *testing.T) answer {
+	t.Helper()
+	return s.addWith(t, "feature_control.floating_ips", true)
+}
+
+func floatingAddresses(t *testing.T, w *world) {
+	one, two := w.fixed("9.9"), w.fixed("9.10")
+	s := w.floating(t, "web", two, one)
+	added := s.float(t)
+	own := address(t, added.result(t))
+	s.check(t, added).ok(t)
+	if again := address(t, s.float(t).result(t)); again != own {
+		t.Errorf("a repeated ADD gives %s, not %s", again, own)
+	}
+	held := map[netip.Addr]*sandbox{own: s, netip.MustParseAddr(one): s, netip.MustParseAddr(two): s}
+	w.wantHeld(t, held)
+	if got, want := w.podAnnotations(t, "web"), "podIP="+own.String()+"/32 podIPs="+own.String()+"/32"; !strings.Contains(got, want) {
+		t.Errorf("annotations %q, want %q", got, want)
+	}
+	noted := w.host.Run(t, "ip", "route", "show", "table", fmt.Sprint(podnet.FloatingTable))
+	for _, a := range []string{one, two} {
+		if want := a + " dev " + s.hostVeth(); !strings.Contains(noted, want) {
+			t.Errorf("the agent is told %q, want %q", noted, want)
+		}
+	}
+
+	// What a pod cannot have is refused, and leaves nothing: addresses of others, own or floating, outside of the pools, of a family that it lacks.
+	for pod, of := range map[string]struct {
+		addr  string
+		code  uint
+		words []string
+	}{
+		"thief":      {one, codeTaken, []string{w.name + "/web", "floatingIPs"}},
+		"robber":     {own.String(), codeTaken, []string{w.name + "/web"}},
+		"outside":    {"192.0.2.9", codeNoPool, []string{"in no IPPool"}},
+		"service":    {"10.96.0.1", codeNoPool, []string{"in no IPPool"}},
+		"one-legged": {"2001:db8::7", types.ErrInvalidNetworkConfig, []string{"no address of that family"}},
+	} {
+		a := w.floating(t, pod, w.fixed("9.99"), of.addr).float(t)
+		w.wantFailure(t, a, of.code, append(of.words, "floatingIPs", w.name+"/"+pod, of.addr)...)
+		w.wantHeld(t, held)
+	}
+	for first, spec := range map[string]string{"11.": "disabled: true", "12.": "allowedUses: [LoadBalancer]"} {
+		cidr := strings.Replace(w.cidr, "10.", first, 1)
+		w.api.create(t, manifest(t, fmt.Sprintf(`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: %s-%s}, spec: {cidr: %s, %s}}`,
+			w.name, first+"x", cidr, spec)))
+		w.api.settle(t)
+		a := strings.Replace(cidr, "0.0/16", "9.9", 1)
+		word, _, _ := strings.Cut(spec, ":")
+		w.wantFailure(t, w.floating(t, "of-"+first+"x", a).float(t), codeNoPool, "floatingIPs", a, word)
+	}
+	w.wantHeld(t, held)
+
+	// A new sandbox of the same pod takes the floating addresses over; the old one's DEL comes late and takes none away.
+	w.host.forget(t, s.netns)
+	next := w.sandbox(t, "web")
+	fresh := address(t, next.float(t).result(t))
+	s.del(t).ok(t)
+	w.wantHeld(t, map[netip.Addr]*sandbox{fresh: next, netip.MustParseAddr(one): next, netip.MustParseAddr(two): next})
+	next.del(t).ok(t)
+	w.wantHeld(t, map[netip.Addr]*sandbox{})
+}
+
+// Whoever may change a pod may write a container ID of another pod on it. That must not move the other's floating address.
+func TestContainerIDOfAnotherFloatingPod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	victim := w.floating(t, "victim", w.fixed("9.9"))
+	own := address(t, victim.float(t).result(t))
+	thief := w.floating(t, "thief", w.fixed("9.9"))
+	w.annotatePod(t, "thief", api.AnnotationContainerID, victim.container)
+	w.wantFailure(t, thief.float(t), codeTaken, w.name+"/victim")
+	w.wantHeld(t, map[netip.Addr]*sandbox{own: victim, netip.MustParseAddr(w.fixed("9.9")): victim})
 }

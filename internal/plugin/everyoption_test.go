@@ -208,10 +208,9 @@ var optionCases = map[string]func(*testing.T, *world){
 		}
 	},
 	"feature_control.floating_ips": func(t *testing.T, w *world) {
-		w.createPod(t, "web", `cni.projectcalico.org/floatingIPs: '["192.0.2.9"]'`)
-		s := w.sandbox(t, "web")
-		w.wantFailure(t, s.add(t), types.ErrInvalidNetworkConfig, "floatingIPs", w.name+"/web", "192.0.2.9", "feature_control.floating_ips")
-		s.addWith(t, "feature_control.floating_ips", true).ok(t)
+		s := w.floating(t, "web", w.fixed("9.9"))
+		w.wantFailure(t, s.add(t), types.ErrInvalidNetworkConfig, "floatingIPs", w.name+"/web", w.fixed("9.9"), "feature_control.floating_ips")
+		s.float(t).ok(t)
 	},
 	"container_settings.allow_ip_forwarding": func(t *testing.T, w *world) {
 		s := w.newPod(t, "web")

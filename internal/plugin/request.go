@@ -19,11 +19,11 @@ type request struct {
 	poolsV4, poolsV6 []string
 	// addresses are those that IPAM is to assign, and no others; none lets it choose.
 	addresses []netip.Addr
-	// earlier is the handle of the sandbox that the pod had before, as the pod says; empty unless there are such addresses.
+	// earlier is the handle of the sandbox that the pod had before, as the pod says; empty unless there are such addresses, or floating ones.
 	earlier string
 	// unmanaged are addresses that IPAM never hears of.
 	unmanaged []netip.Addr
-	// floating are addresses by which others reach the container too. Felix makes them so.
+	// floating are addresses by which others reach the container too: see floats.
 	floating []netip.Addr
 	// sources are addresses that the container may send from, beside its own. The agent lets it.
 	sources []netip.Prefix
@@ -46,7 +46,7 @@ func (s *session) request(w *workload) (request, error) {
 		return request{}, failure(types.ErrInvalidNetworkConfig, err)
 	}
 	err := s.decide(&want)
-	if want.addresses != nil {
+	if want.addresses != nil || want.floating != nil {
 		want.earlier = s.earlierHandle(w)
 	}
 	return want, err
@@ -108,17 +108,6 @@ func (s *session) possible(want *request) error {
 	} {
 		if rule.broken {
 			return fmt.Errorf("annotation %s of pod %s/%s: %v: %s", rule.key, s.namespace, s.pod, rule.value, rule.remedy)
-		}
-	}
-	return nil
-}
-
-// checkFloating refuses a floating address of a family in which the container has none to be translated to.
-func (s *session) checkFloating(want *request, addrs []netip.Addr) error {
-	for _, f := range want.floating {
-		if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == f.Is4() }) {
-			return failure(types.ErrInvalidNetworkConfig, fmt.Errorf("annotation %s of pod %s/%s: %s: the pod has no address of that family: remove it",
-				api.AnnotationFloatingIPs, s.namespace, s.pod, f))
 		}
 	}
 	return nil

@@ -106,7 +106,7 @@ func (s *Snapshot) ownAddresses() []netip.Prefix {
 // OwnASN is the AS number of this node.
 func (s *Snapshot) OwnASN() uint32 { return cmp.Or(s.Self.ASN, s.ASN) }
 
-// Originated returns the paths that this node originates: its own confirmed blocks, each pod whose address was borrowed from another node's
+// Originated returns the paths that this node originates: its own confirmed blocks, each pod's address, own or floating, from another node's
 // block, aggregates, and addresses of services; but nothing of pools that keep out of BGP, nor of a family in which it has no address.
 func (s *Snapshot) Originated() []bgp.Path {
 	var paths []bgp.Path
@@ -119,8 +119,13 @@ func (s *Snapshot) Originated() []bgp.Path {
 	for _, b := range s.Blocks {
 		announce(b)
 	}
-	for _, pod := range s.Self.Pods {
-		single := netip.PrefixFrom(pod, pod.BitLen())
+	singles := slices.Clone(s.Self.Pods)
+	floating, _ := s.Floats()
+	for _, f := range floating {
+		singles = append(singles, f.Addr)
+	}
+	for _, a := range singles {
+		single := netip.PrefixFrom(a, a.BitLen())
 		if _, owner, ok := s.blockOf(single); !ok || owner.Node != s.Self.Name {
 			announce(single)
 		}

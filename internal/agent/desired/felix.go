@@ -34,6 +34,8 @@ type Felix struct {
 	// Checksums of what is tunneled must not be left to devices, or may be.
 	Checksums             checksums
 	AllowIPIP, AllowVXLAN bool // from pods
+	// Floats: floating addresses of pods are in force.
+	Floats bool
 	// OtherSources: pods may send from the prefixes of their annotation.
 	OtherSources bool
 	// Inbound and Outbound are the failsafe ports; nil: the defaults.
@@ -73,6 +75,9 @@ func ParseFelix(spec api.FelixConfigurationSpec, before Felix) (Felix, []error) 
 	f.WireGuard.parse(spec, note)
 	if !choice(spec.WorkloadSourceSpoofing, "Disabled", "Any", &f.OtherSources) {
 		note("workloadSourceSpoofing", spec.WorkloadSourceSpoofing, "Disabled or Any")
+	}
+	if !choice(spec.FloatingIPs, "Disabled", "Enabled", &f.Floats) {
+		note("floatingIPs", spec.FloatingIPs, "Enabled or Disabled")
 	}
 	f.parseHosts(spec, note)
 	f.parseHandling(spec, note)
@@ -286,7 +291,7 @@ func choice(word, no, other string, yes *bool) (ok bool) {
 	return true
 }
 
-// NAT returns which pools' packets are masqueraded on their way out of the pools.
+// NAT returns which pools' packets are masqueraded on their way out of the pools, and which floating addresses are translated.
 func (s *Snapshot) NAT() nat.Config {
 	c := nat.Config{Source: s.Felix.NATSource, Ports: s.Felix.NATPorts}
 	for _, p := range s.Pools {
@@ -294,6 +299,10 @@ func (s *Snapshot) NAT() nat.Config {
 		if !p.servicesOnly() {
 			c.Pools = append(c.Pools, nat.Pool{CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
 		}
+	}
+	floating, _ := s.Floats()
+	for _, f := range floating {
+		c.Floating = append(c.Floating, nat.Floating{Addr: f.Addr, Pod: f.Pod})
 	}
 	if s.Felix.ExcludeNodes {
 		c.Nodes = s.nodeAddrs()

@@ -259,8 +259,11 @@ func (j *Judge) borrowing(p bgp.Path, c Claim) Refusal {
 	return Refusal{Path: p, Why: v.Why, Pending: v.Pending}
 }
 
-// hasPod reports that the kernel has a route to a pod with the address.
-func (s *Snapshot) hasPod(a netip.Addr) bool {
+// hasPod reports that a pod of this node has the address, or a floating one.
+func (s *Snapshot) hasPod(a netip.Addr) bool { return s.hasOwn(a) || s.floats(a) }
+
+// hasOwn reports that the kernel has a route to a pod with the address.
+func (s *Snapshot) hasOwn(a netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(s.Self.Pods, a, netip.Addr.Compare)
 	return found
 }

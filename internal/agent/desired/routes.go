@@ -54,6 +54,11 @@ func (j *Judge) DesiredRoutes(accepted []bgp.Path) (ways []DesiredRoute, left []
 	for _, r := range aggregates {
 		ways = append(ways, DesiredRoute{Route: r, About: "aggregate"})
 	}
+	floating, _ := j.Floats()
+	for _, f := range floating {
+		// For what the node itself sends: it looks for a route before the address is translated.
+		ways = append(ways, DesiredRoute{Route: routes.To(netip.PrefixFrom(f.Addr, f.Addr.BitLen()), routes.Hop{Dev: f.Link}), About: "floating address"})
+	}
 	statics, _ := j.StaticRoutes()
 	for _, r := range statics {
 		ways = append(ways, DesiredRoute{Route: r, About: "reachableBy"})

@@ -107,6 +107,8 @@ type Self struct {
 	ClusterID netip.Addr
 	// Pods are the addresses that the kernel has routes to pods for, in ascending order.
 	Pods []netip.Addr
+	// Floating are the floating addresses of pods, in ascending order; see Floats.
+	Floating []Floating
 	// Sources are the additional source prefixes of pods, which FelixConfiguration must allow.
 	Sources []guard.Source
 	// TunnelAddr is the address of tunl0; invalid if none is assigned.

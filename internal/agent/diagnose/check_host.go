@@ -175,6 +175,8 @@ func (o *Observations) cniConfigs() []Finding {
 			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name: it would use this one if that went away", "remove it if its network is gone"
 		case i > 0:
 			f.Level, f.Why, f.Do = Warning, "the runtime uses the first file by name, which is "+c.Files[0].Name, "remove that network, then its file"
+		case file.Unread != "":
+			f.Level, f.Seen, f.Do = Warning, file.Unread, "change cni.conflist of the chart, or CNI_NETWORK_CONFIG"
 		}
 		findings = append(findings, f)
 	}

@@ -178,6 +178,8 @@ func TestChecks(t *testing.T) {
 		"a broken conflist": {func(o *Observations) {
 			o.Configs.Files = append(o.Configs.Files, cniconf.File{Name: "20-x.conf", Err: errors.New("odd")})
 		}, Warning, "cni-config", []string{"20-x.conf", "odd"}},
+		"keys that nothing reads": {func(o *Observations) { o.Configs.Files[0].Unread = "keys of calico without effect: mtuu" }, Warning, "cni-config",
+			[]string{"mtuu", "cni.conflist"}},
 		"flannel": {func(o *Observations) { o.Links = append(o.Links, netlinkx.Link{Index: 9, Name: "flannel.1"}) }, Warning, "other-network", []string{"flannel", "link flannel.1"}},
 		"Cilium": {func(o *Observations) {
 			o.Chains = append(o.Chains, nft.Place{Table: "raw", Chain: "CILIUM_PRE_raw"})

@@ -30,6 +30,9 @@ const AnnotationNode = "tortie.io/node"
 // Calico has no such attribute: its containers have one interface per network.
 const AttributeInterface = "tortie.io/interface"
 
+// FloatingInterface is what AttributeInterface is for a floating address of a pod: no interface can have this name.
+const FloatingInterface = "floating/ip"
+
 // Kubernetes rejects names that are longer than maxName-1 characters.
 const maxName = 253
 

@@ -16,6 +16,8 @@ type File struct {
 	Name  string
 	Types []string // of its plugins, in their order
 	Err   error    // why Types is not known
+	// Unread says which keys of the plugin calico have no effect; see Unread.
+	Unread string
 }
 
 // Is tells by its name a file that a runtime takes for a network configuration. libcni ignores others silently.
@@ -38,6 +40,7 @@ func Read(dir string) ([]File, error) {
 		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err == nil {
 			f.Types, err = types(text)
+			f.Unread = Unread(text)
 		}
 		f.Err = err
 		files = append(files, f)

@@ -39,6 +39,7 @@ type RawFelix struct {
 	LogPrefix             string `env:"FELIX_LOGPREFIX" default:"" help:"As logPrefix."`
 	LogRate               string `env:"FELIX_LOGACTIONRATELIMIT" default:"" help:"As logActionRateLimit, such as 10/second."`
 	LogBurst              *int   `env:"FELIX_LOGACTIONRATELIMITBURST" default:"" is:"0-65535" help:"As logActionRateLimitBurst."`
+	FloatingIPs           string `env:"FELIX_FLOATINGIPS" default:"" is:"Disabled|Enabled" help:"As floatingIPs: Enabled or Disabled."`
 	SourceSpoofing        string `env:"FELIX_WORKLOADSOURCESPOOFING" default:"" is:"Disabled|Any" help:"As workloadSourceSpoofing: Any or Disabled."`
 }
 
@@ -46,7 +47,7 @@ type RawFelix struct {
 func (p *problems) felix(raw RawFelix) api.FelixConfigurationSpec {
 	s := api.FelixConfigurationSpec{
 		NATOutgoingAddress: raw.NATOutgoingAddress, NATOutgoingExclusions: raw.NATOutgoingExclusions, IPForwarding: raw.IPForwarding,
-		FeatureDetectOverride: raw.FeatureDetectOverride, WorkloadSourceSpoofing: raw.SourceSpoofing, VXLANPort: raw.VXLANPort, VXLANVNI: raw.VXLANVNI,
+		FeatureDetectOverride: raw.FeatureDetectOverride, WorkloadSourceSpoofing: raw.SourceSpoofing, FloatingIPs: raw.FloatingIPs, VXLANPort: raw.VXLANPort, VXLANVNI: raw.VXLANVNI,
 		VXLANMTU: positive(raw.VXLANMTU), VXLANMTUV6: positive(raw.VXLANMTUV6),
 		AllowIPIPPacketsFromWorkloads: raw.AllowIPIP, AllowVXLANPacketsFromWorkloads: raw.AllowVXLAN,
 	}

@@ -98,6 +98,7 @@ func TestWrongPools(t *testing.T) {
 		"CALICO_NETWORKING_BACKEND=none":                                "bird vxlan",
 		"FELIX_ALLOWIPIPPACKETSFROMWORKLOADS=maybe":                     "true false",
 		"FELIX_WORKLOADSOURCESPOOFING=All":                              "Disabled Any",
+		"FELIX_FLOATINGIPS=on":                                          "Disabled Enabled",
 		"TORTIE_ALLOW_BGP_FROM_PODS=maybe":                              "true false",
 	} {
 		_, err := LoadNode(of(append(strings.Fields(env), "NODENAME=n")...))
@@ -112,14 +113,14 @@ func TestWrongPools(t *testing.T) {
 // What the environment says of Felix's settings goes over what objects say, and leaves the rest to them.
 func TestFelix(t *testing.T) {
 	n, err := LoadNode(of("NODENAME=n", "FELIX_NATPORTRANGE=1000:2000", "FELIX_IPFORWARDING=disabled", "FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=true",
-		"FELIX_VXLANVNI=7", "FELIX_VXLANMTU=0", "FELIX_VXLANMTUV6=1380", "FELIX_WORKLOADSOURCESPOOFING=any", "FELIX_NFTABLESFILTERDENYACTION=REJECT",
+		"FELIX_VXLANVNI=7", "FELIX_VXLANMTU=0", "FELIX_VXLANMTUV6=1380", "FELIX_WORKLOADSOURCESPOOFING=any", "FELIX_FLOATINGIPS=enabled", "FELIX_NFTABLESFILTERDENYACTION=REJECT",
 		"FELIX_IPTABLESFILTERDENYACTION=DROP", "FELIX_DISABLECONNTRACKINVALIDCHECK=true", "FELIX_LOGPREFIX=%t", "FELIX_LOGACTIONRATELIMIT=7/hour", "FELIX_LOGACTIONRATELIMITBURST=7", "TORTIE_ALLOW_BGP_FROM_PODS=true"))
 	errtest.Must(t, err)
 	ports, port, mtu, yes := api.PortRange("1:2"), 4790, 1400, true
 	got := n.Felix.Over(api.FelixConfigurationSpec{NATPortRange: &ports, VXLANPort: &port, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu, IPForwarding: "Enabled"})
 	vni, mtu6 := 7, 1380
 	ours := api.PortRange("1000:2000")
-	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, VXLANVNI: &vni, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu6, IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes, WorkloadSourceSpoofing: "Any",
+	want := api.FelixConfigurationSpec{NATPortRange: &ours, VXLANPort: &port, VXLANVNI: &vni, IPIPMTU: &mtu, VXLANMTU: &mtu, VXLANMTUV6: &mtu6, IPForwarding: "Disabled", AllowVXLANPacketsFromWorkloads: &yes, WorkloadSourceSpoofing: "Any", FloatingIPs: "Enabled",
 		NftablesFilterDenyAction: "REJECT", IptablesFilterDenyAction: "DROP", DisableConntrackInvalidCheck: &yes, LogPrefix: "%t", LogActionRateLimit: "7/hour", LogActionRateLimitBurst: &vni}
 	difftest.Want(t, "", want, got)
 	if !n.AllowBGPFromPods {

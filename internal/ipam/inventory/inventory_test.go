@@ -73,7 +73,7 @@ func TestClasses(t *testing.T) {
 		if a := newAllocation(&api.AllocationAttribute{HandleID: tc.handle, Secondary: tc.attrs}); a.Class != tc.want || a.Further {
 			t.Errorf("%v: %s, want %s", tc.attrs, a.Class, tc.want)
 		}
-		for ifName, further := range map[string]bool{"eth0": false, "net1": true} {
+		for ifName, further := range map[string]bool{"eth0": false, "net1": true, names.FloatingInterface: true} {
 			attrs := map[string]string{names.AttributeInterface: ifName}
 			maps.Copy(attrs, tc.attrs)
 			if a := newAllocation(&api.AllocationAttribute{HandleID: tc.handle, Secondary: attrs}); a.Class != tc.want || a.Further != further {

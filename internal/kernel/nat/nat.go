@@ -10,8 +10,13 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 )
 
-// chain is where packets are translated.
-const chain = "nat-postrouting"
+// The chains in which packets are translated: chain has natOutgoing, the others are for floating addresses, of what comes in and of what the node
+// itself sends.
+const (
+	chain          = "nat-postrouting"
+	arrivingChain  = "nat-prerouting"
+	departingChain = "nat-output"
+)
 
 // Config is the desired state. The same rules are for packets of pods and of the node's own processes: what these send is
 // translated only if it comes from an address in a pool, such as the tunnel's.
@@ -27,7 +32,12 @@ type Config struct {
 	// Ports are those that TCP and UDP are sent from; zero leaves the choice to the kernel. Other protocols are translated
 	// without.
 	Ports nft.Ports
+	// Floating are addresses by which pods of this node are reached besides their own.
+	Floating []Floating
 }
+
+// Floating is an address that stands for a pod's, of the same family.
+type Floating struct{ Addr, Pod netip.Addr }
 
 // Pool is an IP pool.
 type Pool struct {
@@ -42,7 +52,7 @@ type Syncer struct{ table *nft.Table }
 func New(table *nft.Table) *Syncer { return &Syncer{table} }
 
 // Sync makes the chain and its sets as desired, in one transaction: no packet sees half of it. Correct rules are not written;
-// pools that come or go change elements alone. Without a pool that has natOutgoing everything of ours is removed.
+// pools that come or go change elements alone. Without a pool that has natOutgoing, and without floating addresses, everything of ours is removed.
 //
 // Connections keep the translation that they began with.
 func (s *Syncer) Sync(ctx context.Context, c Config) error {
@@ -62,20 +72,22 @@ type family struct {
 	is4      bool
 	pools    string // name of the set with all that counts as inside
 	outgoing string // name of the set with the pools that have natOutgoing
+	floating string // name of the map from floating addresses to pods'
+	hairpin  string // name of the set with pods' addresses, each with its floating one
 }
 
 var families = []family{
-	{nft.IPv4, true, "pools-v4", "nat-outgoing-v4"},
-	{nft.IPv6, false, "pools-v6", "nat-outgoing-v6"},
+	{nft.IPv4, true, "pools-v4", "nat-outgoing-v4", "nat-floating-v4", "nat-hairpin-v4"},
+	{nft.IPv6, false, "pools-v6", "nat-outgoing-v6", "nat-floating-v6", "nat-hairpin-v6"},
 }
 
 // part is c in nftables.
 func (c Config) part() (nft.Part, error) {
-	p := nft.Part{Prefixes: []string{"nat-", "pools-"}, Former: []string{chain}}
+	p := nft.Part{Prefixes: []string{"nat-", "pools-"}, Former: []string{chain, arrivingChain, departingChain}}
 	if err := c.validate(); err != nil {
 		return nft.Part{}, err
 	}
-	translate := false
+	translate, floating := false, len(c.Floating) > 0
 	rules := nft.Chain{Name: chain, Hook: &nft.Hook{Type: nft.NAT, Number: nft.Postrouting, Priority: nft.PrioritySNAT}}
 	for _, f := range families {
 		inside, outgoing := c.ranges(f)
@@ -86,11 +98,41 @@ func (c Config) part() (nft.Part, error) {
 			nft.Set{Name: f.pools, Key: []nft.Type{f.Addr}, Interval: true, Elements: inside})
 	}
 	if !translate {
-		p.Sets = nil
-		return p, nil
+		p.Sets, rules.Rules = nil, nil
 	}
-	p.Chains = []nft.Chain{rules}
+	var others []nft.Chain
+	if floating {
+		others, rules.Rules = c.float(&p, rules.Rules)
+	}
+	if len(rules.Rules) > 0 {
+		p.Chains = append([]nft.Chain{rules}, others...)
+	}
 	return p, nil
+}
+
+// float returns chains that translate floating addresses to pods', before kube-proxy's, and puts rules in front of others for a pod that sends to a
+// floating address of its own: it would drop a packet from its own address. It adds their sets.
+func (c Config) float(p *nft.Part, others []nft.Rule) (chains []nft.Chain, leaving []nft.Rule) {
+	arriving := nft.Chain{Name: arrivingChain, Hook: &nft.Hook{Type: nft.NAT, Number: nft.Prerouting, Priority: nft.PriorityDNAT - 1}}
+	for _, f := range families {
+		to := nft.Set{Name: f.floating, Key: []nft.Type{f.Addr}, Value: f.Addr}
+		own := nft.Set{Name: f.hairpin, Key: []nft.Type{f.Addr, f.Addr}}
+		for _, a := range c.Floating {
+			if a.Addr.Is4() == f.is4 {
+				to.Elements = append(to.Elements, nft.Element{First: nft.AddrKey(a.Addr), Value: nft.AddrKey(a.Pod)})
+				own.Elements = append(own.Elements, nft.Element{First: nft.Key(nft.AddrKey(a.Pod), nft.AddrKey(a.Addr))})
+			}
+		}
+		if len(to.Elements) == 0 {
+			continue
+		}
+		p.Sets = append(p.Sets, to, own)
+		arriving.Rules = append(arriving.Rules, nft.NewRule("", f.Is(), f.DestinationNATBy(f.floating, f.Dest)))
+		leaving = append(leaving, nft.NewRule("", f.Is(), nft.In(f.hairpin, f.Src, f.Dialled), f.SourceNATDialled()))
+	}
+	departing := arriving
+	departing.Name, departing.Hook = departingChain, &nft.Hook{Type: nft.NAT, Number: nft.Output, Priority: nft.PriorityDNAT - 1}
+	return []nft.Chain{arriving, departing}, append(leaving, others...)
 }
 
 func (c Config) validate() error {
@@ -103,6 +145,13 @@ func (c Config) validate() error {
 		if !a.IsValid() || a.Zone() != "" {
 			return fmt.Errorf("node address %q is not an address without zone", a)
 		}
+	}
+	seen := map[netip.Addr]bool{}
+	for _, f := range c.Floating {
+		if !f.Addr.IsValid() || !f.Pod.IsValid() || f.Addr.Is4() != f.Pod.Is4() || f.Addr == f.Pod || seen[f.Addr] {
+			return fmt.Errorf("floating address %q of pod %q: want two addresses of one family, and a floating one once", f.Addr, f.Pod)
+		}
+		seen[f.Addr] = true
 	}
 	if c.Source.IsValid() && (c.Source.IsUnspecified() || c.Source.IsMulticast() || c.Source.Zone() != "" || c.Source.Is4In6()) {
 		return fmt.Errorf("natOutgoingAddress %q is not an address to send from", c.Source)

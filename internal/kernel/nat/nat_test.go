@@ -219,8 +219,10 @@ func TestBadConfig(t *testing.T) {
 	for _, bad := range []nat.Config{
 		{Pools: []nat.Pool{{NATOutgoing: true}}},
 		{Pools: []nat.Pool{{CIDR: netip.MustParsePrefix("10.244.0.1/16"), NATOutgoing: true}}},
+		{Floating: []nat.Floating{{Addr: addr("10.244.9.9"), Pod: addr("fd00::1")}}},
+		{Floating: []nat.Floating{{Addr: addr("10.244.9.9"), Pod: addr("10.244.0.1")}, {Addr: addr("10.244.9.9"), Pod: addr("10.244.0.2")}}},
 	} {
-		if err := syncer(ns).Sync(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "CIDR") {
+		if err := syncer(ns).Sync(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "CIDR") && !strings.Contains(err.Error(), "floating") {
 			t.Errorf("Sync(%v) = %v, want an error about the CIDR", bad, err)
 		}
 	}
@@ -255,9 +257,10 @@ func TestManyPools(t *testing.T) {
 	}
 }
 
-// TestPackets sends from a pod to another pod and to the world, in both families.
-func TestPackets(t *testing.T) {
-	node, a, b, world := netnstest.New(t), netnstest.New(t), netnstest.New(t), netnstest.New(t)
+// aNode returns a node with two pods, 10.244.0.1 and 10.244.0.2, and a host of the world.
+func aNode(t *testing.T) (node, a, b, world *netnstest.NS) {
+	t.Helper()
+	node, a, b, world = netnstest.New(t), netnstest.New(t), netnstest.New(t), netnstest.New(t)
 	netnstest.Cable(t, node, "eth0", world, "eth0")
 	for link, addrs := range map[*netnstest.NS][]string{
 		node: {"192.0.2.1/24", "2001:db8::1/64"}, world: {"192.0.2.9/24", "2001:db8::9/64", "10.60.0.9/24"},
@@ -283,6 +286,12 @@ func TestPackets(t *testing.T) {
 			return err
 		})
 	}
+	return node, a, b, world
+}
+
+// TestPackets sends from a pod to another pod and to the world, in both families.
+func TestPackets(t *testing.T) {
+	node, a, b, world := aNode(t)
 	for ns, addrs := range map[*netnstest.NS][]string{
 		b: {"10.244.0.2:7000", "[fd00::2]:7000"}, world: {"192.0.2.9:7000", "[2001:db8::9]:7000", "10.60.0.9:7000"},
 	} {
@@ -311,5 +320,45 @@ func TestPackets(t *testing.T) {
 				t.Errorf("pools %q, to %s: %q, %v; want to be seen as %s", step.pools, to, got, err, from)
 			}
 		}
+	}
+}
+
+// TestFloatingPackets reaches a pod by its floating addresses: from the world, from another pod, from the node and from itself, in both families.
+func TestFloatingPackets(t *testing.T) {
+	node, a, b, world := aNode(t)
+	for _, to := range []string{"10.244.0.2:7000", "[fd00::2]:7000"} {
+		b.EchoUDP(t, to)
+	}
+	ask := func(what string, from *netnstest.NS, want map[string]string) {
+		t.Helper()
+		for to, seen := range want {
+			got, err := from.AskUDP(t, "", to, "hello", 10*time.Second)
+			if err != nil || got != seen+" hello" {
+				t.Errorf("%s, to %s: %q, %v; want to be seen as %s", what, to, got, err, seen)
+			}
+		}
+	}
+	c := config("10.244.0.0/16 nat", "fd00::/48 nat")
+	c.Floating = []nat.Floating{{Addr: addr("10.244.9.9"), Pod: addr("10.244.0.2")}, {Addr: addr("fd00::9"), Pod: addr("fd00::2")}}
+	syncConfig(t, node, c)
+	ask("from the world", world, map[string]string{"10.244.9.9:7000": "192.0.2.9", "[fd00::9]:7000": "2001:db8::9"})
+	ask("from a pod", a, map[string]string{"10.244.9.9:7000": "10.244.0.1", "[fd00::9]:7000": "fd00::1"})
+	ask("from the pod itself", b, map[string]string{"10.244.9.9:7000": "10.244.9.9", "[fd00::9]:7000": "fd00::9"})
+	ask("from the node", node, map[string]string{"10.244.9.9:7000": "192.0.2.1"})
+	ask("by the pod's own address", a, map[string]string{"10.244.0.2:7000": "10.244.0.1", "[fd00::2]:7000": "fd00::1"})
+	// What the pod sends by itself has its own address.
+	world.EchoUDP(t, "10.60.0.9:7001")
+	c.Pools = append(c.Pools, nat.Pool{CIDR: netip.MustParsePrefix("10.60.0.0/24")})
+	syncConfig(t, node, c)
+	ask("to the world", b, map[string]string{"10.60.0.9:7001": "10.244.0.2"})
+	// The address moves to another pod.
+	a.EchoUDP(t, "10.244.0.1:7002")
+	c.Floating = []nat.Floating{{Addr: addr("10.244.9.9"), Pod: addr("10.244.0.1")}}
+	syncConfig(t, node, c)
+	ask("after it moved", world, map[string]string{"10.244.9.9:7002": "192.0.2.9"})
+	c.Floating = nil
+	syncConfig(t, node, c)
+	if rules := ruleset(t, node); strings.Contains(rules, "nat-floating") || strings.Contains(rules, "nat-prerouting") {
+		t.Errorf("left without floating addresses:\n%s", rules)
 	}
 }

@@ -66,6 +66,7 @@ const (
 const (
 	PriorityRaw    = -300
 	PriorityMangle = -150
+	PriorityDNAT   = -100
 	PriorityFilter = 0
 	PrioritySNAT   = 100
 )

@@ -474,6 +474,34 @@ func SourceNAT(from netip.Addr, ports Ports) Term {
 	}))
 }
 
+// DestinationNATBy sends the packet to the address that a map of the family has for its field; packets that it does not have go on with the
+// next rule. The rule must have the family's Is before.
+func (f Family) DestinationNATBy(set string, field Field) Term {
+	t := append(field.load(register), expr("lookup", func(a *nlmsg.Attributes) {
+		a.Text(unix.NFTA_LOOKUP_SET, set)
+		a.Number(unix.NFTA_LOOKUP_SREG, register)
+		a.Number(unix.NFTA_LOOKUP_DREG, register)
+	}))
+	t[len(t)-1].set = set
+	return append(t, f.translate(unix.NFT_NAT_DNAT))
+}
+
+// SourceNATDialled sends the packet from the address that its connection was opened to. The rule must have the family's Is before.
+func (f Family) SourceNATDialled() Term {
+	return append(f.Dialled.load(register), f.translate(unix.NFT_NAT_SNAT))
+}
+
+// translate puts the address in the register in the place of one of the packet's.
+func (f Family) translate(kind uint32) expression {
+	return expr("nat", func(a *nlmsg.Attributes) {
+		a.Number(unix.NFTA_NAT_TYPE, kind)
+		a.Number(unix.NFTA_NAT_FAMILY, uint32(f.nfproto))
+		a.Number(unix.NFTA_NAT_REG_ADDR_MIN, register)
+		a.Number(unix.NFTA_NAT_REG_ADDR_MAX, register)
+		a.Number(unix.NFTA_NAT_FLAGS, natAddresses)
+	})
+}
+
 func (p Ports) load() Term {
 	if p == (Ports{}) {
 		return nil

@@ -48,6 +48,9 @@ type Config struct {
 	// Sources are prefixes that the pod asks to send from besides its addresses. Setup writes them down for the agent: see SourcesTable.
 	Sources []netip.Prefix
 
+	// Floating are addresses by which others are to reach the pod too. Setup writes them down for the agent: see FloatingTable.
+	Floating []netip.Addr
+
 	// AllowIPForwarding lets the pod forward packets between its interfaces.
 	AllowIPForwarding bool
 

@@ -45,6 +45,22 @@ func (w *wiring) noteSources(context.Context) error {
 	return nil
 }
 
+// FloatingTable is, like SourcesTable, a routing table that no rule leads to. Its routes are floating addresses that IPAM has assigned to the
+// pod by whose link they lead.
+const FloatingTable = 8486
+
+func (w *wiring) noteFloating(context.Context) error {
+	for _, a := range w.Floating {
+		r := hostRoute(a, w.hostIndex)
+		r.Table = FloatingTable
+		// IPAM has one owner of an address: a route that is there is the pod's own, or of one that has lost the address.
+		if err := w.host.ReplaceRoute(r); err != nil {
+			return fmt.Errorf("note the floating address %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
 func (w *wiring) hostRoutes(ctx context.Context) error {
 	for _, a := range w.Addresses {
 		if err := w.addHostRoute(ctx, hostRoute(a, w.hostIndex)); err != nil {

@@ -70,7 +70,7 @@ func Setup(ctx context.Context, c Config) (_ Result, err error) {
 			err = errors.Join(err, w.undo())
 		}
 	}()
-	steps := []func(context.Context) error{w.settleHostMAC, w.podUp, w.hostUp, w.lookAtPod, w.podIPv4, w.podIPv6, w.hostRoutes, w.noteSources, w.settle}
+	steps := []func(context.Context) error{w.settleHostMAC, w.podUp, w.hostUp, w.lookAtPod, w.podIPv4, w.podIPv6, w.hostRoutes, w.noteSources, w.noteFloating, w.settle}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return Result{}, err

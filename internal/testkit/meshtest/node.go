@@ -261,6 +261,12 @@ type Pod struct {
 // NewPod connects a pod with one address of the block, or one of each family, by the plugin's code.
 func (n *Node) NewPod(t testing.TB, addrs ...string) *Pod {
 	t.Helper()
+	return n.NewFloatingPod(t, nil, addrs...)
+}
+
+// NewFloatingPod is NewPod with floating addresses, which the plugin notes after IPAM has assigned them.
+func (n *Node) NewFloatingPod(t testing.TB, floating []netip.Addr, addrs ...string) *Pod {
+	t.Helper()
 	p := &Pod{NS: netnstest.New(t), V4: netip.MustParseAddr(addrs[0])}
 	all := []netip.Addr{p.V4}
 	if len(addrs) > 1 {
@@ -271,7 +277,7 @@ func (n *Node) NewPod(t testing.TB, addrs ...string) *Pod {
 	n.Within(t, func() error {
 		_, err := podnet.Setup(t.Context(), podnet.Config{
 			Netns: p.Path(), IfName: "eth0", HostVeth: podnet.HostVethName(podnet.DefaultVethPrefix, "mesh", fmt.Sprint(n.Name, n.pods)),
-			Addresses: all, MTU: 1400,
+			Addresses: all, MTU: 1400, Floating: floating,
 		})
 		return err
 	})

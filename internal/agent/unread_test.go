@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/kernel/podnet"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
+)
+
+// TestUnreadAnnotations: annotations of Calico's that have no effect are named, of the Node, its pods and namespaces, and no more after they have gone.
+func TestUnreadAnnotations(t *testing.T) {
+	r := newRig(t)
+	feed, err := cluster.NewPolicyFeed(r.api, rigNode, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	errtest.Must(t, err)
+	r.pods = feed
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() { _ = feed.Run(ctx) })
+	t.Cleanup(func() { cancel(); watching.Wait() })
+	labtest.CreatePodOn(t, rigNode, "default", "rig-unread")
+	pod, node, namespace := r.pod("rig-unread"), &api.Node{Meta: api.Meta{Name: rigNode}}, &api.Namespace{Meta: api.Meta{Name: "default"}}
+	annotate := func(obj api.Resource, key string, value *string) {
+		t.Helper()
+		patch := kubernetes.Patch{Metadata: kubernetes.PatchMeta{Annotations: map[string]*string{key: value}}}
+		errtest.Must(t, r.store.PatchStatus(t.Context(), obj, patch, false))
+	}
+	text := `["10.90.0.9"]`
+	const ofNamespace = "projectcalico.org/rig-misspelt"
+	r.update(t, namespace, func() { namespace.Annotations = map[string]string{ofNamespace: "x"} })
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if r.store.Get(ctx, namespace) == nil {
+			namespace.Annotations = nil
+			_ = r.store.Update(ctx, namespace)
+		}
+	})
+	annotate(pod, "qos.projectcalico.org/egressBandwidth", &text)
+	annotate(pod, api.AnnotationFloatingIPs, &text)
+	annotate(node, "projectcalico.org/AsNumber", &text)
+	status, _ := r.agent(t, newPeers())
+	named(t, status, "annotation qos.projectcalico.org/egressBandwidth of pods of this node, such as default/rig-unread, has no effect")
+	named(t, status, "annotation projectcalico.org/AsNumber of this Node has no effect")
+	named(t, status, "annotation "+ofNamespace+" of Namespace default has no effect")
+
+	// A floating address that the plugin has not noted, once the pod has its own.
+	names := func(part string) bool {
+		return slices.ContainsFunc(status.Report().Problems, func(p string) bool { return strings.Contains(p, part) })
+	}
+	const floating = "annotation " + api.AnnotationFloatingIPs + " of pods of this node, such as default/rig-unread, has no effect"
+	if names(floating) {
+		t.Error("a pod that is just being started is accused")
+	}
+	client, err := dynamic.NewForConfig(labtest.RESTConfig(t))
+	errtest.Must(t, err)
+	_, err = client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace("default").Patch(t.Context(), "rig-unread", types.MergePatchType,
+		[]byte(`{"status":{"podIP":"10.90.0.7","podIPs":[{"ip":"10.90.0.7"}]}}`), metav1.PatchOptions{}, "status")
+	errtest.Must(t, err)
+	waittest.Until(t, 2*fullPass, floating, func() bool { return names(floating) })
+	sandbox := netnstest.New(t)
+	r.ns.Within(t, func() error {
+		_, err := podnet.Setup(t.Context(), podnet.Config{
+			Netns: sandbox.Path(), IfName: "eth0", HostVeth: podnet.HostVethName(podnet.DefaultVethPrefix, "default", "rig-unread"),
+			Addresses: []netip.Addr{addr("10.90.0.7")}, Floating: []netip.Addr{addr("10.90.0.9")},
+		})
+		return err
+	})
+	waittest.Until(t, 2*fullPass, "no more of what the plugin has noted", func() bool { return !names(floating) })
+	annotate(node, "projectcalico.org/AsNumber", nil)
+	waittest.Until(t, 20*time.Second, "no more of the Node", func() bool { return !names("AsNumber") })
+}

@@ -1,0 +1,108 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Fate is what becomes of something that a user of Calico can write.
+type Fate string
+
+// The fates. What is Named is said, where it is met, to have no effect; what is Written is what programs write, and users do not.
+const (
+	Acted   Fate = "acted on"
+	Refused Fate = "refused"
+	Named   Fate = "named"
+	Written Fate = "written by programs"
+)
+
+// Input is an annotation of Calico's, or a key of its network configuration, and what becomes of it.
+type Input struct {
+	// On is the kind of objects that have the annotation.
+	On, Key string
+	Fate    Fate
+	Why     string
+}
+
+const (
+	ofBandwidth = "by the plugin bandwidth of the conflist"
+	noQoS       = "there are no limits but kubernetes.io/ingress-bandwidth and egress-bandwidth"
+)
+
+// CalicoAnnotations are all annotations that Calico reads on objects of Kubernetes, or writes there. One of Calico's domains that is not among
+// them, or on another kind, is named as those that are Named.
+var CalicoAnnotations = slices.Concat(
+	inputs("Pod", Acted, "by calico, at ADD", ConnectionAnnotations...),
+	inputs("Pod", Acted, ofBandwidth, "kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"),
+	inputs("Pod", Named, noQoS,
+		"qos.projectcalico.org/ingressBandwidth", "qos.projectcalico.org/egressBandwidth", "qos.projectcalico.org/ingressBurst",
+		"qos.projectcalico.org/egressBurst", "qos.projectcalico.org/ingressPeakrate", "qos.projectcalico.org/egressPeakrate",
+		"qos.projectcalico.org/ingressMinburst", "qos.projectcalico.org/egressMinburst", "qos.projectcalico.org/ingressPacketRate",
+		"qos.projectcalico.org/egressPacketRate", "qos.projectcalico.org/ingressPacketBurst", "qos.projectcalico.org/egressPacketBurst",
+		"qos.projectcalico.org/ingressMaxConnections", "qos.projectcalico.org/egressMaxConnections"),
+	inputs("Pod", Named, "packets keep the DSCP that the pod gives them", "qos.projectcalico.org/dscp"),
+	inputs("Pod", Written, "", AnnotationPodIP, AnnotationPodIPs, AnnotationContainerID),
+	inputs("Namespace", Acted, "for its pods that do not have them, at ADD", AnnotationIPv4Pools, AnnotationIPv6Pools, AnnotationIPFamilies),
+	inputs("Node", Acted, "", AnnotationIPv4Address, AnnotationIPv6Address, AnnotationASNumber, AnnotationReflector, AnnotationLabels, AnnotationVXLANMAC, AnnotationVXLANMACv6),
+	inputs("Node", Written, "", AnnotationInterfaces, AnnotationIPv4TunnelAddr, AnnotationIPv4VXLANAddr, AnnotationIPv6VXLANAddr, AnnotationIPv4WireGuard,
+		AnnotationIPv6WireGuard, AnnotationWireGuardKey, AnnotationWireGuardKeyV6, "projectcalico.org/annotations", "projectcalico.org/kube-labels"),
+	inputs("Service", Acted, "by kube-controllers, for type LoadBalancer", AddressAnnotations...),
+)
+
+func inputs(on string, fate Fate, why string, keys ...string) (all []Input) {
+	for _, key := range keys {
+		all = append(all, Input{on, key, fate, why})
+	}
+	return all
+}
+
+// calicos reports that an annotation is of Calico's domains.
+func calicos(key string) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	return domain == "projectcalico.org" || strings.HasSuffix(domain, ".projectcalico.org")
+}
+
+// Unread reports that an annotation of Calico's domains has no effect on an object of a kind.
+func Unread(kind, key string) bool {
+	return calicos(key) && !slices.ContainsFunc(CalicoAnnotations, func(i Input) bool { return i.On == kind && i.Key == key && i.Fate != Named })
+}
+
+// UnreadOf returns the annotations of an object of a kind that have no effect, in ascending order.
+func UnreadOf(kind string, annotations map[string]string) (keys []string) {
+	for key := range annotations {
+		if calicos(key) && Unread(kind, key) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// ErrUnread says that an annotation has no effect, and why.
+func ErrUnread(kind, key, of string) error {
+	why := "no annotation of Calico's on a " + kind + " is spelt so, or Tortie does not act on it: docs/calico-inputs.csv lists all"
+	i := slices.IndexFunc(CalicoAnnotations, func(i Input) bool { return i.On == kind && i.Key == key })
+	switch {
+	case key == AnnotationFloatingIPs && i >= 0:
+		return fmt.Errorf("annotation %s of %s has no effect: the pod got its network before it had it, or from another plugin or IPAM: delete the pod, so that its owner makes it anew", key, of)
+	case i >= 0:
+		why = CalicoAnnotations[i].Why
+	}
+	return fmt.Errorf("annotation %s of %s has no effect: %s: remove it", key, of, why)
+}
+
+// Examples returns, for each annotation of those that objects of a kind have, an error that names the first of these objects.
+func Examples(kind string, by map[string][]string, text func(object string) string) (all []error) {
+	seen := map[string]bool{}
+	for _, object := range slices.Sorted(maps.Keys(by)) {
+		for _, key := range by[object] {
+			if !seen[key] {
+				seen[key] = true
+				all = append(all, ErrUnread(kind, key, text(object)))
+			}
+		}
+	}
+	return all
+}

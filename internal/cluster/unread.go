@@ -1,0 +1,37 @@
+package cluster
+
+import (
+	"maps"
+	"slices"
+	"sync"
+)
+
+// unread has the annotations without effect of objects, by their names.
+type unread struct {
+	mu sync.Mutex
+	by map[string][]string
+}
+
+// set replaces those of an object, and reports whether they are others than before.
+func (u *unread) set(object string, keys []string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if slices.Equal(u.by[object], keys) {
+		return false
+	}
+	if u.by == nil {
+		u.by = map[string][]string{}
+	}
+	u.by[object] = keys
+	if len(keys) == 0 {
+		delete(u.by, object)
+	}
+	return true
+}
+
+// all returns those of all objects.
+func (u *unread) all() map[string][]string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return maps.Clone(u.by)
+}
