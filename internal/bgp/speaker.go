@@ -101,6 +101,9 @@ type Speaker interface {
 	Totals() Totals
 	Told() []netip.Prefix
 
+	// Ends is what is remembered of how sessions have ended.
+	Ends() *Ends
+
 	// Dirty wakes its one reader after a possible change of paths or sessions. Wake-ups are coalesced, may be spurious, and
 	// carry nothing: read Snapshot and Peers.
 	Dirty() <-chan struct{}

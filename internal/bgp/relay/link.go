@@ -463,6 +463,14 @@ func (l *Link) failed(reason string) {
 	}
 }
 
+// ended tells how a session has ended. That of a link that has ended itself is no failure.
+func (l *Link) ended(end End) {
+	l.mu.Lock()
+	end.Failure = end.Failure && !l.retired
+	l.mu.Unlock()
+	l.behind.Ended(end)
+}
+
 // incoming serves an accepted connection.
 func (l *Link) incoming(conn *net.TCPConn) {
 	if s := l.greet(conn); s != nil {
