@@ -15,22 +15,25 @@ import (
 // mostAttempts is how many connections an end may open until the session is up.
 const mostAttempts = 2
 
-// oneWay has a firewall before a host drop what another one sends to its port 179, and count the connections that each tries to open to the other.
-func oneWay(t *testing.T, from, to *bgptest.Host) {
+// firewall has what comes to a host's port 179 from another one dropped or not, and counts from now on the connections that are tried.
+func firewall(t *testing.T, from, to *bgptest.Host, drops bool) {
 	t.Helper()
-	const table = `table inet oneway {
+	const table = `table inet oneway; delete table inet oneway; table inet oneway {
 		set tried { type inet_service; flags dynamic; size 65535; }
 		chain in {
 			type filter hook input priority 0
 			ip saddr %s tcp dport 179 tcp flags & (syn|ack) == syn update @tried { tcp sport }
-			%s
+			ip saddr %s tcp dport 179 %s
 		}
 	}`
-	to.Run(t, "nft", fmt.Sprintf(table, from.V4, fmt.Sprintf("ip saddr %s tcp dport 179 drop", from.V4)))
-	from.Run(t, "nft", fmt.Sprintf(table, to.V4, ""))
+	verdict := "accept"
+	if drops {
+		verdict = "drop"
+	}
+	to.Run(t, "nft", fmt.Sprintf(table, from.V4, from.V4, verdict))
 }
 
-// tried is how many connections were tried to a host of oneWay.
+// tried is how many connections were tried to a host behind firewall.
 func tried(t *testing.T, to *bgptest.Host) int {
 	t.Helper()
 	_, elements, ok := strings.Cut(to.Run(t, "nft", "list", "set", "inet", "oneway", "tried"), "elements = ")
@@ -119,7 +122,9 @@ func TestOneWayFilter(t *testing.T) {
 				lan := bgptest.NewLAN(t)
 				hosts := map[int]*bgptest.Host{9: lan.Host(9), 10: lan.Host(10)}
 				free := 19 - blocked
-				oneWay(t, hosts[blocked], hosts[free])
+				// What is tried before both ends are there does not count.
+				firewall(t, hosts[blocked], hosts[free], true)
+				firewall(t, hosts[free], hosts[blocked], true)
 				speaks := func(n int) *ours {
 					self, other := hosts[n], hosts[19-n]
 					peer := bgp.Peer{Addr: other.V4, From: self.V4, ASN: ourASN, ConnectRetry: time.Second, Passive: c.mesh && bgp.Waits(self.V4, other.V4)}
@@ -148,6 +153,8 @@ func TestOneWayFilter(t *testing.T) {
 					}
 					return nil
 				}
+				firewall(t, hosts[blocked], hosts[free], true)
+				firewall(t, hosts[free], hosts[blocked], false)
 				bgptest.Eventually(t, both)
 				opened, dropped := tried(t, hosts[blocked]), tried(t, hosts[free])
 				if opened < 1 || opened > mostAttempts || dropped > mostAttempts {
