@@ -186,7 +186,10 @@ func NewAgent(d Deps) *Agent {
 // Run works until ctx ends. It then leaves routes, addresses and, by graceful restart, the paths at peers as they are, so that traffic goes
 // on until the next agent starts.
 func (a *Agent) Run(ctx context.Context) error {
+	sessions := sessionLog{filepath.Join(a.Config.StateDir, endsFile), a.Speaker.Ends(), a.Log}
+	sessions.recall()
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return sessions.run(ctx) })
 	g.Go(func() error { return a.Watch.Run(ctx) })
 	g.Go(func() error { return a.loop(ctx) })
 	g.Go(func() error { return a.factsWriter.run(ctx) })

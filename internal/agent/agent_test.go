@@ -49,9 +49,14 @@ type peers struct {
 	stopped    bgp.Mode
 	dirty      chan struct{}
 	asked      time.Time // when the agent first read the peers since tell; zero: not yet
+	ends       *bgp.Ends
 }
 
-func newPeers() *peers { return &peers{dirty: make(chan struct{}, 1), stopped: -1} }
+func newPeers() *peers {
+	return &peers{dirty: make(chan struct{}, 1), stopped: -1, ends: bgp.NewEnds(time.Now)}
+}
+
+func (p *peers) Ends() *bgp.Ends { return p.ends }
 
 func (p *peers) tell(down bool, learned ...bgp.Path) {
 	p.mu.Lock()

@@ -42,6 +42,7 @@ type seen struct {
 	peers    []bgp.PeerStatus
 	traffic  map[netip.Addr]bgp.Traffic // of now
 	told     []netip.Prefix             // that peers are announced now
+	ends     func(netip.Addr) []bgp.End // how the sessions with a peer have ended; nil: not known
 	learned  []bgp.Path
 	routes   routesSeen
 	facts    *nodestatus.Facts
@@ -87,6 +88,11 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 		peer, passed := peerReport(k.snapshot, sessions[p.Addr], p, names), k.traffic[p.Addr]
 		peer.Sessions, peer.MessagesReceived, peer.MessagesSent = passed.Sessions, passed.Received, passed.Sent
 		peer.FlawedMessages, peer.LastFlaw, peer.NextTry = passed.Flawed, passed.LastFlaw, passed.NextTry
+		if k.ends != nil {
+			for _, e := range k.ends(p.Addr) {
+				peer.Ends = append(peer.Ends, nodestatus.End(e))
+			}
+		}
 		r.Peers = append(r.Peers, peer)
 	}
 	for _, p := range k.learned {

@@ -54,6 +54,9 @@ func NewStatus(node string, now time.Time, healthy func(context.Context) error) 
 // ShowPeers makes metrics for each peer, the mesh's too. It is to be called before the agent runs.
 func (s *Status) ShowPeers() { s.metrics.allPeers = true }
 
+// ShowEnds shows how the sessions with each peer have ended. It is to be called before the agent runs.
+func (s *Status) ShowEnds(of func(peer netip.Addr) []bgp.End) { s.seen.ends = of }
+
 // ShowEvents makes metrics of the events that were written and dropped. It is to be called before the agent runs.
 func (s *Status) ShowEvents(counts func() (written, dropped uint64)) { s.metrics.addEvents(counts) }
 

@@ -129,6 +129,7 @@ func (b behind) Drain(ctx context.Context) { b.window.drain(ctx) }
 // Session implements relay.Behind.
 func (b behind) Session(up bool) {
 	b.hist.state(b.peer, up)
+	b.ends.state(b.peer, up)
 	b.Changed()
 }
 
@@ -138,8 +139,23 @@ func (b behind) Changed() {
 	b.wake()
 }
 
+// Ended implements relay.Behind.
+func (b behind) Ended(end relay.End) {
+	b.ends.ended(b.peer, end)
+	if end.Failure {
+		b.fail(end.Reason)
+	}
+}
+
 // Failed implements relay.Behind.
 func (b behind) Failed(reason string) {
+	if !b.hist.get(b.peer).up {
+		b.ends.failed(b.peer, reason)
+	}
+	b.fail(reason)
+}
+
+func (b behind) fail(reason string) {
 	if b.hist.failed(b.peer, reason) {
 		b.log.Info("BGP session is not established", "peer", b.peer, "reason", reason)
 		b.wake()

@@ -136,6 +136,7 @@ func (s session) heldUntil() time.Time {
 
 func (s *Server) addPeer(p Peer) {
 	s.hist.begin(p.Addr)
+	s.ends.configured(p.Addr, true)
 	s.link(p, session{place: s.newPlace(p)})
 	s.known[p.Addr] = true
 }
@@ -148,6 +149,7 @@ func (s *Server) link(p Peer, known session) {
 	switch hindrance := s.unsigned(p); {
 	case hindrance != "":
 		s.hist.failed(p.Addr, "no session: "+hindrance)
+		s.ends.failed(p.Addr, "no session: "+hindrance)
 		known.retire()
 		known.release()
 		known.link = nil
@@ -251,6 +253,7 @@ func (s *Server) removePeer(ctx context.Context, addr netip.Addr) error {
 	s.version.Add(1)
 	s.neighbours.remove(gone.neighbour)
 	s.hist.end(addr)
+	s.ends.configured(addr, false)
 	delete(s.peers, addr)
 	delete(s.sessions, addr)
 	return nil
@@ -303,6 +306,9 @@ func (s *Server) Told() []netip.Prefix {
 	}
 	return nil
 }
+
+// Ends implements Speaker.
+func (s *Server) Ends() *Ends { return s.ends }
 
 // Totals implements Speaker.
 func (s *Server) Totals() Totals {

@@ -25,6 +25,7 @@ type Server struct {
 	now   func() time.Time
 	bgp   *server.BgpServer
 	hist  *histories
+	ends  *Ends
 	dirty chan struct{}
 	// neighbours are the peers that GoBGP has, window the UPDATEs that it has to work in.
 	neighbours *neighbours
@@ -95,6 +96,7 @@ func New(log *slog.Logger, now func() time.Time) (*Server, error) {
 		log:        log,
 		now:        now,
 		hist:       newHistories(now),
+		ends:       NewEnds(now),
 		neighbours: newNeighbours(),
 		dirty:      make(chan struct{}, 1),
 		turn:       make(chan struct{}, 1),

@@ -101,6 +101,9 @@ type Speaker interface {
 	Totals() Totals
 	Told() []netip.Prefix
 
+	// Ends is what is remembered of how sessions have ended.
+	Ends() *Ends
+
 	// Dirty wakes its one reader after a possible change of paths or sessions. Wake-ups are coalesced, may be spurious, and
 	// carry nothing: read Snapshot and Peers.
 	Dirty() <-chan struct{}
@@ -150,7 +153,7 @@ type Peer struct {
 	Port     uint16 // of the peer, DefaultPort if 0
 	// From is our end's address, of Addr's family. The zero Addr leaves it to the kernel, and a peer may connect to any address of ours.
 	From netip.Addr
-	// Passive leaves it to the peer to connect.
+	// Passive leaves it to the peer to connect, unless that does not for one and a half ConnectRetry.
 	Passive      bool
 	HoldTime     time.Duration
 	Keepalive    time.Duration // between keepalives that we send, a third of the hold time if 0
@@ -196,7 +199,7 @@ func (p Peer) GoString() string { return p.String() }
 
 // Waits reports whether self is the passive one of two nodes. Of each pair exactly one is, by the rule of Calico's BIRD templates,
 // which is a comparison of the addresses as text ("10.0.0.9" is greater than "10.0.0.10"): the node whose peer has the greater
-// text waits. Any other rule would leave pairs with a Calico node in which neither end connects.
+// text waits, see Peer.Passive. Any other rule would leave pairs with a Calico node in which neither end connects.
 func Waits(self, peer netip.Addr) bool { return peer.String() > self.String() }
 
 // Path is a prefix and where it leads. Paths are compared by ==.

@@ -410,7 +410,7 @@ func TestPlanLimits(t *testing.T) {
 		},
 		{
 			name: "an unknown pool", request: func(r *Request) { r.PoolsV4 = []string{"nowhere"} },
-			err: ErrNoPool, text: `"nowhere"`,
+			err: ErrNoPool, text: "(nowhere)",
 		},
 		{
 			name: "both families or neither", cluster: true, affine: own, blocks: []*Block{stored("10.0.0.0/30", "node-a")},

@@ -204,7 +204,7 @@ func usablePools(st *State, req *Request, v6 bool) ([]Pool, error) {
 }
 
 // candidatePools returns the requested pools in that order, or all if none was requested. Each requested pool must exist and be enabled,
-// as in Calico: falling back to the others would hide the mistake.
+// as in Calico: falling back to the others would hide the mistake. The error begins with Calico's words, which people search for.
 func candidatePools(st *State, wanted []string) ([]Pool, error) {
 	pools := st.Pools
 	if len(wanted) == 0 {
@@ -214,10 +214,10 @@ func candidatePools(st *State, wanted []string) ([]Pool, error) {
 	for _, w := range wanted {
 		i := slices.IndexFunc(pools, func(p Pool) bool { return p.is(w) })
 		if i < 0 {
-			return nil, fmt.Errorf("%w: the IPPool %q that was asked for %s", ErrNoPool, w, cmp.Or(st.refused[w], "does not exist"+st.flaws()))
+			return nil, fmt.Errorf("%w: the given pool (%s) %s", ErrNoPool, w, cmp.Or(st.refused[w], "does not exist"+st.flaws()))
 		}
 		if !pools[i].Enabled {
-			return nil, fmt.Errorf("%w: the IPPool %q that was asked for cannot be used: %s", ErrNoPool, w, pools[i].Why)
+			return nil, fmt.Errorf("%w: the given pool (%s) cannot be used: %s", ErrNoPool, w, pools[i].Why)
 		}
 		asked = append(asked, pools[i])
 	}

@@ -114,7 +114,7 @@ func TestRefusedPoolIsNamed(t *testing.T) {
 	st := newState(clock)
 	st.storePools([]api.IPPool{*poolObject("bad", "10.78.0.33/24"), *poolObject("old", "10.0.0.0/24"), *poolObject("young", "10.0.0.0/25")})
 	for wanted, text := range map[string]string{
-		"bad": `"bad" spec.cidr "10.78.0.33/24"`, "10.78.0.33/24": `spec.cidr "10.78.0.33/24"`, "young": `"young" overlaps IPPool old`, "none": `"none" exist`,
+		"bad": `bad spec.cidr "10.78.0.33/24"`, "10.78.0.33/24": `spec.cidr "10.78.0.33/24"`, "young": `young overlaps IPPool old`, "none": `none exist`,
 	} {
 		_, err := usablePools(st, &Request{PoolsV4: []string{wanted}, Use: api.UseWorkload}, false)
 		if !errors.Is(err, ErrNoPool) || !errtest.Names(err, text) || wanted != "none" && strings.Contains(err.Error(), "does not exist") {
@@ -208,8 +208,8 @@ func TestUsablePools(t *testing.T) {
 		{name: "asked by range", wanted: []string{"10.2.0.0/24"}, want: "b"},
 		{name: "asked for a manual one", wanted: []string{"manual"}, want: "manual"},
 		{name: "asked, selectors do not matter", wanted: []string{"nodes", "team"}, want: "nodes team"},
-		{name: "asked for a disabled one", wanted: []string{"a", "disabled"}, err: `"disabled"`},
-		{name: "asked for an unknown one", wanted: []string{"a", "10.99.0.0/24"}, err: `"10.99.0.0/24"`},
+		{name: "asked for a disabled one", wanted: []string{"a", "disabled"}, err: "the given pool (disabled) cannot be used"},
+		{name: "asked for an unknown one", wanted: []string{"a", "10.99.0.0/24"}, err: "the given pool (10.99.0.0/24) does not exist"},
 		{name: "asked, uses do matter", wanted: []string{"tunnel"}, err: "spec.allowedUses"},
 		{name: "asked for the other family", wanted: []string{"v6"}, err: "(v6)"},
 	} {

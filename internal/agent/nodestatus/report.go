@@ -174,6 +174,21 @@ type Peer struct {
 	MessagesSent     uint64 `json:"messagesSent" help:"BGP messages that were sent to it."`
 	FlawedMessages   uint64 `json:"flawedMessages,omitempty" help:"Of the received ones, those that were malformed and did not end the session: what they announce is not taken, or attributes of it are left out."`
 	LastFlaw         string `json:"lastFlaw,omitempty" help:"What was wrong with the last of these."`
+
+	Ends []End `json:"ends,omitempty" help:"How its last sessions have ended, or why they did not come up, the latest first; at most 20. They survive the agent and the node's restart."`
+}
+
+// End is how a BGP session has ended, or why it did not come up.
+type End struct {
+	At       time.Time `json:"at" help:"When it ended, or did not come up last; after an end of this node's agent, when the next one started."`
+	Since    time.Time `json:"since,omitzero" help:"Since when it was up; absent: it did not come up."`
+	Times    int       `json:"times,omitempty" help:"How often it did not come up for this reason since the last session; absent: it was up."`
+	First    time.Time `json:"first,omitzero" help:"When that was first so."`
+	By       string    `json:"by,omitempty" help:"What has ended it: peer, this node, hold timer, connection (it was lost) or agent (this node's agent, or the node, has ended); absent: there was no connection."`
+	Reason   string    `json:"reason" help:"Why."`
+	Sent     string    `json:"sent,omitempty" help:"The NOTIFICATION that this node has sent."`
+	Received string    `json:"received,omitempty" help:"The NOTIFICATION that the peer has sent, with its shutdown communication (RFC 9003)."`
+	Error    string    `json:"error,omitempty" help:"The error of the TCP connection."`
 }
 
 // BFD is the state of the BFD session that watches a peer.

@@ -62,12 +62,36 @@ func (r *Report) WritePicked(w io.Writer) error {
 		return err
 	}
 	p := &page{}
-	var messages []string
+	var messages, ends []string
 	for _, peer := range r.Peers {
 		messages = append(messages, peer.messages())
+		for _, e := range peer.Ends {
+			ends = append(ends, peer.Address+": "+r.endText(e))
+		}
 	}
 	p.all("Messages", messages)
+	p.all("How sessions ended, the latest first", ends)
 	return p.writeTo(w)
+}
+
+// endText describes how a session has ended, with what each side has said of it.
+func (r *Report) endText(e End) string {
+	text := r.clock(e.At)
+	switch {
+	case !e.Since.IsZero():
+		text += ", up since " + r.clock(e.Since)
+	case e.Times > 1:
+		text += fmt.Sprintf(", not up, %d times since %s", e.Times, r.clock(e.First))
+	default:
+		text += ", not up"
+	}
+	text += ": " + e.Reason
+	for _, said := range []struct{ what, words string }{{"sent", e.Sent}, {"received", e.Received}, {"TCP:", e.Error}} {
+		if said.words != "" && !strings.Contains(e.Reason, said.words) {
+			text += "; " + said.what + " " + said.words
+		}
+	}
+	return text
 }
 
 // WriteRoutes writes the routes for people, and below what became no route.

@@ -158,6 +158,14 @@ func TestText(t *testing.T) {
 // Who asks for one peer is told what has passed.
 func TestPickedPeer(t *testing.T) {
 	r := routed()
+	ended := now.Add(-2 * time.Hour)
+	r.Peers[slices.IndexFunc(r.Peers, func(p Peer) bool { return p.Address == "10.0.0.1" })].Ends = []End{
+		{At: ended.Add(time.Minute), Times: 3, First: ended.Add(time.Second), Reason: "TCP refused on port 179: no BGP speaker listens there, or a firewall rejects"},
+		{At: ended, Times: 1, First: ended, By: "this node", Reason: "peer is AS 64601, configured 64600", Sent: "OPEN Message Error/Bad Peer AS"},
+		{At: ended, Since: now.Add(-72 * time.Hour), By: "peer", Reason: "closed by the peer: Cease/Administrative Shutdown: works in rack a", Received: "Cease/Administrative Shutdown: works in rack a"},
+		{At: ended.Add(-71 * time.Hour), Since: ended.Add(-72 * time.Hour), By: "hold timer", Reason: "nothing heard from it for the hold time", Sent: "Hold Timer Expired"},
+		{At: ended.Add(-72 * time.Hour), Since: ended.Add(-73 * time.Hour), By: "connection", Reason: "connection lost", Error: "read tcp 10.0.0.5:179->10.0.0.1:40000: read: connection reset by peer"},
+	}
 	got, err := execute(t, agent(t, r), "peers", "10.0.0.1")
 	errtest.Must(t, err)
 	equalsGolden(t, "peers-picked.txt", []byte(got))

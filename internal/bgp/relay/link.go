@@ -26,7 +26,9 @@ const (
 	// afterLoss is the wait after a connection that broke, or a session that was up for as long as stable: the peer's process
 	// may be starting again already. One that a NOTIFICATION ends within moments, repeatedly, is tried less and less often.
 	afterLoss = 200 * time.Millisecond
-	stable    = 10 * time.Second
+	// standIn is for how many halves of ConnectRetry a passive link waits for the peer: a peer that is there has tried by then, see dial.
+	standIn = 3
+	stable  = 10 * time.Second
 	// openWait is for the first message on a connection, handshakeWait for all until the session is up.
 	openWait      = 10 * time.Second
 	handshakeWait = 20 * time.Second
@@ -76,6 +78,8 @@ type Link struct {
 	hold         hold
 	damping      damping
 	dialling     bool          // dial runs
+	turn         time.Time     // from when on a passive link connects, too
+	reached      bool          // the last session that was up is one that this end opened
 	next         time.Time     // when the next connection is tried; past: it is, or none has to be
 	whole        chan struct{} // closed when the peer has sent its table in some session; nil: not awaited
 	// kept is what is kept, by the speaker behind, too, of sessions that are over, until keptUntil, as the peer has asked for; nil: nothing.
@@ -364,7 +368,7 @@ func (l *Link) free() (ok bool) {
 	for l.ctx.Err() == nil {
 		l.mu.Lock()
 		l.dialling = l.current == nil
-		dialling, wait := l.dialling, later(l.hold.until, l.damping.until).Sub(l.relay.now())
+		dialling, wait := l.dialling, later(l.turn, later(l.hold.until, l.damping.until)).Sub(l.relay.now())
 		l.mu.Unlock()
 		if !dialling || wait <= 0 {
 			return dialling
@@ -417,10 +421,20 @@ func (l *Link) try(baseline refusals) *session {
 		}
 		return nil
 	case err != nil:
-		l.failed(dialFailure(l.peer, err, l.relay.signing.read().of(l.peer) > baseline.of(l.peer)))
+		if !l.peer.Passive && l.session() == nil { // the peer may have connected meanwhile
+			l.failed(dialFailure(l.peer, err, l.relay.signing.read().of(l.peer) > baseline.of(l.peer)))
+		}
 		return nil
 	}
 	return newSession(l, conn, true)
+}
+
+// await gives the peer of a passive link its time to connect. If it does not, as when a firewall drops its SYNs and not ours, this end does. The
+// mutex is held.
+func (l *Link) await() {
+	if l.peer.Passive {
+		l.turn = l.relay.now().Add(standIn * l.peer.ConnectRetry / 2)
+	}
 }
 
 // retryWait is the mean wait after a number of attempts.
@@ -447,6 +461,14 @@ func (l *Link) failed(reason string) {
 	if !retired {
 		l.behind.Failed(reason)
 	}
+}
+
+// ended tells how a session has ended. That of a link that has ended itself is no failure.
+func (l *Link) ended(end End) {
+	l.mu.Lock()
+	end.Failure = end.Failure && !l.retired
+	l.mu.Unlock()
+	l.behind.Ended(end)
 }
 
 // incoming serves an accepted connection.
@@ -486,6 +508,7 @@ func (l *Link) reserve(conn net.Conn) bool {
 		_ = l.pending.Close()
 	}
 	l.pending, l.pendingSince = conn, now
+	l.await()
 	return true
 }
 
@@ -552,6 +575,7 @@ func (l *Link) leave(s *session) int {
 	defer l.mu.Unlock()
 	if s.upSince.Load() != 0 {
 		l.end(s)
+		l.reached = s.outgoing
 	}
 	l.current = nil
 	l.parting++
@@ -566,9 +590,12 @@ func (l *Link) leave(s *session) int {
 	return l.parting
 }
 
-// startDialling has dial run, unless the peer is to connect. The mutex is held.
+// startDialling has dial run: at once, or, if the peer is to connect and the last session came by it, when it had its time. The mutex is held.
 func (l *Link) startDialling() {
-	if !l.peer.Passive && !l.dialling && !l.retired {
+	if !l.reached {
+		l.await()
+	}
+	if !l.dialling && !l.retired {
 		l.dialling = true
 		go l.dial()
 	}

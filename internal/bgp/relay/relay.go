@@ -35,9 +35,31 @@ type Behind interface {
 	Session(up bool)
 	// Changed is called when Link.Paths has changed within a session, which the speaker need not have worked in yet. It must not wait.
 	Changed()
-	// Failed is called with the reason why the session is not, or no longer, established.
+	// Failed is called with the reason why the session is not established, or is about to end.
 	Failed(reason string)
+	// Ended is called when a session has ended, or has failed in its handshake.
+	Ended(End)
 }
+
+// End is how a session has ended, with the words of both sides.
+type End struct {
+	At    time.Time
+	Since time.Time // since when it was up; zero: it did not come up
+	By    string    // of the constants below
+	// Reason is why, in one sentence. Failure: Failed was not called for it, and it is one; a newer connection that takes the place of one is none.
+	Reason  string
+	Failure bool
+	// Sent and Received are the NOTIFICATIONs of this end and of the peer, Error is that of TCP; empty: there was none.
+	Sent, Received, Error string
+}
+
+// By what a session has ended.
+const (
+	ByPeer       = "peer"       // it has sent a NOTIFICATION
+	ByUs         = "this node"  // it has sent one, or has closed the connection
+	ByHoldTimer  = "hold timer" // the peer was silent
+	ByConnection = "connection" // it was lost
+)
 
 // Config is the common configuration of all sessions.
 type Config struct {

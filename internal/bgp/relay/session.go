@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -57,6 +58,7 @@ type session struct {
 	mu      sync.Mutex // guards the rest
 	stopped bool
 	verdict *wire.Notification // for the peer, of the one who stopped it
+	said    *wire.Notification // that the speaker behind has sent
 	broken  error              // it was stopped because the peer took nothing more
 	drop    bool               // what the peer has announced is not to be kept
 }
@@ -718,18 +720,37 @@ func (s *session) keeps(how ending) bool {
 	return offer.Graceful() && !s.dropped.Load()
 }
 
-// report says why the session is over.
+// report says how the session has ended.
 func (s *session) report(how ending) {
+	s.overflow = how.by == byUs && how.reason.Code == wire.Cease && how.reason.Subcode == wire.MaxPrefixesReached
+	s.link.ended(s.end(how))
+}
+
+// end describes how the session has ended.
+func (s *session) end(how ending) End {
+	end := End{At: s.link.relay.now(), Failure: how.by != byOthers}
+	if up := s.upSince.Load(); up != 0 {
+		end.Since = time.Unix(0, up)
+	}
 	switch how.by {
 	case byLoss:
-		s.link.failed(lost(s, how.err))
+		end.By, end.Reason, end.Error = ByConnection, lost(s, how.err), how.err.Error()
 	case byPeer:
-		s.closedBy(how.reason)
+		end.By, end.Received = ByPeer, how.reason.Words()
+		end.Reason, end.Failure = ClosedByPeer+end.Received, !how.reason.Collides()
 	case byUs:
-		s.blame(how.reason)
+		end.By, end.Reason, end.Sent = ByUs, how.reason.Error(), how.reason.Words()
 	case byTimer:
-		s.link.failed(silent)
+		end.By, end.Reason, end.Sent = ByHoldTimer, silent, holdTimerExpired.Words()
+	case byOthers:
+		end.By, end.Reason = ByUs, "closed by this node without a NOTIFICATION"
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n := cmp.Or(s.said, s.verdict); n != nil {
+			end.Sent, end.Reason = n.Words(), closedHere+n.Error()
+		}
 	}
+	return end
 }
 
 // parting is the remaining work towards the peer.
@@ -738,7 +759,7 @@ func (s *session) parting(how ending) parting {
 	case byUs:
 		return parting{word: how.reason}
 	case byTimer:
-		return parting{word: &wire.Notification{Code: wire.HoldTimerExpired}}
+		return parting{word: holdTimerExpired}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -756,31 +777,26 @@ func (s *session) await(done <-chan struct{}) {
 	}
 }
 
-// blame reports what the peer must not have sent.
-func (s *session) blame(n *wire.Notification) {
-	s.overflow = n.Code == wire.Cease && n.Subcode == wire.MaxPrefixesReached
-	s.link.failed(n.Error())
-}
-
 // silent is why a session ends whose hold timer has expired.
 const silent = "nothing heard from it for the hold time"
+
+var holdTimerExpired = &wire.Notification{Code: wire.HoldTimerExpired}
+
+// closedHere is how a reason begins that this node has.
+const closedHere = "closed by this node: "
 
 // ClosedByPeer is how a reason for Failed begins that the peer has given.
 const ClosedByPeer = "closed by the peer: "
 
-// closedBy reports the peer's NOTIFICATION. The end of a collision is no failure.
-func (s *session) closedBy(n *wire.Notification) {
-	if n.Code != wire.Cease || n.Subcode != wire.Collision {
-		s.link.failed(ClosedByPeer + n.Words())
-	}
-}
-
 // closedByUs reports the NOTIFICATION of the speaker behind.
 func (s *session) closedByUs(n *wire.Notification) {
+	s.mu.Lock()
+	s.said = n
+	s.mu.Unlock()
 	if n.Code == wire.HoldTimerExpired {
 		s.link.failed(silent)
 		return
 	}
 	s.dropped.Store(true)
-	s.link.failed("closed by this node: " + n.Words())
+	s.link.failed(closedHere + n.Words())
 }

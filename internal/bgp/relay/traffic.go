@@ -72,9 +72,11 @@ func (l *Link) traffic() Traffic {
 
 // pause waits before the next connection is tried.
 func (l *Link) pause(wait time.Duration) {
-	l.mu.Lock()
-	l.next = l.relay.now().Add(wait)
-	l.mu.Unlock()
+	if !l.peer.Passive {
+		l.mu.Lock()
+		l.next = l.relay.now().Add(wait)
+		l.mu.Unlock()
+	}
 	l.sleep(wait)
 }
 

@@ -46,6 +46,9 @@ func (n *Notification) Error() string {
 	return n.Words()
 }
 
+// Collides reports that it ends one of two connections that crossed (RFC 4271 section 6.8).
+func (n *Notification) Collides() bool { return n.Code == Cease && n.Subcode == Collision }
+
 // Bytes is the message. Data that doesn't fit is cut.
 func (n *Notification) Bytes() []byte {
 	data := n.Data[:min(len(n.Data), MaxLen-headerLen-2)]

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
@@ -223,6 +227,66 @@ func TestLoopback(t *testing.T) {
 	c.datagram(t, from, netip.MustParseAddrPort("169.254.169.254:80"), "translated")
 	if got, _ := next(t, conn, surely); got != "translated" {
 		t.Errorf("translated: %q", got)
+	}
+}
+
+// hostPort is the configuration of portmap for one port, as it follows the plugin calico in a conflist, with its result.
+const hostPort = `{"cniVersion":"1.0.0","name":"pods","type":"portmap","snat":true,"runtimeConfig":{"portMappings":[{"hostPort":8081,"containerPort":80,"protocol":"tcp"}]},
+	"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"%s"}],"ips":[{"interface":0,"address":"%s/32"}]}}`
+
+// TestHostPortOnLoopback opens a host port by portmap, which is then there on 127.0.0.1 of the node, too: portmap sets route_localnet on the link of
+// that pod. With the guard the pod still has no way to what listens there.
+func TestHostPortOnLoopback(t *testing.T) {
+	needtest.More(t, "a build of portmap")
+	c := newCell(t)
+	portmap := filepath.Join(t.TempDir(), "portmap")
+	if out, err := exec.Command("go", "build", "-o", portmap, "github.com/containernetworking/plugins/plugins/meta/portmap").CombinedOutput(); err != nil {
+		t.Fatalf("build portmap: %v: %s", err, out)
+	}
+	var web net.Listener
+	c.attacker.Within(t, func() (err error) {
+		web, err = net.Listen("tcp", netip.AddrPortFrom(pod, 80).String())
+		return err
+	})
+	t.Cleanup(func() { _ = web.Close() })
+	door := netip.MustParseAddrPort("127.0.0.1:8081")
+	localnet := func() string {
+		return strings.TrimSpace(c.Run(t, "cat", "/proc/sys/net/ipv4/conf/"+attackerLink+"/route_localnet"))
+	}
+	if set := localnet(); set != "0" {
+		t.Errorf("route_localnet of a pod's link is %s", set)
+	}
+	c.Within(t, func() error {
+		cmd := exec.Command(portmap)
+		cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=porter", "CNI_NETNS="+c.attacker.Path(), "CNI_IFNAME=eth0", "CNI_PATH="+filepath.Dir(portmap))
+		cmd.Stdin = strings.NewReader(fmt.Sprintf(hostPort, c.attacker.Path(), pod))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("portmap: %w: %s", err, out)
+		}
+		return nil
+	})
+	if set := localnet(); set != "1" {
+		t.Errorf("portmap leaves route_localnet at %s", set)
+	}
+	c.shut(t, nil)
+	if err := dial(t, c.NS, netip.AddrPort{}, door, surely); err != nil {
+		t.Errorf("the host port on 127.0.0.1: %v", err)
+	}
+
+	inside := netip.MustParseAddrPort("127.0.0.1:9099")
+	conn := c.ListenUDP(t, inside.String())
+	c.datagram(t, netip.AddrPortFrom(pod, 53), inside, "attack")
+	c.eventually(t, guard.LoopbackFromPod, 1)
+	if got, _ := next(t, conn, soon); got != "" {
+		t.Errorf("%q arrives", got)
+	}
+
+	// Without portmap's setting the kernel sends nothing from 127.0.0.1 to a pod.
+	c.Within(t, func() error {
+		return sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "conf", attackerLink, "route_localnet"}, "0")
+	})
+	if err := dial(t, c.NS, netip.AddrPort{}, door, soon); err == nil {
+		t.Error("the host port is open on 127.0.0.1 without route_localnet: the test shows nothing")
 	}
 }
 

@@ -21,7 +21,8 @@ func conf(family, link, name string) sysctl.Key { return sysctl.Key{"net", famil
 
 // hostSettings are the parameters of the node's end. Calico's plugin sets route_localnet here as well, and not rp_filter, which its agent
 // does. With route_localnet a pod may send to 127.0.0.0/8 of its node; what needs it, which is the port mapping of host ports
-// and kube-proxy for node ports on 127.0.0.1, sets it itself.
+// and kube-proxy for node ports on 127.0.0.1, sets it itself: portmap on the link of the one pod. The agent's packet guard makes it harmless, but a plugin
+// may connect pods where no agent is, or not yet.
 func hostSettings(c *Config) []setting {
 	veth := c.HostVeth
 	var s []setting

@@ -5,6 +5,7 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,14 +44,15 @@ func TestMain(m *testing.M) {
 // machine is a namespace that the program runs in, as the agent and as the command.
 type machine struct {
 	*netnstest.NS
+	dir string
 	env []string
 }
 
 // newMachine makes a machine that reaches the API server at its own loopback address.
 func newMachine(t *testing.T, name, address string) *machine {
 	t.Helper()
-	m := &machine{NS: netnstest.New(t)}
 	dir := t.TempDir()
+	m := &machine{NS: netnstest.New(t), dir: dir}
 	errtest.Must(t, os.MkdirAll(filepath.Join(dir, "net/ipv4"), 0o755))
 	errtest.Must(t, os.WriteFile(filepath.Join(dir, "net/ipv4/ip_forward"), []byte("0\n"), 0o644))
 	m.env = []string{
@@ -96,9 +99,8 @@ func TestCommandsOnARealNode(t *testing.T) {
 	one.Addr(t, "eth0", "172.31.0.1/24")
 	one.Addr(t, "eth0", "172.31.0.10/24") // a machine that is up, with nothing on port 179
 	two.Addr(t, "eth0", "172.31.0.2/24")
-	for _, m := range []*machine{one, two} {
-		m.Start(t, "env", m.env...)
-	}
+	one.Start(t, "env", one.env...)
+	agent := two.Start(t, "env", two.env...)
 
 	refused := regexp.MustCompile(`(?m)^172\.31\.0\.10: TCP refused on port 179 since \d\d:\d\d:\d\d: no BGP speaker listens there`)
 	learned := regexp.MustCompile(`(?m)^10\.90\.1\.0/26 +172\.31\.0\.1 +eth0 +- +node1 +BGP 172\.31\.0\.1$`)
@@ -117,8 +119,38 @@ func TestCommandsOnARealNode(t *testing.T) {
 	diagnosed(t, two)
 	toldOfBrokenPool(t, store)
 	toldOfForeignRoute(t, two)
+	remembers(t, two, agent)
 	status := two.node(t, "status")
 	difftest.Contains(t, status, "172.31.0.2/24 on eth0 (environment variable IP)", "10.90.2.0/26", "none: no pool encapsulates", "Sessions that are down:")
+}
+
+// remembers checks that how sessions ended is known to the agent after the one that ends.
+func remembers(t *testing.T, m *machine, agent int) {
+	t.Helper()
+	failed := regexp.MustCompile(`not up, \d+ times since .*: TCP refused on port 179`)
+	eventually(t, func() error {
+		kept, err := os.ReadFile(filepath.Join(m.dir, "tortie/bgp-sessions.json"))
+		if err != nil || !strings.Contains(string(kept), `"up":`) {
+			return fmt.Errorf("%v: %s", err, kept)
+		}
+		return nil
+	})
+	errtest.Must(t, syscall.Kill(agent, syscall.SIGKILL))
+	m.Start(t, "env", m.env...)
+	eventually(t, func() error {
+		if out := m.try("peers", "172.31.0.1"); !strings.Contains(out, "How sessions ended, the latest first:\n172.31.0.1: ") || !strings.Contains(out, "this node's agent has ended") {
+			return errors.New(out)
+		}
+		if out := m.try("peers", "172.31.0.10"); !failed.MatchString(out) {
+			return errors.New(out)
+		}
+		var peers []nodestatus.Peer
+		if err := json.Unmarshal([]byte(m.try("peers", "172.31.0.1", "-o", "json")), &peers); err != nil || len(peers[0].Ends) == 0 || peers[0].Ends[0].By != "agent" {
+			return fmt.Errorf("%v: %+v", err, peers)
+		}
+		return nil
+	})
+	t.Logf("node peers 172.31.0.10\n%s", m.node(t, "peers", "172.31.0.10"))
 }
 
 // diagnosed checks what `node diagnose` finds on a node with one peer that is well and one that nobody answers for.

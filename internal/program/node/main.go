@@ -138,6 +138,7 @@ func newStatus(cfg config.Node, speaker bgp.Speaker, recorder *events.Recorder, 
 		status.ShowFlows(p.flows)
 	}
 	status.ShowTraffic(speaker.Traffic, speaker.Totals, speaker.Told)
+	status.ShowEnds(speaker.Ends().Of)
 	if cfg.Metrics.PerPeer {
 		status.ShowPeers()
 	}

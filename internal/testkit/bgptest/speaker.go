@@ -63,6 +63,7 @@ type Call struct {
 	Filters map[netip.Addr]api.BGPFilterSpec
 	Mode    bgp.Mode
 	From    []netip.Addr
+	Text    []byte // of bgp.Ends
 }
 
 // policy returns the policy of a call, with its filters compiled to rules.
@@ -92,6 +93,8 @@ type Reply struct {
 	Traffic    map[netip.Addr]bgp.Traffic
 	Totals     bgp.Totals
 	Told       []netip.Prefix
+	Ends       []bgp.End // of the first of From
+	Text       []byte
 }
 
 func serve(log *slog.Logger, methods map[string]func(*bgp.Server), in io.Reader, out io.Writer) error {
@@ -150,6 +153,13 @@ func answer(speaker bgp.Speaker, c Call) Reply {
 		r.Peers, err = speaker.Peers(ctx)
 	case "Traffic":
 		r.Traffic, r.Totals, r.Told = speaker.Traffic(), speaker.Totals(), speaker.Told()
+	case "Ends":
+		if len(c.From) > 0 {
+			r.Ends = speaker.Ends().Of(c.From[0])
+		}
+		r.Text, err = speaker.Ends().Text()
+	case "Recall":
+		err = speaker.Ends().Recall(c.Text)
 	case "Dirty":
 		select {
 		case <-speaker.Dirty():

@@ -1,0 +1,244 @@
+package bgp
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/bgp/relay"
+)
+
+// Bounds of Ends. A peer that is not configured any more is forgotten goneAge after its last end.
+const (
+	MostEnds     = 20 // of one peer
+	mostEndsEver = 2000
+	mostEndText  = 512
+	goneAge      = 7 * 24 * time.Hour
+)
+
+// endsVersion is that of the text of Ends. Another one is not read.
+const endsVersion = 1
+
+// byRestart is what ended a session that was up when the text was written, in which its end is not.
+const byRestart = "agent"
+
+// End is how a session has ended, or why it did not come up.
+type End struct {
+	At    time.Time `json:"at"`
+	Since time.Time `json:"since,omitzero"` // since when it was up; zero: it did not come up
+	// Times is how often it has not come up for this reason since the last session, since First on; 0: it was up.
+	Times int       `json:"times,omitempty"`
+	First time.Time `json:"first,omitzero"`
+	// By is what has ended it: one of relay's words, agent for the end of this node's agent; empty: there was no connection.
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason"`
+	// Sent and Received are the NOTIFICATIONs of this end and of the peer, Error is that of TCP; empty: there was none.
+	Sent     string `json:"sent,omitempty"`
+	Received string `json:"received,omitempty"`
+	Error    string `json:"error,omitempty"`
+}
+
+// alike reports that two sessions did not come up for one reason.
+func (e End) alike(o End) bool {
+	e.At, e.Times, e.First = o.At, o.Times, o.First
+	return e == o && e.Since.IsZero()
+}
+
+// cut bounds and cleans the texts of an end, parts of which are the peer's.
+func (e *End) cut() {
+	for _, text := range []*string{&e.By, &e.Reason, &e.Sent, &e.Received, &e.Error} {
+		*text = strings.ToValidUTF8((*text)[:min(len(*text), mostEndText)], "")
+	}
+}
+
+// Ends remembers how the last sessions of each peer have ended, over the end of the process if its text is kept. It is safe for concurrent use.
+type Ends struct {
+	now     func() time.Time
+	changed chan struct{}
+
+	mu    sync.Mutex // guards the rest
+	peers map[netip.Addr]*peerEnds
+	there map[netip.Addr]bool // peers that are configured
+}
+
+type peerEnds struct {
+	Up   time.Time `json:"up,omitzero"` // since when its session is up; zero: it is not
+	Ends []End     `json:"ends"`        // the latest last
+}
+
+func (p *peerEnds) last() time.Time {
+	last := p.Up
+	for _, e := range p.Ends {
+		last = later(last, e.At)
+	}
+	return last
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// endsText is the form in which Ends are kept.
+type endsText struct {
+	Version int                      `json:"version"`
+	Peers   map[netip.Addr]*peerEnds `json:"peers"`
+}
+
+// NewEnds remembers nothing yet.
+func NewEnds(now func() time.Time) *Ends {
+	return &Ends{now: now, changed: make(chan struct{}, 1), peers: map[netip.Addr]*peerEnds{}, there: map[netip.Addr]bool{}}
+}
+
+// Changed wakes its one reader when there is something new to be kept, other than one failure more of the kind of the last ones.
+func (e *Ends) Changed() <-chan struct{} { return e.changed }
+
+// Of returns how the last sessions with a peer have ended, the latest first.
+func (e *Ends) Of(peer netip.Addr) []End {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.peers[peer]
+	if p == nil {
+		return nil
+	}
+	all := slices.Clone(p.Ends)
+	slices.Reverse(all)
+	return all
+}
+
+// Text is all that is remembered, for Recall of a later process.
+func (e *Ends) Text() ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.bound()
+	return json.Marshal(endsText{endsVersion, e.peers})
+}
+
+// Recall remembers what an earlier process has kept. A session that was up has ended with that process. It is to be called before Start.
+func (e *Ends) Recall(text []byte) error {
+	var read endsText
+	if err := json.Unmarshal(text, &read); err != nil {
+		return err
+	}
+	if read.Version != endsVersion {
+		return fmt.Errorf("version %d, want %d", read.Version, endsVersion)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for addr, p := range read.Peers {
+		if p == nil || e.peers[addr] != nil {
+			continue
+		}
+		for i := range p.Ends {
+			p.Ends[i].cut()
+		}
+		e.peers[addr] = p
+		if !p.Up.IsZero() {
+			p.add(End{At: e.now(), Since: p.Up, By: byRestart, Reason: "this node's agent has ended, or the node; the time is when the next agent has started"})
+			p.Up = time.Time{}
+		}
+	}
+	e.bound()
+	return nil
+}
+
+// bound drops what is too much or too old. The mutex is held.
+func (e *Ends) bound() {
+	var all []time.Time
+	for addr, p := range e.peers {
+		if !e.there[addr] && e.now().Sub(p.last()) > goneAge {
+			delete(e.peers, addr)
+			continue
+		}
+		p.Ends = p.Ends[max(0, len(p.Ends)-MostEnds):]
+		for _, end := range p.Ends {
+			all = append(all, end.At)
+		}
+	}
+	if len(all) <= mostEndsEver {
+		return
+	}
+	slices.SortFunc(all, time.Time.Compare)
+	oldest := all[len(all)-mostEndsEver]
+	for _, p := range e.peers {
+		p.Ends = slices.DeleteFunc(p.Ends, func(end End) bool { return end.At.Before(oldest) })
+	}
+}
+
+// of returns the ends of a peer that are to be changed. The mutex is held.
+func (e *Ends) of(peer netip.Addr) *peerEnds {
+	p := e.peers[peer]
+	if p == nil {
+		p = &peerEnds{}
+		e.peers[peer] = p
+	}
+	return p
+}
+
+// configured notes whether a peer is configured.
+func (e *Ends) configured(peer netip.Addr, is bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if is {
+		e.there[peer] = true
+	} else {
+		delete(e.there, peer)
+	}
+}
+
+// state notes whether a session is up.
+func (e *Ends) state(peer netip.Addr, up bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p := e.of(peer)
+	if p.Up.IsZero() != up {
+		return
+	}
+	p.Up = time.Time{}
+	if up {
+		p.Up = e.now()
+	}
+	wait.Signal(e.changed)
+}
+
+// ended notes how a session has ended.
+func (e *Ends) ended(peer netip.Addr, end relay.End) {
+	e.note(peer, End{At: end.At, Since: end.Since, By: end.By, Reason: end.Reason, Sent: end.Sent, Received: end.Received, Error: end.Error})
+}
+
+// failed notes why a session does not come up.
+func (e *Ends) failed(peer netip.Addr, reason string) { e.note(peer, End{At: e.now(), Reason: reason}) }
+
+func (e *Ends) note(peer netip.Addr, end End) {
+	end.cut()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.of(peer).add(end) {
+		wait.Signal(e.changed)
+	}
+}
+
+// add notes an end and reports whether it is of another kind than those since the last session that was up.
+func (p *peerEnds) add(end End) (fresh bool) {
+	fresh = true
+	if end.Since.IsZero() {
+		end.Times, end.First = 1, end.At
+		for i := len(p.Ends) - 1; i >= 0 && p.Ends[i].Since.IsZero(); i-- {
+			if same := p.Ends[i]; same.alike(end) {
+				end.Times, end.First, fresh = same.Times+1, same.First, false
+				p.Ends = slices.Delete(p.Ends, i, i+1)
+				break
+			}
+		}
+	}
+	p.Ends = append(p.Ends, end)
+	p.Ends = slices.Delete(p.Ends, 0, max(0, len(p.Ends)-MostEnds))
+	return fresh
+}
