@@ -33,6 +33,9 @@ func (h host) look(ctx context.Context, o *Observations) {
 	o.Links, o.LinksErr = h.kernel.Links()
 	o.Routes, o.RoutesErr = h.routes()
 	o.Chains, o.ChainsErr = nft.New(nil).Chains(ctx)
+	if o.ChainsErr == nil { // else the kernel has no nf_tables, or lets this process not see them
+		o.Closings, o.ClosingsErr = nft.New(nil).Closings(ctx)
+	}
 	o.Sysctls = readSysctls(o.Links)
 	o.Kernel = h.features(o)
 	o.Configs.Dir = h.path(cniconf.Dir)

@@ -29,6 +29,9 @@ type Observations struct {
 	// Chains are all of nf_tables.
 	Chains    []nft.Place
 	ChainsErr error
+	// Closings are the chains of the forward hook that drop what they do not let through.
+	Closings    []nft.Closing
+	ClosingsErr error
 
 	// Sysctls are by their names with slashes; one that is missing does not exist, or could not be read.
 	Sysctls map[string]string

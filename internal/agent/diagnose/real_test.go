@@ -171,6 +171,7 @@ func TestObstaclesOnTheWay(t *testing.T) {
 			expect(t, f, "peer-mtu", there6, OK, "1480 bytes arrive whole")
 			expect(t, f, "rp-filter", "eth0", OK, "is 0")
 			expect(t, f, "foreign-routes", "", OK, "")
+			expect(t, f, "forward-hook", "", OK, "")
 			expect(t, f, "cni-config", "", Unknown, "could not look")
 			expect(t, f, "kernel", "tcp-md5", OK, "there")
 			expect(t, f, "kernel", "nf_tables", OK, "there")
@@ -225,6 +226,34 @@ func TestObstaclesOnTheWay(t *testing.T) {
 				t.Errorf("%+v", bgp)
 			}
 			expect(t, f, "peer-mtu", there, Unknown, "no ping")
+		}},
+		{"a firewall of the host drops what it forwards", func(t *testing.T, n *network) {
+			n.here.Run(t, "nft", "table inet hostfw { chain f { type filter hook forward priority 0; policy drop; ct state established accept; }; }")
+			n.here.Run(t, "nft", "table ip last { chain f { type filter hook forward priority 10; tcp dport 22 accept; counter reject; }; }")
+			n.here.Run(t, "nft", "table ip named { chain f { type filter hook forward priority 0; policy drop; ip saddr 192.168.0.0/16 accept; }; }")
+			n.here.Run(t, "nft", "table ip open { chain f { type filter hook forward priority 0; policy drop; accept; drop; }; }")
+			n.here.Run(t, "nft", "table ip sets { chain f { type filter hook forward priority 0; policy drop; iifname { \"eth8\", \"eth9\" } accept; }; }")
+			n.here.Run(t, "nft", "table ip tortie { chain f { type filter hook forward priority 0; policy drop; }; }")
+			n.here.Run(t, "iptables-nft", "-P", "FORWARD", "DROP")
+			n.here.Run(t, "iptables-nft", "-N", "DOCKER-USER")
+			n.here.Run(t, "ip6tables-nft", "-P", "FORWARD", "DROP")
+			n.here.Run(t, "ip6tables-nft", "-A", "FORWARD", "-i", "cali+", "-j", "ACCEPT")
+		}, func(t *testing.T, f []Finding) {
+			expect(t, f, "forward-hook", "inet hostfw f", Problem, "its policy drop drops what this host forwards")
+			expect(t, f, "forward-hook", "ip last f", Problem, "its last rule reject")
+			expect(t, f, "forward-hook", "ip filter FORWARD", Problem, "policy drop")
+			expect(t, f, "forward-hook", "ip sets f", Warning, "unless a set")
+			for about, want := range map[string]string{
+				"inet hostfw f":     "nft insert rule inet hostfw f ip saddr 192.168.0.0/16 accept; nft insert rule inet hostfw f ip daddr 192.168.0.0/16 accept; nft insert rule inet hostfw f ip6 saddr fd00:10::/48 accept",
+				"ip filter FORWARD": "iptables -I DOCKER-USER -s 192.168.0.0/16 -j ACCEPT",
+			} {
+				if got := find(t, f, "forward-hook", about); !strings.Contains(got.Do, want) {
+					t.Errorf("%s: do %q, want %q in it", about, got.Do, want)
+				}
+			}
+			if n := len(slices.DeleteFunc(slices.Clone(f), func(f Finding) bool { return f.Check != "forward-hook" })); n != 4 {
+				t.Errorf("%d findings of forward-hook in %+v", n, f)
+			}
 		}},
 		{"what the host does", func(t *testing.T, n *network) {
 			set(t, n.here, "1", "net", "ipv4", "conf", "all", "rp_filter")
