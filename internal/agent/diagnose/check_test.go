@@ -137,6 +137,10 @@ func TestChecks(t *testing.T) {
 		check  string
 		want   []string // in what was seen, why or the remedy
 	}{
+		"VXLAN and pings get lost": {func(o *Observations) {
+			inVXLAN(o)
+			one(o).VXLAN.Outcome, one(o).Echo.Outcome, one(o).WantSize = Silent, Silent, 0
+		}, Problem, "peer-vxlan", []string{"nor a ping of the node: not VXLAN alone gets lost"}},
 		"no VXLAN":                   {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome = Silent }, Problem, "peer-vxlan", []string{"192.168.2.1", "VXLAN is dropped", "UDP port 4789"}},
 		"no VXLAN device there":      {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome, one(o).UDP.Outcome = Silent, Refused }, Problem, "peer-vxlan", []string{"UDP port 4789 there is closed", "vxlan.calico"}},
 		"no way to the end of VXLAN": {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NoWay, "no route to host"} }, Problem, "peer-vxlan", []string{"no route to host", "ip neigh show dev vxlan.calico"}},

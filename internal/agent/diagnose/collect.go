@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/config"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
@@ -26,6 +27,8 @@ type Options struct {
 	Only []netip.Addr
 	// Protocol marks the agent's routes.
 	Protocol netlinkx.Protocol
+	// Settings are those of the environment.
+	Settings config.Diagnose
 	// Progress is called with the name of each step.
 	Progress func(string)
 }
@@ -47,6 +50,8 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	}
 	opts.Progress("looking at this host")
 	host{opts.Root, kernel}.look(ctx, o)
+	o.Claims = lookForDuplicates(ctx, o)
+	o.Service = lookAtService(ctx, kernel, opts.Settings)
 	passwords, ao := netlinkx.WrongPasswords(), netlinkx.ReadAO().Refused()
 	if len(o.Peers) > 0 {
 		opts.Progress(fmt.Sprintf("probing peers: %d", len(o.Peers)))

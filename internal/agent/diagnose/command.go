@@ -36,7 +36,7 @@ func Main(ctx context.Context, args []string, settings config.Diagnose, out node
 		return err
 	}
 	opts := Options{
-		Address: *address, Root: *root, Protocol: netlinkx.Protocol(settings.RouteProtocol),
+		Address: *address, Root: *root, Protocol: netlinkx.Protocol(settings.RouteProtocol), Settings: settings,
 		Progress: func(text string) { fmt.Fprintln(out.Err, text+" ...") },
 	}
 	for _, arg := range flags.Args() {

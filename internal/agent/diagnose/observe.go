@@ -42,6 +42,10 @@ type Observations struct {
 	// WrongAO is the same of those that TCP-AO had it drop.
 	WrongAO uint64
 
+	Service Service
+	// Claims are who says to have the node's addresses, and the peers'.
+	Claims []Claims
+
 	Configs  CNIConfigs
 	Managers Managers
 }

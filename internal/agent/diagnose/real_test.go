@@ -34,7 +34,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) == "" {
 		os.Exit(m.Run())
 	}
-	err := Main(context.Background(), os.Args[1:], config.Diagnose{HealthAddr: "127.0.0.1:9099", RouteProtocol: 84}, nodestatus.Output{Out: os.Stdout, Err: os.Stderr})
+	settings, err := config.LoadDiagnose(config.OS())
+	if err == nil {
+		err = Main(context.Background(), os.Args[1:], settings, nodestatus.Output{Out: os.Stdout, Err: os.Stderr})
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -44,6 +47,7 @@ func TestMain(m *testing.M) {
 // network is two nodes with a router between them; here is where the command runs.
 type network struct {
 	here, router, there *netnstest.NS
+	env                 []string // of the command
 
 	mu     sync.Mutex // guards report once the agent serves it
 	report *nodestatus.Report
@@ -123,6 +127,7 @@ func (n *network) diagnose(t *testing.T, args ...string) (findings []Finding, co
 	err := n.here.Do(func() error {
 		cmd = exec.CommandContext(ctx, os.Args[0], append([]string{"-o", "json", "-root", t.TempDir()}, args...)...)
 		cmd.Env = append(os.Environ(), asProgram+"=1")
+		cmd.Env = append(cmd.Env, n.env...)
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		return cmd.Run()
 	})
@@ -419,4 +424,82 @@ func TestVXLANOnTheWay(t *testing.T) {
 	n.there.Run(t, "ip", "link", "delete", "vxlan.calico")
 	n.there.Run(t, "ip", "link", "delete", "vxlan-v6.calico")
 	look("nobody there", Problem, "UDP port 4789 there is closed")
+}
+
+// TestServiceOfKubernetes: rules of kube-proxy that are gone are told from an API server that is.
+func TestServiceOfKubernetes(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.env = []string{"KUBERNETES_PORT=tcp://10.96.0.1:443"}
+	const about = "kubernetes, 10.96.0.1:443"
+	n.here.Run(t, "nft", "table ip kube-proxy { chain out { type nat hook output priority -100; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.2.0.5:6443; }; }")
+	var api net.Listener
+	n.there.Within(t, func() (err error) {
+		api, err = net.Listen("tcp", "10.2.0.5:6443")
+		return err
+	})
+	findings, _ := n.diagnose(t)
+	expect(t, findings, "service", about, OK, "is open")
+	n.here.Within(t, func() error { // as the agent's own
+		c, err := net.Dial("tcp", "10.96.0.1:443")
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+		}
+		return err
+	})
+	n.here.Run(t, "nft", "flush ruleset")
+	n.router.Run(t, "ip", "route", "add", "blackhole", "10.96.0.0/12")
+	findings, code := n.diagnose(t)
+	expect(t, findings, "service", about, Problem, "its endpoint 10.2.0.5:6443 is open: kube-proxy on this node")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	errtest.Must(t, api.Close())
+	findings, _ = n.diagnose(t)
+	expect(t, findings, "service", about, Problem, "nor is its endpoint 10.2.0.5:6443 open")
+	n.env = append(n.env, "KUBERNETES_SERVICE_HOST=10.2.0.5", "KUBERNETES_SERVICE_PORT=6443")
+	n.here.Run(t, "nft", "table ip kube-proxy { chain out { type nat hook output priority -100; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.1.0.5:7443; }; }")
+	n.listen(t, n.here, "10.1.0.5:7443")
+	findings, _ = n.diagnose(t)
+	expect(t, findings, "service", about, Warning, "is open, but not its endpoint 10.2.0.5:6443")
+}
+
+// TestDuplicateAddress: other hosts of the segment have the node's own addresses, or a peer's.
+func TestDuplicateAddress(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	segment, there, twin := netnstest.New(t), netnstest.New(t), netnstest.New(t)
+	segment.Run(t, "ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+	segment.Up(t, "br0")
+	for i, ns := range []*netnstest.NS{n.here, there, twin} {
+		port := fmt.Sprint("port", i)
+		netnstest.Cable(t, ns, "lan", segment, port)
+		segment.Run(t, "ip", "link", "set", port, "master", "br0")
+	}
+	addrs := func(ns *netnstest.NS, host string) {
+		ns.Addr(t, "lan", "10.9.0."+host+"/24")
+		ns.Run(t, "ip", "-6", "addr", "add", "fd09::"+host+"/64", "dev", "lan", "nodad")
+	}
+	addrs(n.here, "5")
+	addrs(there, "6")
+	addrs(twin, "7")
+	n.report.Address, n.report.Interface, n.report.Address6, n.report.Interface6 = "10.9.0.5/24", "lan", "fd09::5/64", "lan"
+	n.report.Peers = []nodestatus.Peer{{Address: "10.9.0.6", Node: "there", State: "Established"}, {Address: "fd09::6", Node: "there", State: "Established"}}
+	n.agent(t)
+	findings, _ := n.diagnose(t)
+	expect(t, findings, "duplicate-address", "", OK, "of 4 that were asked for")
+	addrs(twin, "6")
+	findings, _ = n.diagnose(t)
+	for _, subnet := range []string{"10.9.0.", "fd09::"} {
+		expect(t, findings, "duplicate-address", subnet+"6 on lan", Warning, "2 MACs say that they have the address of there: ")
+	}
+	addrs(twin, "5")
+	findings, code := n.diagnose(t)
+	mac := twin.Link(t, "lan").HardwareAddr.String()
+	for _, subnet := range []string{"10.9.0.", "fd09::"} {
+		expect(t, findings, "duplicate-address", subnet+"5 on lan", Problem, "another host has this node's address too: MAC "+mac)
+	}
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
 }

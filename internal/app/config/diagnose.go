@@ -1,11 +1,20 @@
 package config
 
-import "github.com/tortie-net/tortie/internal/api"
+import (
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
 
 // Diagnose has the variables of the agent's environment that `node diagnose` reads.
 type Diagnose struct {
 	HealthAddr    string // host:port
 	RouteProtocol int
+	// Service is the cluster IP of Service kubernetes, APIServer where the agent finds the API server: the same, unless the chart's apiServer names
+	// another. Both are invalid outside of a pod.
+	Service, APIServer netip.AddrPort
 }
 
 // LoadDiagnose reads where the agent serves HTTP and how it marks its routes, and nothing else: a diagnosis does
@@ -15,7 +24,14 @@ func LoadDiagnose(env Env) (Diagnose, error) {
 	var p problems
 	p.load(env, &raw, "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "TORTIE_ROUTE_PROTOCOL")
 	p.routeProtocol(raw.RouteProtocol)
-	return Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol}, p.err()
+	d := Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol}
+	// Kubernetes sets both in each pod; a name instead of an address is not looked up.
+	port, _ := env("KUBERNETES_PORT")
+	d.Service, _ = netip.ParseAddrPort(strings.TrimPrefix(port, "tcp://"))
+	host, _ := env("KUBERNETES_SERVICE_HOST")
+	port, _ = env("KUBERNETES_SERVICE_PORT")
+	d.APIServer, _ = netip.ParseAddrPort(net.JoinHostPort(host, port))
+	return d, p.err()
 }
 
 // PolicyView has the variables of the agent's environment that `node policy` reads.
