@@ -31,6 +31,9 @@ func policyReport(w *policies.Worker) (*nodestatus.Policy, []string) {
 		Mode: string(k.Mode), Reason: k.Reason, Message: k.Why, Policed: k.Policed, Open: k.Open, Policies: k.Policies, Programs: k.Programs,
 		Members: k.Members, Applied: timeOrNil(k.Applied), Seconds: k.Took.Seconds(), Waiting: timeOrNil(k.Waiting), EndedFlows: k.Ended, Connections: "end",
 	}
+	for _, d := range w.Denials() {
+		r.Denials = append(r.Denials, nodestatus.Denial{By: d.Why, Source: d.Src.String(), Destination: d.Dst.String(), Protocol: d.Protocol, Port: d.Port, Packets: d.Packets})
+	}
 	if k.Keeps {
 		r.Connections = "keep"
 	}

@@ -50,6 +50,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	}
 	opts.Progress("looking at this host")
 	host{opts.Root, kernel}.look(ctx, o)
+	o.PodNames = podNames(ctx, opts.Settings.Kubeconfig, o.report())
 	o.Claims = lookForDuplicates(ctx, o)
 	o.Service = lookAtService(ctx, kernel, opts.Settings)
 	passwords, ao := netlinkx.WrongPasswords(), netlinkx.ReadAO().Refused()

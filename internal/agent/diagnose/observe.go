@@ -45,6 +45,8 @@ type Observations struct {
 	Service Service
 	// Claims are who says to have the node's addresses, and the peers'.
 	Claims []Claims
+	// PodNames are of addresses in denied connections, where the API server knows a pod.
+	PodNames map[string]string
 
 	Configs  CNIConfigs
 	Managers Managers

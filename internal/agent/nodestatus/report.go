@@ -66,6 +66,17 @@ type Policy struct {
 	Waiting     *time.Time `json:"waiting,omitempty" help:"Since when a change is not in force; absent if all are."`
 	EndedFlows  uint64     `json:"endedConnections,omitempty" help:"Established connections that were ended as policies forbid them."`
 	Connections string     `json:"connections,omitempty" help:"What becomes of established connections that a changed policy forbids: end or keep."`
+	Denials     []Denial   `json:"recentDenials,omitempty" help:"Connections of which policies have denied the most packets in the last 5 minutes, at most 5."`
+}
+
+// Denial is a connection that policies deny.
+type Denial struct {
+	By          string `json:"by" help:"Direction and policy."`
+	Source      string `json:"source" help:"Address that the packets are from."`
+	Destination string `json:"destination" help:"Address that they are to."`
+	Protocol    uint8  `json:"protocol" help:"Number of the IP protocol."`
+	Port        uint16 `json:"port,omitempty" help:"Port of the destination."`
+	Packets     int    `json:"packets" help:"How many the kernel has told of, which is a sample: up to five in a second for each policy and direction."`
 }
 
 // Candidate is an address of the host.

@@ -112,6 +112,14 @@ func TestConnectionsAreRecorded(t *testing.T) {
 		return f.Started == 1 && f.Completed == 0 && f.Flows > 2 && f.OutBytes > 1000 && f.InBytes > 1000 // of several lists
 	})
 	awaitFlow(t, r, name("dst", "deny", "client", "server:99/udp", byWeb+"|deny|-1"), func(f flows.Record) bool { return f.OutPkts > 0 && f.OutBytes >= 33 })
+	eventually(t, soon, "among the denials", func() bool {
+		for _, d := range w.Denials() {
+			if d.Why == "ingress NetworkPolicy "+n.name+"/web" && d.Src.String() == "10.90.6.2" && d.Dst.String() == "10.90.6.1" && d.Port == 99 && d.Packets > 0 {
+				return true
+			}
+		}
+		return false
+	})
 	n.stage(t, r, w, server, client, byWeb)
 	lines, err := os.ReadFile(path)
 	if err != nil || !strings.Contains(string(lines), `"enforced":["`+byWeb+`|allow|1"]`) {

@@ -106,6 +106,7 @@ type Worker struct {
 	hostChanged chan struct{}
 	onTrial     chan struct{}
 	placed      chan struct{}
+	denials     denials
 
 	mu       sync.RWMutex // guards what follows: Run alone writes it
 	inForce  compiled

@@ -12,6 +12,7 @@ import (
 type Diagnose struct {
 	HealthAddr    string // host:port
 	RouteProtocol int
+	Kubeconfig    string
 	// Service is the cluster IP of Service kubernetes, APIServer where the agent finds the API server: the same, unless the chart's apiServer names
 	// another. Both are invalid outside of a pod.
 	Service, APIServer netip.AddrPort
@@ -22,9 +23,9 @@ type Diagnose struct {
 func LoadDiagnose(env Env) (Diagnose, error) {
 	var raw NodeVariables
 	var p problems
-	p.load(env, &raw, "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "TORTIE_ROUTE_PROTOCOL")
+	p.load(env, &raw, "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "TORTIE_ROUTE_PROTOCOL", "KUBECONFIG")
 	p.routeProtocol(raw.RouteProtocol)
-	d := Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol}
+	d := Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol, Kubeconfig: raw.Kubeconfig}
 	// Kubernetes sets both in each pod; a name instead of an address is not looked up.
 	port, _ := env("KUBERNETES_PORT")
 	d.Service, _ = netip.ParseAddrPort(strings.TrimPrefix(port, "tcp://"))

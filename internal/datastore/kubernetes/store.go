@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -87,6 +88,12 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 		r.accept = acceptNames
 	}
 	return s.listPages(ctx, r, list)
+}
+
+// PodsAt lists the pods whose first address this is. Pods of the host's network have their node's.
+func (s *Store) PodsAt(ctx context.Context, addr netip.Addr, list api.ResourceList) error {
+	q := url.Values{"resourceVersion": {"0"}, "fieldSelector": {"status.podIP=" + addr.String()}}
+	return s.listPages(ctx, request{method: http.MethodGet, path: collectionPath(list.ItemType(), ""), query: q}, list)
 }
 
 // selectHost has the API server leave out what is of other hosts.
