@@ -11,6 +11,8 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
@@ -50,7 +52,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	}
 	opts.Progress("looking at this host")
 	host{opts.Root, kernel}.look(ctx, o)
-	o.PodNames = podNames(ctx, opts.Settings.Kubeconfig, o.report())
+	o.askCluster(ctx, opts.Settings.Kubeconfig)
 	o.Claims = lookForDuplicates(ctx, o)
 	o.Service = lookAtService(ctx, kernel, opts.Settings)
 	passwords, ao := netlinkx.WrongPasswords(), netlinkx.ReadAO().Refused()
@@ -62,6 +64,30 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	r := &Result{Node: o.report().Node, Time: begun, Seconds: time.Since(begun).Seconds(), Findings: Check(o)}
 	r.Order()
 	return r, nil
+}
+
+// clusterTime bounds how long the API server is asked.
+const clusterTime = 5 * time.Second
+
+// askCluster asks the API server, if this process knows one.
+func (o *Observations) askCluster(ctx context.Context, kubeconfig string) {
+	store, err := openStore(kubeconfig)
+	if err != nil {
+		return // outside of a pod and without KUBECONFIG: the findings need the API server, and are left out
+	}
+	defer store.Close()
+	ctx, cancel := context.WithTimeout(ctx, clusterTime)
+	defer cancel()
+	o.Cluster = lookAtCluster(ctx, store, o.report())
+	o.PodNames = podNames(ctx, store, o.report())
+}
+
+func openStore(kubeconfig string) (*kubernetes.Store, error) {
+	cfg, err := cluster.Connect(kubeconfig, "tortie-node-diagnose")
+	if err != nil {
+		return nil, err
+	}
+	return cluster.OpenStore(cfg)
 }
 
 func bgpPort(r *nodestatus.Report) uint16 { return cmp.Or(r.BGPPort, defaultPort) }

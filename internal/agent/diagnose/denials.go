@@ -5,33 +5,18 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 )
 
-// namesTime bounds how long the API server is asked for the names of pods.
-const namesTime = 3 * time.Second
-
 // podNames asks the API server which pods have the ends of denied connections. Without an answer addresses stay addresses.
-func podNames(ctx context.Context, kubeconfig string, r *nodestatus.Report) map[string]string {
+func podNames(ctx context.Context, store *kubernetes.Store, r *nodestatus.Report) map[string]string {
 	names := map[string]string{}
-	if r.Policy == nil || len(r.Policy.Denials) == 0 {
+	if r.Policy == nil {
 		return names
 	}
-	ctx, cancel := context.WithTimeout(ctx, namesTime)
-	defer cancel()
-	cfg, err := cluster.Connect(kubeconfig, "tortie-node-diagnose")
-	if err != nil {
-		return names
-	}
-	store, err := cluster.OpenStore(cfg)
-	if err != nil {
-		return names
-	}
-	defer store.Close()
 	for _, d := range r.Policy.Denials {
 		for _, text := range []string{d.Source, d.Destination} {
 			addr, err := netip.ParseAddr(text)

@@ -8,9 +8,19 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
+
+// asAgent has the agent's rights.
+func asAgent(t *testing.T) *kubernetes.Store {
+	t.Helper()
+	store, err := openStore(labtest.WriteKubeconfig(t, t.TempDir(), labtest.As(t, "tortie-node")))
+	errtest.Must(t, err)
+	t.Cleanup(func() { store.Close() })
+	return store
+}
 
 // TestDenials: denied connections have the names of pods, by the rights of the agent, and DNS has its own finding.
 func TestDenials(t *testing.T) {
@@ -30,7 +40,7 @@ func TestDenials(t *testing.T) {
 		{By: by, Source: "10.97.0.1", Destination: "10.97.0.2", Protocol: 6, Port: 8080, Packets: 7},
 		{By: by, Source: "10.97.0.1", Destination: "10.96.0.10", Protocol: 17, Port: 53, Packets: 3},
 	}}}}
-	o.PodNames = podNames(t.Context(), labtest.WriteKubeconfig(t, t.TempDir(), labtest.As(t, "tortie-node")), o.Agent)
+	o.PodNames = podNames(t.Context(), asAgent(t), o.Agent)
 	findings := o.denials()
 	expect(t, findings, "denials", "DNS of denials/client (10.97.0.1)", Warning, "policies deny this pod DNS: denials/client (10.97.0.1) -> 10.96.0.10 port 53/UDP by "+by)
 	expect(t, findings, "denials", "", Warning, "")

@@ -36,6 +36,7 @@ func (h host) look(ctx context.Context, o *Observations) {
 	if o.ChainsErr == nil { // else the kernel has no nf_tables, or lets this process not see them
 		o.Closings, o.ClosingsErr = nft.New(nil).Closings(ctx)
 	}
+	o.Space = h.space()
 	o.Sysctls = readSysctls(o.Links)
 	o.Kernel = h.features(o)
 	o.Configs.Dir = h.path(cniconf.Dir)

@@ -45,6 +45,9 @@ type Observations struct {
 	Service Service
 	// Claims are who says to have the node's addresses, and the peers'.
 	Claims []Claims
+	// Space is what is left of file systems.
+	Space   []Space
+	Cluster Cluster
 	// PodNames are of addresses in denied connections, where the API server knows a pod.
 	PodNames map[string]string
 

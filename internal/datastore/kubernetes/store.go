@@ -90,6 +90,24 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 	return s.listPages(ctx, r, list)
 }
 
+// Served returns the plurals of the kinds that the API server has in a group and version; none if it has no such group.
+func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, error) {
+	var found struct {
+		Resources []struct {
+			Name string `json:"name"`
+		} `json:"resources"`
+	}
+	err := s.client.do(ctx, request{method: http.MethodGet, path: "/apis/" + groupVersion}, &found)
+	if errors.Is(err, datastore.ErrNotFound) {
+		err = nil
+	}
+	served := []string{}
+	for _, r := range found.Resources {
+		served = append(served, r.Name)
+	}
+	return served, err
+}
+
 // PodsAt lists the pods whose first address this is. Pods of the host's network have their node's.
 func (s *Store) PodsAt(ctx context.Context, addr netip.Addr, list api.ResourceList) error {
 	q := url.Values{"resourceVersion": {"0"}, "fieldSelector": {"status.podIP=" + addr.String()}}
