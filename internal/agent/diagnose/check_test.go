@@ -141,6 +141,18 @@ func TestChecks(t *testing.T) {
 			inVXLAN(o)
 			one(o).VXLAN.Outcome, one(o).Echo.Outcome, one(o).WantSize = Silent, Silent, 0
 		}, Problem, "peer-vxlan", []string{"nor a ping of the node: not VXLAN alone gets lost"}},
+		"no WireGuard": {func(o *Observations) {
+			o.Agent.Problems = []string{"the kernel has no WireGuard"}
+			o.Agent.Reason("the kernel has no WireGuard", "NoWireGuard")
+		}, Problem, "problem", []string{"NoWireGuard", "packets go in the clear", "modprobe wireguard, or turn it off (wireguard.enabled)"}},
+		"a broken pool": {func(o *Observations) {
+			o.Agent.Problems = []string{"IPPool p: spec.cidr is odd"}
+			o.Agent.Reason("IPPool p: spec.cidr is odd", "InvalidPool")
+		}, Warning, "problem", []string{"an unusable IPPool is left out | correct the named field"}},
+		"a wrong peer": {func(o *Observations) {
+			o.Agent.Problems = []string{"BGPPeer p: spec.asNumber"}
+			o.Agent.Reason("BGPPeer p: spec.asNumber", "InvalidPeer")
+		}, Problem, "problem", []string{"correct the named field (examples (docs/bgp.md))"}},
 		"no VXLAN":                   {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome = Silent }, Problem, "peer-vxlan", []string{"192.168.2.1", "VXLAN is dropped", "UDP port 4789"}},
 		"no VXLAN device there":      {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome, one(o).UDP.Outcome = Silent, Refused }, Problem, "peer-vxlan", []string{"UDP port 4789 there is closed", "vxlan.calico"}},
 		"no way to the end of VXLAN": {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NoWay, "no route to host"} }, Problem, "peer-vxlan", []string{"no route to host", "ip neigh show dev vxlan.calico"}},

@@ -16,6 +16,8 @@ type Report struct {
 	LastError       string    `json:"lastError,omitempty" help:"Why the last pass failed, a line for each cause."`
 	Problems        []string  `json:"problems,omitempty" help:"Objects in the API and paths from BGP that the agent cannot use, and why."`
 
+	ProblemReasons map[string]string `json:"problemReasons,omitempty" help:"The reasons of the Events about these, by their texts."`
+
 	Address        string      `json:"address,omitempty" help:"The node's IPv4 address with the prefix length of its subnet."`
 	AddressSource  string      `json:"addressSource,omitempty" help:"Why this address."`
 	Interface      string      `json:"interface,omitempty" help:"Interface that has the address."`
@@ -48,6 +50,14 @@ type Report struct {
 
 	Facts   *Facts  `json:"facts,omitempty" help:"What the plugins were told last."`
 	Journal Journal `json:"journal" help:"What the plugins have left to the agent."`
+}
+
+// Reason notes the reason of the Event about a problem.
+func (r *Report) Reason(problem, reason string) {
+	if r.ProblemReasons == nil {
+		r.ProblemReasons = map[string]string{}
+	}
+	r.ProblemReasons[problem] = reason
 }
 
 // Policy is the state of the agent's enforcement of policies.
