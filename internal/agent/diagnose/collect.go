@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -46,6 +47,10 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	o := &Observations{Time: begun, Protocol: opts.Protocol}
 	opts.Progress("asking the agent on " + opts.Address)
 	o.Agent, o.AgentErr = nodestatus.Fetch(ctx, opts.Address)
+	var none *nodestatus.NoAgentError
+	if o.Foreign = errors.As(o.AgentErr, &none); o.Foreign && len(opts.Only) == 0 {
+		return nil, o.AgentErr
+	}
 	o.Peers = peers(o.report(), opts.Only)
 	for i := range o.Peers {
 		o.wayTo(kernel, &o.Peers[i])

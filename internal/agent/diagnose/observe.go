@@ -16,6 +16,8 @@ type Observations struct {
 
 	Agent    *nodestatus.Report // nil if it does not answer
 	AgentErr error
+	// Foreign: no agent runs on this machine, which is not judged: only the peers are that were named.
+	Foreign bool
 
 	Peers []Peer
 

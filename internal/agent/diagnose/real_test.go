@@ -294,6 +294,9 @@ func TestWithoutAnAgent(t *testing.T) {
 	n.listen(t, n.there, "10.2.0.5:179")
 	findings, code := n.diagnose(t, "10.2.0.5", "fd00:2::5")
 	expect(t, findings, "agent", "", Problem, "no agent answers on 127.0.0.1:9099")
+	if slices.ContainsFunc(findings, func(f Finding) bool { return f.Check != "agent" && !strings.HasPrefix(f.Check, "peer-") }) {
+		t.Errorf("a machine without an agent is judged: %+v", findings)
+	}
 	expect(t, findings, "peer-bgp", "10.2.0.5", OK, "open")
 	expect(t, findings, "peer-bgp", "fd00:2::5", Problem, "refused")
 	if code != 1 {
@@ -354,6 +357,19 @@ func TestManyPeersThatAreAway(t *testing.T) {
 	}
 	if silent != 400 {
 		t.Errorf("%d peers are said to be silent", silent)
+	}
+}
+
+// Without an agent the machine is not judged: it may be anyone's.
+func TestMachineThatIsNoNode(t *testing.T) {
+	var out, errs bytes.Buffer
+	err := netnstest.New(t).Do(func() error {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-o", "json")
+		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), asProgram+"=1"), &out, &errs
+		return cmd.Run()
+	})
+	if err == nil || out.Len() > 0 || !strings.Contains(errs.String(), "this machine is not judged. Ask the pod of the node that is meant: kubectl -n kube-system exec") {
+		t.Errorf("%v, %q, %q", err, &out, &errs)
 	}
 }
 

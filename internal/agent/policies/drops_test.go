@@ -62,7 +62,9 @@ func TestLogRules(t *testing.T) {
 func TestDenials(t *testing.T) {
 	var d denials
 	now := time.Now()
-	drop := func(port int) *netpol.Drop { return &netpol.Drop{Why: "ingress NetworkPolicy a/b", DstPort: uint16(port)} }
+	drop := func(port int) *netpol.Drop {
+		return &netpol.Drop{Why: "ingress NetworkPolicy a/b", DstPort: uint16(port)}
+	}
 	d.add(drop(1), now.Add(-denialTime-time.Second))
 	for port := range 10 {
 		for range port {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
@@ -83,7 +84,7 @@ type tables interface {
 func (c *command) explain(ctx context.Context) (answer, error) {
 	asked, err := parseConnection(c.args)
 	if err != nil {
-		return nil, err
+		return nil, nodestatus.Usagef("%w", err)
 	}
 	k, err := c.known(ctx, c.settings.Flows, asked.interest)
 	if err != nil {

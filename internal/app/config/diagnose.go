@@ -38,6 +38,7 @@ func LoadDiagnose(env Env) (Diagnose, error) {
 // PolicyView has the variables of the agent's environment that `node policy` reads.
 type PolicyView struct {
 	Nodename, Kubeconfig string
+	HealthAddr           string // host:port on which the agent serves HTTP
 	// Flows: there are flow records, and so the rights to read staged policies.
 	Flows bool
 	// Felix has the failsafe ports of the environment, which override those of FelixConfigurations.
@@ -48,6 +49,6 @@ type PolicyView struct {
 func LoadPolicyView(env Env) PolicyView {
 	var raw NodeVariables
 	var p problems
-	p.load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS", "FELIX_FAILSAFEINBOUNDHOSTPORTS", "FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
-	return PolicyView{Nodename: raw.Nodename, Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled, Felix: p.felix(raw.RawFelix)}
+	p.load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "FELIX_FAILSAFEINBOUNDHOSTPORTS", "FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
+	return PolicyView{Nodename: raw.Nodename, HealthAddr: raw.healthAddr(), Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled, Felix: p.felix(raw.RawFelix)}
 }

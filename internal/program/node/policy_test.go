@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +72,19 @@ func TestPolicyOnARealNode(t *testing.T) {
 	netnstest.Cable(t, m.NS, "eth0", netnstest.New(t), "eth0")
 	m.Addr(t, "eth0", "172.31.8.1/24")
 
+	if out := m.try("policy"); !strings.Contains(out, "this machine is not judged. Ask the pod of the node that is meant: kubectl") {
+		t.Errorf("without an agent: %s", out)
+	}
+	pid := m.Start(t, "env", append(m.env[:len(m.env)-1:len(m.env)-1], "TORTIE_POLICY=off", m.env[len(m.env)-1])...)
+	eventually(t, func() error {
+		if out := m.try("status"); !strings.Contains(out, "Node ") {
+			return fmt.Errorf("status: %s", out)
+		}
+		return nil
+	})
+	if out := m.try("policy", "-node", "other"); !strings.Contains(out, "is that of node policed, not of other: ask the other one: kubectl") {
+		t.Errorf("another node's: %s", out)
+	}
 	for _, want := range []string{"2 pods", "No policy is in force: there is no table inet tortie-policy", "shop/web", "10.95.0.1", "NetworkPolicy shop/web", "none: allowed"} {
 		if out := m.node(t, "policy"); !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
@@ -84,6 +98,13 @@ func TestPolicyOnARealNode(t *testing.T) {
 	out := m.node(t, "policy", "diff", "-f", file)
 	difftest.Contains(t, out, "NetworkPolicy shop/web: changed", "denied   shop/client (+1)  shop/web:80/TCP  ingress NetworkPolicy shop/web", "allowed  shop/far-other   ")
 
+	errtest.Must(t, syscall.Kill(pid, syscall.SIGKILL))
+	eventually(t, func() error {
+		if out := m.try("status"); !strings.Contains(out, "no agent answers") {
+			return fmt.Errorf("status: %s", out)
+		}
+		return nil
+	})
 	m.Start(t, "env", append(append(m.env[:len(m.env)-1:len(m.env)-1], "TORTIE_POLICY=on", "TORTIE_FLOWS=true"), m.env[len(m.env)-1])...)
 	eventually(t, func() error {
 		if out := m.try("policy"); strings.Count(out, "in force") != 4 {
