@@ -207,7 +207,9 @@ func TestChecks(t *testing.T) {
 		"NetworkManager":   {func(o *Observations) { o.Managers.NetworkManager.Manages = []string{"eth0", "cali1"} }, Problem, "network-manager", []string{"manages cali1", "unmanaged-devices"}},
 		"networkd":         {func(o *Observations) { o.Managers.Networkd.Manages = []string{"tunl0"} }, Problem, "network-manager", []string{"manages tunl0", "Unmanaged=yes"}},
 		"networkd's broom": {func(o *Observations) { o.Managers.KeepsForeignRoutes = false }, Warning, "network-manager", []string{"ManageForeignRoutes=no"}},
-		"not the host":     {func(o *Observations) { o.Managers = Managers{Err: errNotTheHost} }, Unknown, "network-manager", []string{"could not look"}},
+		"not the host": {func(o *Observations) {
+			o.Managers = Managers{Err: errNotTheHost, Sockets: []string{"/run/NetworkManager/private"}}
+		}, Unknown, "network-manager", []string{"listens at /run/NetworkManager/private", "nmcli device"}},
 
 		"no time": {func(o *Observations) { one(o).Probed = false }, Unknown, "peer", []string{"node diagnose 10.0.0.7"}},
 		"not learned": {func(o *Observations) {

@@ -131,6 +131,8 @@ type CNIConfigs struct {
 // Managers are the programs that configure a host's network.
 type Managers struct {
 	Err error // if this is not the host's file system
+	// Sockets are those that such programs listen at, which a network namespace shows even then.
+	Sockets []string
 	// NetworkManager and Networkd list our links that they manage; Running says that they were seen at all.
 	NetworkManager, Networkd Manager
 	// KeepsForeignRoutes: networkd was told not to remove others' routes.

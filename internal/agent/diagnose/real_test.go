@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -440,6 +441,28 @@ func TestVXLANOnTheWay(t *testing.T) {
 	n.there.Run(t, "ip", "link", "delete", "vxlan.calico")
 	n.there.Run(t, "ip", "link", "delete", "vxlan-v6.calico")
 	look("nobody there", Problem, "UDP port 4789 there is closed")
+}
+
+// TestManagersFromThePod: without the host's file system the check is silent, unless a socket shows that such a program runs.
+func TestManagersFromThePod(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.agent(t)
+	findings, _ := n.diagnose(t)
+	if slices.ContainsFunc(findings, func(f Finding) bool { return f.Check == "network-manager" }) {
+		t.Errorf("%+v", findings)
+	}
+	path := filepath.Join(t.TempDir(), "NetworkManager", "private")
+	errtest.Must(t, os.Mkdir(filepath.Dir(path), 0o755))
+	n.here.Within(t, func() error {
+		l, err := net.Listen("unix", path)
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	findings, _ = n.diagnose(t)
+	expect(t, findings, "network-manager", "", Unknown, "listens at "+path)
 }
 
 // TestServiceOfKubernetes: rules of kube-proxy that are gone are told from an API server that is.
