@@ -24,7 +24,7 @@ func podNames(ctx context.Context, store *kubernetes.Store, r *nodestatus.Report
 				continue
 			}
 			var found api.List[api.Pod, *api.Pod]
-			if err := store.PodsAt(ctx, addr, &found); err != nil {
+			if err := store.Select(ctx, "", "", "status.podIP="+addr.String(), &found); err != nil {
 				return names
 			}
 			names[text] = ""

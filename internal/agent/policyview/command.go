@@ -37,8 +37,8 @@ const usage = `usage: node policy [flags] [NAMESPACE/POD...]
 Without explain or diff: the pods of this node, the policies that select them, and whether the kernel has these in force.
 
 explain says whether a connection is allowed, and which policy and rule decide. FROM and TO are NAMESPACE/POD, a pod of namespace default,
-or an address; PORT is a number, or the name of a port of the pod TO; PROTOCOL is TCP, UDP or SCTP. TO/ICMP and TO/ICMPv6 have no port. A
-Service is judged by the pods behind it: name one of these.
+[NAMESPACE/]svc/NAME, [NAMESPACE/]deploy/NAME, or an address, also a Service's; PORT is a number, or the name of a port of the pod or Service
+TO; PROTOCOL is TCP, UDP or SCTP. TO/ICMP and TO/ICMPv6 have no port. Services and Deployments are judged by their pods.
 
 diff says which connections between existing pods would be allowed or denied if the policies of the file were created or changed, or with
 -delete deleted, and which open connections of this node and its pods would be denied. The file may also have Tiers, NetworkSets,

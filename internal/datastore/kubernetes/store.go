@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -108,10 +107,16 @@ func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, erro
 	return served, err
 }
 
-// PodsAt lists the pods whose first address this is. Pods of the host's network have their node's.
-func (s *Store) PodsAt(ctx context.Context, addr netip.Addr, list api.ResourceList) error {
-	q := url.Values{"resourceVersion": {"0"}, "fieldSelector": {"status.podIP=" + addr.String()}}
-	return s.listPages(ctx, request{method: http.MethodGet, path: collectionPath(list.ItemType(), ""), query: q}, list)
+// Select lists the objects of a namespace, or of all, that selectors choose by labels and fields; each may be empty. The answer may be stale.
+func (s *Store) Select(ctx context.Context, namespace, labels, fields string, list api.ResourceList) error {
+	q := url.Values{"resourceVersion": {"0"}}
+	if labels != "" {
+		q.Set("labelSelector", labels)
+	}
+	if fields != "" {
+		q.Set("fieldSelector", fields)
+	}
+	return s.listPages(ctx, request{method: http.MethodGet, path: collectionPath(list.ItemType(), namespace), query: q}, list)
 }
 
 // selectHost has the API server leave out what is of other hosts.
