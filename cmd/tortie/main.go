@@ -36,13 +36,17 @@ func main() {
 	if program, ok := programs[name]; ok {
 		os.Exit(program(args))
 	}
-	if name == "-v" {
+	usage := fmt.Sprintf("there are %s\nusage: tortie PROGRAM [ARGUMENT]..., or call it by a program's name; tortie PROGRAM -h; tortie -v prints the version\n",
+		strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
+	switch name {
+	case "-v", "-version", "--version", "version":
 		fmt.Println(version.About("tortie"))
-		return
+	case "-h", "-help", "--help", "help":
+		fmt.Print("tortie: the programs of Tortie's image: ", usage)
+	default:
+		fmt.Fprintf(os.Stderr, "tortie: unknown program %q: %s", name, usage)
+		os.Exit(2)
 	}
-	fmt.Fprintf(os.Stderr, "tortie: unknown program %q: there are %s\nusage: tortie PROGRAM [ARGUMENT]..., or call it by a program's name; tortie -v prints the version\n",
-		name, strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
-	os.Exit(2)
 }
 
 // choose splits a command line into a program's name, which need not exist, and that program's arguments.

@@ -31,6 +31,14 @@ var kinds = []api.Resource{
 	&api.CalicoHostEndpoint{}, &api.CalicoStagedNetworkPolicy{}, &api.CalicoStagedGlobalNetworkPolicy{}, &api.CalicoStagedKubernetesNetworkPolicy{},
 }
 
+// shortNames are those that Calico's API server has, by plural; gns, which it lacks, goes with gnp.
+var shortNames = map[string][]string{
+	"networkpolicies": {"cnp", "caliconetworkpolicy", "caliconetworkpolicies"}, "globalnetworkpolicies": {"gnp", "cgnp", "calicoglobalnetworkpolicies"},
+	"networksets": {"netsets"}, "globalnetworksets": {"gns"}, "hostendpoints": {"hep", "heps"}, "blockaffinities": {"affinity", "affinities"},
+	"bgpconfigurations": {"bgpconfig", "bgpconfigs"}, "felixconfigurations": {"felixconfig", "felixconfigs"},
+	"kubecontrollersconfigurations": {"kcconfig"}, "clusterinformations": {"clusterinfo"},
+}
+
 // wholeObjects are kinds without a status subresource: their clients write spec and status in one request, of which the API server would drop
 // the status.
 var wholeObjects = map[string]bool{"CalicoNodeStatus": true, "KubeControllersConfiguration": true}
@@ -111,6 +119,7 @@ func (g *generator) definition(t api.Type, name string) (*apiext.CustomResourceD
 			Group: t.Group,
 			Names: apiext.CustomResourceDefinitionNames{
 				Kind: t.Kind, ListKind: t.Kind + "List", Plural: t.Plural, Singular: strings.ToLower(t.Kind),
+				ShortNames: shortNames[t.Plural],
 			},
 			Scope:    apiext.ClusterScoped,
 			Versions: []apiext.CustomResourceDefinitionVersion{*version},

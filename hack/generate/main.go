@@ -66,6 +66,7 @@ func run(o options) error {
 		"docs/host.csv":  func() ([]byte, error) { return commaSeparated(fence.HostRows()) },
 		"docs/reads.csv": func() ([]byte, error) { return commaSeparated(fence.ReadRows()) },
 		findingsPath:     findings,
+		eventHelpPath:    func() ([]byte, error) { return eventHelp(o.root) },
 		metricsPath:      func() ([]byte, error) { return metrics(o.root) },
 		fieldsPath:       fields,
 		settingsPath:     func() ([]byte, error) { return commaSeparated(settings()) },

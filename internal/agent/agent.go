@@ -512,6 +512,7 @@ func (a *Agent) setProblems(about string, problems []error) {
 	}
 	before := a.broken[about]
 	a.broken[about] = found
+	a.Status.SetReasons(about, a.reporter.reasonsOf(problems))
 	a.Status.SetProblems(about, found)
 	for _, text := range found {
 		if !slices.Contains(before, text) {

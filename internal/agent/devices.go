@@ -41,6 +41,8 @@ type tunnels struct {
 	rest []vxlan.Merged
 	// checksumsBroken: see Self.
 	checksumsBroken bool
+	// noWireGuard: see Self.
+	noWireGuard bool
 
 	// known is the UID of the Node whose addresses an agent of this machine has made sure of last.
 	known string
@@ -213,6 +215,8 @@ func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 		}
 		state, err := a.WireGuard.Merge(ctx, *d)
 		t.ends[desired.WireGuardTunnel+desired.TunnelKind(i)].stands = err == nil
+		t.noWireGuard = errors.Is(err, wireguard.ErrNoWireGuard)
+		s.Self.NoWireGuard = t.noWireGuard // at once: pods that start meanwhile need not have a smaller MTU
 		if err != nil {
 			t.unencrypted = append(t.unencrypted, err)
 			continue

@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
 
@@ -148,6 +149,8 @@ func classify(self api.ObjectReference, err error) (about api.ObjectReference, r
 		return self, "NoIPIP", true
 	case errors.Is(err, vxlan.ErrNoVXLAN):
 		return self, "NoVXLAN", true
+	case errors.Is(err, wireguard.ErrNoWireGuard):
+		return self, "NoWireGuard", true
 	case errors.Is(err, ipam.ErrExhausted), errors.Is(err, ipam.ErrBlockLimit), errors.Is(err, ipam.ErrNoPool):
 		return self, "NoTunnelAddress", true
 	}
@@ -206,6 +209,17 @@ func (t *eventReporter) reportProblems(problems []error) {
 			t.warn(about, reason, err)
 		}
 	}
+}
+
+// reasonsOf are the reasons of the Events about problems, by their texts.
+func (t *eventReporter) reasonsOf(problems []error) map[string]string {
+	reasons := map[string]string{}
+	for _, err := range problems {
+		if _, reason, ok := classify(desired.NodeObject(t.node), err); ok {
+			reasons[err.Error()] = reason
+		}
+	}
+	return reasons
 }
 
 // warn says what is wrong. With an object it is so on all nodes.

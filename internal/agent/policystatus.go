@@ -22,19 +22,23 @@ func (s *Status) ShowPolicies(w *policies.Worker, dropped func(context.Context) 
 }
 
 // policyReport is nil if this agent has no part that enforces policies.
-func policyReport(w *policies.Worker) (*nodestatus.Policy, []string) {
+// The reasons are those of the Events, by the texts of problems.
+func policyReport(w *policies.Worker) (r *nodestatus.Policy, problems []string, reasons map[string]string) {
 	if w == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	k := w.Seen()
-	r := &nodestatus.Policy{
+	r = &nodestatus.Policy{
 		Mode: string(k.Mode), Reason: k.Reason, Message: k.Why, Policed: k.Policed, Open: k.Open, Policies: k.Policies, Programs: k.Programs,
 		Members: k.Members, Applied: timeOrNil(k.Applied), Seconds: k.Took.Seconds(), Waiting: timeOrNil(k.Waiting), EndedFlows: k.Ended, Connections: "end",
+	}
+	for _, d := range w.Denials() {
+		r.Denials = append(r.Denials, nodestatus.Denial{By: d.Why, Source: d.Src.String(), Destination: d.Dst.String(), Protocol: d.Protocol, Port: d.Port, Packets: d.Packets})
 	}
 	if k.Keeps {
 		r.Connections = "keep"
 	}
-	return r, k.Problems()
+	return r, k.Problems(), k.EventReasons()
 }
 
 func timeOrNil(t time.Time) *time.Time {

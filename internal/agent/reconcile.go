@@ -209,8 +209,8 @@ func (a *Agent) readNode(ctx context.Context, links []netlinkx.Link) (self desir
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
 	self = desired.Self{
 		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU, ChecksumsBroken: a.tunnels.checksumsBroken,
-		RequireEncryption: a.Config.RequireEncryption,
-		RouterID:          a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes, APIServer: a.APIServer,
+		RequireEncryption: a.Config.RequireEncryption, NoWireGuard: a.tunnels.noWireGuard,
+		RouterID: a.Config.Addresses.RouterID, MaxPrefixes: a.Config.Addresses.MaxPrefixes, APIServer: a.APIServer,
 		Found: slices.Concat(found.v4.Candidates, found.v6.Candidates),
 	}
 	a.logCandidates(self.Found)

@@ -35,10 +35,11 @@ type seen struct {
 	lastTook time.Duration
 	lastErr  error
 
-	problems map[string][]string  // by what they are about
-	found    []nodeaddr.Candidate // addresses of the host
-	snapshot *desired.Snapshot    // nil before the first pass that found the node's address
-	bgp      bool                 // BGP has been listened to
+	problems map[string][]string          // by what they are about
+	reasons  map[string]map[string]string // of Events about them, by text
+	found    []nodeaddr.Candidate         // addresses of the host
+	snapshot *desired.Snapshot            // nil before the first pass that found the node's address
+	bgp      bool                         // BGP has been listened to
 	peers    []bgp.PeerStatus
 	traffic  map[netip.Addr]bgp.Traffic // of now
 	told     []netip.Prefix             // that peers are announced now
@@ -74,6 +75,9 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 	}
 	for _, about := range slices.Sorted(maps.Keys(k.problems)) {
 		r.Problems = append(r.Problems, k.problems[about]...)
+		for text, reason := range k.reasons[about] {
+			r.Reason(text, reason)
+		}
 	}
 	for _, c := range k.found {
 		r.Candidates = append(r.Candidates, nodestatus.Candidate{Address: c.Addr.String(), Interface: c.Link, Chosen: c.Chosen, Reason: c.Why})

@@ -44,7 +44,7 @@ type Status struct {
 func NewStatus(node string, now time.Time, healthy func(context.Context) error) *Status {
 	s := &Status{
 		healthy: healthy, stuckAfter: stuckAfter,
-		seen: seen{node: node, started: now, lastPass: now, problems: map[string][]string{}},
+		seen: seen{node: node, started: now, lastPass: now, problems: map[string][]string{}, reasons: map[string]map[string]string{}},
 	}
 	s.metrics = newMetrics(s)
 	s.metrics.addSpeaker(healthy)
@@ -115,6 +115,15 @@ func (s *Status) Passed(err error, took time.Duration) {
 		return
 	}
 	s.seen.ready = true
+}
+
+// SetReasons notes which Event is written about a problem, by its text, of those that were set about something.
+func (s *Status) SetReasons(about string, reasons map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := maps.Clone(s.seen.reasons)
+	all[about] = reasons
+	s.seen.reasons = all
 }
 
 // SetProblems replaces what is known to be wrong about something.
@@ -188,7 +197,11 @@ func (s *Status) Report() nodestatus.Report {
 	}
 	r := known.report(time.Now())
 	var problems []string
-	r.Policy, problems = policyReport(s.policies)
+	var reasons map[string]string
+	r.Policy, problems, reasons = policyReport(s.policies)
+	for text, reason := range reasons {
+		r.Reason(text, reason)
+	}
 	r.EnforcesPolicies = r.Policy != nil && r.Policy.Reason == ""
 	r.Problems = append(r.Problems, problems...)
 	return r

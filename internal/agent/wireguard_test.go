@@ -46,6 +46,15 @@ func TestAgentWireGuard(t *testing.T) {
 	}
 	if err := netnstest.WireGuard(); errors.Is(err, wireguard.ErrNoWireGuard) {
 		named(t, status, "modprobe wireguard")
+		waittest.Until(t, soon, "no word of a device that cannot be", func() bool {
+			report := status.Report()
+			return len(report.Tunnels) == 0 && report.PodMTU == r.ns.Link(t, report.Interface).MTU && len(report.ProblemReasons) > 0
+		})
+		for text, reason := range status.Report().ProblemReasons {
+			if strings.Contains(text, "modprobe wireguard") && reason != "NoWireGuard" {
+				t.Errorf("%s: reason %q", text, reason)
+			}
+		}
 		if key() != "" || strings.Contains(r.table(t), "wireguard.cali") {
 			t.Errorf("key %q, routes %s", key(), r.table(t))
 		}

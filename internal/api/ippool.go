@@ -40,8 +40,10 @@ const (
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
 // +kubebuilder:printcolumn:name="Block",type=integer,JSONPath=`.spec.blockSize`
 // +kubebuilder:printcolumn:name="IPIP",type=string,JSONPath=`.spec.ipipMode`
+// +kubebuilder:printcolumn:name="VXLAN",type=string,JSONPath=`.spec.vxlanMode`
 // +kubebuilder:printcolumn:name="NAT",type=boolean,JSONPath=`.spec.natOutgoing`
 // +kubebuilder:printcolumn:name="Disabled",type=boolean,JSONPath=`.spec.disabled`
+// +kubebuilder:printcolumn:name="Allocatable",type=string,JSONPath=`.status.conditions[?(@.type=="Allocatable")].status`
 type IPPool struct {
 	Meta   `json:"metadata"`
 	Spec   IPPoolSpec    `json:"spec"`

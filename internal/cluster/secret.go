@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/cluster/state"
@@ -135,6 +137,9 @@ func (w *Watch) passwordAt(place api.Place) state.Password {
 		}
 		if s != nil && s.by.failure() != nil {
 			err = s.by.failure()
+		}
+		if apierrors.IsForbidden(err) {
+			err = fmt.Errorf("agents may read no Secrets but those that Helm was told of: helm upgrade with --set 'bgp.passwordSecrets={%s}', beside those that it has: %w", place.Name, err)
 		}
 		return state.Password{Set: true, Err: w.about(place, err), Pending: err == errNotRead}
 	}

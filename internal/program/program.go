@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// Run runs a program until it returns, and returns the process's exit code: 0, or 1 after its error is on standard error. The
+// Run runs a program until it returns, and returns the process's exit code: 0, or 1, or what the error says, after the error is on standard error. The
 // context ends on SIGINT or SIGTERM. Asking for help is no error: the flags have been printed.
 func Run(name string, run func(ctx context.Context) error) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -25,5 +25,9 @@ func code(name string, err error, stderr io.Writer) int {
 		return 0
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	var other interface{ ExitCode() int }
+	if errors.As(err, &other) {
+		return other.ExitCode()
+	}
 	return 1
 }

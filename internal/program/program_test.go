@@ -10,6 +10,12 @@ import (
 	"testing"
 )
 
+// wrong is an error with an exit code of its own.
+type wrong struct{}
+
+func (wrong) Error() string { return "wrong" }
+func (wrong) ExitCode() int { return 2 }
+
 func TestCode(t *testing.T) {
 	for _, c := range []struct {
 		err  error
@@ -18,6 +24,7 @@ func TestCode(t *testing.T) {
 	}{
 		{nil, 0, ""},
 		{fmt.Errorf("flags: %w", flag.ErrHelp), 0, ""},
+		{fmt.Errorf("flags: %w", wrong{}), 2, "node: flags: wrong\n"},
 		{errors.New("no such node"), 1, "node: no such node\n"},
 	} {
 		var said bytes.Buffer

@@ -121,6 +121,8 @@ type Self struct {
 	WireGuard, WireGuard6 netip.Addr
 	// RequireEncryption: what is not encrypted is not sent to pods of other nodes, if WireGuard is on.
 	RequireEncryption bool
+	// NoWireGuard: this kernel can't do it, so that there are no devices, whatever is asked for.
+	NoWireGuard bool
 	// RotateKeys: the keys of WireGuard over IPv4 and IPv6 are to be changed, which the devices have had since KeySince.
 	RotateKeys [2]bool
 	KeySince   [2]time.Time

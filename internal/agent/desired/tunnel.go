@@ -327,7 +327,7 @@ func (s *Snapshot) PodMTU() int {
 func (s *Snapshot) familyMTU(link int, kinds ...TunnelKind) (mtu int) {
 	for _, k := range kinds {
 		local, _ := s.Self.of(k)
-		used := s.encrypts(k) || slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) })
+		used := s.encrypts(k) && !s.Self.NoWireGuard || slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.in(p.modes(), k) })
 		if m := s.tunnelMTU(k); local.IsValid() && used && (mtu == 0 || m < mtu) {
 			mtu = m
 		}

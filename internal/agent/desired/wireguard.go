@@ -583,11 +583,11 @@ type CryptReport struct {
 	Waiting  []string
 }
 
-// CryptReports returns them for the devices that this node should have.
+// CryptReports returns them for the devices that this node should have, and its kernel can have.
 func (s *Snapshot) CryptReports() (all []CryptReport) {
 	for i := range s.crypt {
 		d := s.WireGuard(i == 1)
-		if d == nil {
+		if d == nil || s.Self.NoWireGuard {
 			continue
 		}
 		t := &s.crypt[i].turn

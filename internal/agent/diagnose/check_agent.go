@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/plugin/facts"
@@ -13,7 +14,10 @@ const overdue = 2 * time.Minute
 
 // Check makes findings of what was seen. It is pure.
 func Check(o *Observations) []Finding {
-	findings := slices.Concat(o.agent(), o.mesh(), o.forwarding(), o.reversePath(), o.kernel(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
+	findings := o.agent()
+	if !o.Foreign {
+		findings = slices.Concat(findings, o.mesh(), o.service(), o.duplicates(), o.denials(), o.definitions(), o.pools(), o.space(), o.forwarding(), o.forwardHook(), o.reversePath(), o.kernel(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
+	}
 	for _, p := range o.Peers {
 		findings = append(findings, o.peer(p)...)
 	}
@@ -44,9 +48,24 @@ func (o *Observations) agent() []Finding {
 		f.Why, f.Do = "this node is not as the cluster wants it", "the error says what hinders it; it tries again"
 	}
 	for _, p := range r.Problems {
-		findings = append(findings, Finding{Check: "problem", Level: Warning, Seen: p, Why: "what the agent cannot use it leaves out, and everything else goes on", Do: "correct what it names"})
+		findings = append(findings, problem(p, r.ProblemReasons[p]))
 	}
 	return append(findings, o.plugins()...)
+}
+
+// severe are the reasons of problems with which the network is not what the operator asked for: encrypted, as configured, its own.
+var severe = []string{"NoWireGuard", "NoIPIP", "NoVXLAN", "InvalidPeer", "DuplicateAddress"}
+
+// problem is what the agent says of an object, or of this node, with the cause and the remedy that the Event of that reason has.
+func problem(text, reason string) Finding {
+	f := Finding{Check: "problem", About: reason, Level: Warning, Seen: text, Why: "what the agent cannot use it leaves out, and everything else goes on", Do: "correct what it names"}
+	if slices.Contains(severe, reason) {
+		f.Level = Problem
+	}
+	if cause, remedy, ok := strings.Cut(eventHelp[reason], ": "); ok {
+		f.Why, f.Do = cause, remedy
+	}
+	return f
 }
 
 func orNothing(text, otherwise string) string {

@@ -300,6 +300,15 @@ func (o *Observations) inWords(r netlinkx.Route) string {
 
 // managers checks whether a program of the host manages the agent's links or routes.
 func (o *Observations) managers() []Finding {
+	if errors.Is(o.Managers.Err, errNotTheHost) && len(o.Managers.Sockets) == 0 {
+		return nil // in the agent's pod: nothing says that one of them runs
+	}
+	if errors.Is(o.Managers.Err, errNotTheHost) {
+		return []Finding{{
+			Check: "network-manager", Level: Unknown, Seen: fmt.Sprintf("such a program listens at %s; which links it manages cannot be seen here", summary(o.Managers.Sockets, 3)),
+			Do: "on the host: nmcli device, or networkctl: cali*, tunl0, vxlan.calico must be unmanaged; or run this program there, or mount the host's / and name it by -root",
+		}}
+	}
 	if o.Managers.Err != nil {
 		return []Finding{{Check: "network-manager", Level: Unknown, Seen: "could not look: " + o.Managers.Err.Error()}}
 	}

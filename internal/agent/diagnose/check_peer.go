@@ -143,6 +143,9 @@ func (o *Observations) vxlan(p Peer) Finding {
 			f.Do = fmt.Sprintf("see that the peer's agent runs and has made device %s, with the same port (FelixConfiguration, vxlanPort)", t.Device)
 		case p.Echo.Outcome != Answered && p.Session != established:
 			f.Level, f.Seen, f.Do = Unknown, where+", was not answered, nor a ping of the node", "see that the machine is up"
+		case p.Echo.Outcome != Answered:
+			f.Seen = where + ", was not answered, nor a ping of the node: not VXLAN alone gets lost"
+			f.Do = "see that the address is one machine's (duplicate-address), and that a firewall does not drop pings; if it does, " + allow
 		}
 	case NoWay:
 		f.Seen, f.Do = where+", found no way: "+p.VXLAN.Detail, fmt.Sprintf("see what this host has for it (ip route get %s; ip neigh show dev %s): the agent repairs both at each pass", p.VTEP, t.Device)

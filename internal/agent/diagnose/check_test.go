@@ -137,6 +137,22 @@ func TestChecks(t *testing.T) {
 		check  string
 		want   []string // in what was seen, why or the remedy
 	}{
+		"VXLAN and pings get lost": {func(o *Observations) {
+			inVXLAN(o)
+			one(o).VXLAN.Outcome, one(o).Echo.Outcome, one(o).WantSize = Silent, Silent, 0
+		}, Problem, "peer-vxlan", []string{"nor a ping of the node: not VXLAN alone gets lost"}},
+		"no WireGuard": {func(o *Observations) {
+			o.Agent.Problems = []string{"the kernel has no WireGuard"}
+			o.Agent.Reason("the kernel has no WireGuard", "NoWireGuard")
+		}, Problem, "problem", []string{"NoWireGuard", "packets go in the clear", "modprobe wireguard, or turn it off (wireguard.enabled)"}},
+		"a broken pool": {func(o *Observations) {
+			o.Agent.Problems = []string{"IPPool p: spec.cidr is odd"}
+			o.Agent.Reason("IPPool p: spec.cidr is odd", "InvalidPool")
+		}, Warning, "problem", []string{"an unusable IPPool is left out | correct the named field"}},
+		"a wrong peer": {func(o *Observations) {
+			o.Agent.Problems = []string{"BGPPeer p: spec.asNumber"}
+			o.Agent.Reason("BGPPeer p: spec.asNumber", "InvalidPeer")
+		}, Problem, "problem", []string{"correct the named field (examples (docs/bgp.md))"}},
 		"no VXLAN":                   {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome = Silent }, Problem, "peer-vxlan", []string{"192.168.2.1", "VXLAN is dropped", "UDP port 4789"}},
 		"no VXLAN device there":      {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome, one(o).UDP.Outcome = Silent, Refused }, Problem, "peer-vxlan", []string{"UDP port 4789 there is closed", "vxlan.calico"}},
 		"no way to the end of VXLAN": {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NoWay, "no route to host"} }, Problem, "peer-vxlan", []string{"no route to host", "ip neigh show dev vxlan.calico"}},
@@ -193,7 +209,9 @@ func TestChecks(t *testing.T) {
 		"NetworkManager":   {func(o *Observations) { o.Managers.NetworkManager.Manages = []string{"eth0", "cali1"} }, Problem, "network-manager", []string{"manages cali1", "unmanaged-devices"}},
 		"networkd":         {func(o *Observations) { o.Managers.Networkd.Manages = []string{"tunl0"} }, Problem, "network-manager", []string{"manages tunl0", "Unmanaged=yes"}},
 		"networkd's broom": {func(o *Observations) { o.Managers.KeepsForeignRoutes = false }, Warning, "network-manager", []string{"ManageForeignRoutes=no"}},
-		"not the host":     {func(o *Observations) { o.Managers = Managers{Err: errNotTheHost} }, Unknown, "network-manager", []string{"could not look"}},
+		"not the host": {func(o *Observations) {
+			o.Managers = Managers{Err: errNotTheHost, Sockets: []string{"/run/NetworkManager/private"}}
+		}, Unknown, "network-manager", []string{"listens at /run/NetworkManager/private", "nmcli device"}},
 
 		"no time": {func(o *Observations) { one(o).Probed = false }, Unknown, "peer", []string{"node diagnose 10.0.0.7"}},
 		"not learned": {func(o *Observations) {

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,6 +11,9 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/app/config"
+	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
@@ -26,6 +30,8 @@ type Options struct {
 	Only []netip.Addr
 	// Protocol marks the agent's routes.
 	Protocol netlinkx.Protocol
+	// Settings are those of the environment.
+	Settings config.Diagnose
 	// Progress is called with the name of each step.
 	Progress func(string)
 }
@@ -41,12 +47,19 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	o := &Observations{Time: begun, Protocol: opts.Protocol}
 	opts.Progress("asking the agent on " + opts.Address)
 	o.Agent, o.AgentErr = nodestatus.Fetch(ctx, opts.Address)
+	var none *nodestatus.NoAgentError
+	if o.Foreign = errors.As(o.AgentErr, &none); o.Foreign && len(opts.Only) == 0 {
+		return nil, o.AgentErr
+	}
 	o.Peers = peers(o.report(), opts.Only)
 	for i := range o.Peers {
 		o.wayTo(kernel, &o.Peers[i])
 	}
 	opts.Progress("looking at this host")
 	host{opts.Root, kernel}.look(ctx, o)
+	o.askCluster(ctx, opts.Settings.Kubeconfig)
+	o.Claims = lookForDuplicates(ctx, o)
+	o.Service = lookAtService(ctx, kernel, opts.Settings)
 	passwords, ao := netlinkx.WrongPasswords(), netlinkx.ReadAO().Refused()
 	if len(o.Peers) > 0 {
 		opts.Progress(fmt.Sprintf("probing peers: %d", len(o.Peers)))
@@ -56,6 +69,30 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	r := &Result{Node: o.report().Node, Time: begun, Seconds: time.Since(begun).Seconds(), Findings: Check(o)}
 	r.Order()
 	return r, nil
+}
+
+// clusterTime bounds how long the API server is asked.
+const clusterTime = 5 * time.Second
+
+// askCluster asks the API server, if this process knows one.
+func (o *Observations) askCluster(ctx context.Context, kubeconfig string) {
+	store, err := openStore(kubeconfig)
+	if err != nil {
+		return // outside of a pod and without KUBECONFIG: the findings need the API server, and are left out
+	}
+	defer store.Close()
+	ctx, cancel := context.WithTimeout(ctx, clusterTime)
+	defer cancel()
+	o.Cluster = lookAtCluster(ctx, store, o.report())
+	o.PodNames = podNames(ctx, store, o.report())
+}
+
+func openStore(kubeconfig string) (*kubernetes.Store, error) {
+	cfg, err := cluster.Connect(kubeconfig, "tortie-node-diagnose")
+	if err != nil {
+		return nil, err
+	}
+	return cluster.OpenStore(cfg)
 }
 
 func bgpPort(r *nodestatus.Report) uint16 { return cmp.Or(r.BGPPort, defaultPort) }

@@ -26,23 +26,23 @@ func Main(ctx context.Context, args []string, settings config.Diagnose, out node
 	flags := flag.NewFlagSet("node "+Command, flag.ContinueOnError)
 	flags.SetOutput(out.Err)
 	flags.Usage = func() {
-		fmt.Fprintf(out.Err, "usage: node %s [flags] [ADDRESS...]\n\nWith addresses, only these peers are probed.\n\n", Command)
+		fmt.Fprintf(out.Err, "usage: node %s [flags] [ADDRESS...]\n\nChecks this node and the paths to its peers, and says what to do. With addresses, only these peers are probed.\nExample: node %s 10.0.0.7\nExit code 1: a problem was found, or no agent runs here.\n\n", Command, Command)
 		flags.PrintDefaults()
 	}
 	format := flags.String("o", "text", "`format`: text or json")
 	root := flags.String("root", "/", "`directory` where the host's file system is")
 	address := flags.String("address", settings.HealthAddr, "`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
-	if err := flags.Parse(args); err != nil {
+	if err := nodestatus.Parse(flags, args); err != nil {
 		return err
 	}
 	opts := Options{
-		Address: *address, Root: *root, Protocol: netlinkx.Protocol(settings.RouteProtocol),
+		Address: *address, Root: *root, Protocol: netlinkx.Protocol(settings.RouteProtocol), Settings: settings,
 		Progress: func(text string) { fmt.Fprintln(out.Err, text+" ...") },
 	}
 	for _, arg := range flags.Args() {
 		addr, err := netip.ParseAddr(arg)
 		if err != nil {
-			return fmt.Errorf("%q is no address: name peers by their addresses, such as 10.0.0.7 (node peers lists them)", arg)
+			return nodestatus.Usagef("%q is no address: name peers by their addresses, such as 10.0.0.7 (node peers lists them)", arg)
 		}
 		opts.Only = append(opts.Only, addr.Unmap())
 	}
@@ -51,7 +51,7 @@ func Main(ctx context.Context, args []string, settings config.Diagnose, out node
 		"json": func(r *Result) error { return r.WriteJSON(out.Out) },
 	}[*format]
 	if !ok {
-		return fmt.Errorf("-o %q: must be text or json", *format)
+		return nodestatus.Usagef("-o %q: must be text or json", *format)
 	}
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()

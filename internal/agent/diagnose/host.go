@@ -33,6 +33,10 @@ func (h host) look(ctx context.Context, o *Observations) {
 	o.Links, o.LinksErr = h.kernel.Links()
 	o.Routes, o.RoutesErr = h.routes()
 	o.Chains, o.ChainsErr = nft.New(nil).Chains(ctx)
+	if o.ChainsErr == nil { // else the kernel has no nf_tables, or lets this process not see them
+		o.Closings, o.ClosingsErr = nft.New(nil).Closings(ctx)
+	}
+	o.Space = h.space()
 	o.Sysctls = readSysctls(o.Links)
 	o.Kernel = h.features(o)
 	o.Configs.Dir = h.path(cniconf.Dir)
@@ -112,13 +116,13 @@ func md5() Feature {
 }
 
 // errNotTheHost: this process sees another file system than the host's.
-var errNotTheHost = errors.New("the host's file system is not visible here: run the program on the host, or mount the host's / and name it by -root")
+var errNotTheHost = errors.New("this is not the host's file system")
 
 // managers looks for programs that configure links, by what they say of ours.
 func (h host) managers(links []netlinkx.Link) Managers {
 	if _, err := os.Stat(h.path("/etc/os-release")); err != nil {
 		if _, err := os.Stat(h.path("/usr/lib/os-release")); err != nil {
-			return Managers{Err: errNotTheHost}
+			return Managers{Err: errNotTheHost, Sockets: managerSockets()}
 		}
 	}
 	m := Managers{
@@ -127,6 +131,25 @@ func (h host) managers(links []netlinkx.Link) Managers {
 	}
 	m.KeepsForeignRoutes = h.keepsForeignRoutes()
 	return m
+}
+
+// managerSockets lists the UNIX sockets of NetworkManager and systemd-networkd in this network namespace: unix(7).
+func managerSockets() (found []string) {
+	text, err := os.ReadFile("/proc/thread-self/net/unix")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 8 {
+			continue
+		}
+		ofManager := strings.Contains(fields[7], "/NetworkManager/") || strings.Contains(fields[7], "/systemd/netif/")
+		if ofManager && !slices.Contains(found, fields[7]) {
+			found = append(found, fields[7])
+		}
+	}
+	return found
 }
 
 // manager reads a directory that has a file for each link, by its number.

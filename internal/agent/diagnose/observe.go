@@ -16,6 +16,8 @@ type Observations struct {
 
 	Agent    *nodestatus.Report // nil if it does not answer
 	AgentErr error
+	// Foreign: no agent runs on this machine, which is not judged: only the peers are that were named.
+	Foreign bool
 
 	Peers []Peer
 
@@ -29,6 +31,9 @@ type Observations struct {
 	// Chains are all of nf_tables.
 	Chains    []nft.Place
 	ChainsErr error
+	// Closings are the chains of the forward hook that drop what they do not let through.
+	Closings    []nft.Closing
+	ClosingsErr error
 
 	// Sysctls are by their names with slashes; one that is missing does not exist, or could not be read.
 	Sysctls map[string]string
@@ -38,6 +43,15 @@ type Observations struct {
 	WrongPasswords uint64
 	// WrongAO is the same of those that TCP-AO had it drop.
 	WrongAO uint64
+
+	Service Service
+	// Claims are who says to have the node's addresses, and the peers'.
+	Claims []Claims
+	// Space is what is left of file systems.
+	Space   []Space
+	Cluster Cluster
+	// PodNames are of addresses in denied connections, where the API server knows a pod.
+	PodNames map[string]string
 
 	Configs  CNIConfigs
 	Managers Managers
@@ -117,6 +131,8 @@ type CNIConfigs struct {
 // Managers are the programs that configure a host's network.
 type Managers struct {
 	Err error // if this is not the host's file system
+	// Sockets are those that such programs listen at, which a network namespace shows even then.
+	Sockets []string
 	// NetworkManager and Networkd list our links that they manage; Running says that they were seen at all.
 	NetworkManager, Networkd Manager
 	// KeepsForeignRoutes: networkd was told not to remove others' routes.

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -34,7 +35,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) == "" {
 		os.Exit(m.Run())
 	}
-	err := Main(context.Background(), os.Args[1:], config.Diagnose{HealthAddr: "127.0.0.1:9099", RouteProtocol: 84}, nodestatus.Output{Out: os.Stdout, Err: os.Stderr})
+	settings, err := config.LoadDiagnose(config.OS())
+	if err == nil {
+		err = Main(context.Background(), os.Args[1:], settings, nodestatus.Output{Out: os.Stdout, Err: os.Stderr})
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -44,6 +48,7 @@ func TestMain(m *testing.M) {
 // network is two nodes with a router between them; here is where the command runs.
 type network struct {
 	here, router, there *netnstest.NS
+	env                 []string // of the command
 
 	mu     sync.Mutex // guards report once the agent serves it
 	report *nodestatus.Report
@@ -123,6 +128,7 @@ func (n *network) diagnose(t *testing.T, args ...string) (findings []Finding, co
 	err := n.here.Do(func() error {
 		cmd = exec.CommandContext(ctx, os.Args[0], append([]string{"-o", "json", "-root", t.TempDir()}, args...)...)
 		cmd.Env = append(os.Environ(), asProgram+"=1")
+		cmd.Env = append(cmd.Env, n.env...)
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		return cmd.Run()
 	})
@@ -171,6 +177,7 @@ func TestObstaclesOnTheWay(t *testing.T) {
 			expect(t, f, "peer-mtu", there6, OK, "1480 bytes arrive whole")
 			expect(t, f, "rp-filter", "eth0", OK, "is 0")
 			expect(t, f, "foreign-routes", "", OK, "")
+			expect(t, f, "forward-hook", "", OK, "")
 			expect(t, f, "cni-config", "", Unknown, "could not look")
 			expect(t, f, "kernel", "tcp-md5", OK, "there")
 			expect(t, f, "kernel", "nf_tables", OK, "there")
@@ -226,6 +233,34 @@ func TestObstaclesOnTheWay(t *testing.T) {
 			}
 			expect(t, f, "peer-mtu", there, Unknown, "no ping")
 		}},
+		{"a firewall of the host drops what it forwards", func(t *testing.T, n *network) {
+			n.here.Run(t, "nft", "table inet hostfw { chain f { type filter hook forward priority 0; policy drop; ct state established accept; }; }")
+			n.here.Run(t, "nft", "table ip last { chain f { type filter hook forward priority 10; tcp dport 22 accept; counter reject; }; }")
+			n.here.Run(t, "nft", "table ip named { chain f { type filter hook forward priority 0; policy drop; ip saddr 192.168.0.0/16 accept; }; }")
+			n.here.Run(t, "nft", "table ip open { chain f { type filter hook forward priority 0; policy drop; accept; drop; }; }")
+			n.here.Run(t, "nft", "table ip sets { chain f { type filter hook forward priority 0; policy drop; iifname { \"eth8\", \"eth9\" } accept; }; }")
+			n.here.Run(t, "nft", "table ip tortie { chain f { type filter hook forward priority 0; policy drop; }; }")
+			n.here.Run(t, "iptables-nft", "-P", "FORWARD", "DROP")
+			n.here.Run(t, "iptables-nft", "-N", "DOCKER-USER")
+			n.here.Run(t, "ip6tables-nft", "-P", "FORWARD", "DROP")
+			n.here.Run(t, "ip6tables-nft", "-A", "FORWARD", "-i", "cali+", "-j", "ACCEPT")
+		}, func(t *testing.T, f []Finding) {
+			expect(t, f, "forward-hook", "inet hostfw f", Problem, "its policy drop drops what this host forwards")
+			expect(t, f, "forward-hook", "ip last f", Problem, "its last rule reject")
+			expect(t, f, "forward-hook", "ip filter FORWARD", Problem, "policy drop")
+			expect(t, f, "forward-hook", "ip sets f", Warning, "unless a set")
+			for about, want := range map[string]string{
+				"inet hostfw f":     "nft insert rule inet hostfw f ip saddr 192.168.0.0/16 accept; nft insert rule inet hostfw f ip daddr 192.168.0.0/16 accept; nft insert rule inet hostfw f ip6 saddr fd00:10::/48 accept",
+				"ip filter FORWARD": "iptables -I DOCKER-USER -s 192.168.0.0/16 -j ACCEPT",
+			} {
+				if got := find(t, f, "forward-hook", about); !strings.Contains(got.Do, want) {
+					t.Errorf("%s: do %q, want %q in it", about, got.Do, want)
+				}
+			}
+			if n := len(slices.DeleteFunc(slices.Clone(f), func(f Finding) bool { return f.Check != "forward-hook" })); n != 4 {
+				t.Errorf("%d findings of forward-hook in %+v", n, f)
+			}
+		}},
 		{"what the host does", func(t *testing.T, n *network) {
 			set(t, n.here, "1", "net", "ipv4", "conf", "all", "rp_filter")
 			set(t, n.here, "0", "net", "ipv4", "ip_forward")
@@ -260,6 +295,9 @@ func TestWithoutAnAgent(t *testing.T) {
 	n.listen(t, n.there, "10.2.0.5:179")
 	findings, code := n.diagnose(t, "10.2.0.5", "fd00:2::5")
 	expect(t, findings, "agent", "", Problem, "no agent answers on 127.0.0.1:9099")
+	if slices.ContainsFunc(findings, func(f Finding) bool { return f.Check != "agent" && !strings.HasPrefix(f.Check, "peer-") }) {
+		t.Errorf("a machine without an agent is judged: %+v", findings)
+	}
 	expect(t, findings, "peer-bgp", "10.2.0.5", OK, "open")
 	expect(t, findings, "peer-bgp", "fd00:2::5", Problem, "refused")
 	if code != 1 {
@@ -320,6 +358,19 @@ func TestManyPeersThatAreAway(t *testing.T) {
 	}
 	if silent != 400 {
 		t.Errorf("%d peers are said to be silent", silent)
+	}
+}
+
+// Without an agent the machine is not judged: it may be anyone's.
+func TestMachineThatIsNoNode(t *testing.T) {
+	var out, errs bytes.Buffer
+	err := netnstest.New(t).Do(func() error {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-o", "json")
+		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), asProgram+"=1"), &out, &errs
+		return cmd.Run()
+	})
+	if err == nil || out.Len() > 0 || !strings.Contains(errs.String(), "this machine is not judged. Ask the pod of the node that is meant: kubectl -n kube-system exec") {
+		t.Errorf("%v, %q, %q", err, &out, &errs)
 	}
 }
 
@@ -390,4 +441,104 @@ func TestVXLANOnTheWay(t *testing.T) {
 	n.there.Run(t, "ip", "link", "delete", "vxlan.calico")
 	n.there.Run(t, "ip", "link", "delete", "vxlan-v6.calico")
 	look("nobody there", Problem, "UDP port 4789 there is closed")
+}
+
+// TestManagersFromThePod: without the host's file system the check is silent, unless a socket shows that such a program runs.
+func TestManagersFromThePod(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.agent(t)
+	findings, _ := n.diagnose(t)
+	if slices.ContainsFunc(findings, func(f Finding) bool { return f.Check == "network-manager" }) {
+		t.Errorf("%+v", findings)
+	}
+	path := filepath.Join(t.TempDir(), "NetworkManager", "private")
+	errtest.Must(t, os.Mkdir(filepath.Dir(path), 0o755))
+	n.here.Within(t, func() error {
+		l, err := net.Listen("unix", path)
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	findings, _ = n.diagnose(t)
+	expect(t, findings, "network-manager", "", Unknown, "listens at "+path)
+}
+
+// TestServiceOfKubernetes: rules of kube-proxy that are gone are told from an API server that is.
+func TestServiceOfKubernetes(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.env = []string{"KUBERNETES_PORT=tcp://10.96.0.1:443"}
+	const about = "kubernetes, 10.96.0.1:443"
+	n.here.Run(t, "nft", "table ip kube-proxy { chain out { type nat hook output priority -100; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.2.0.5:6443; }; }")
+	var api net.Listener
+	n.there.Within(t, func() (err error) {
+		api, err = net.Listen("tcp", "10.2.0.5:6443")
+		return err
+	})
+	findings, _ := n.diagnose(t)
+	expect(t, findings, "service", about, OK, "is open")
+	n.here.Within(t, func() error { // as the agent's own
+		c, err := net.Dial("tcp", "10.96.0.1:443")
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+		}
+		return err
+	})
+	n.here.Run(t, "nft", "flush ruleset")
+	n.router.Run(t, "ip", "route", "add", "blackhole", "10.96.0.0/12")
+	findings, code := n.diagnose(t)
+	expect(t, findings, "service", about, Problem, "its endpoint 10.2.0.5:6443 is open: kube-proxy on this node")
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	errtest.Must(t, api.Close())
+	findings, _ = n.diagnose(t)
+	expect(t, findings, "service", about, Problem, "nor is its endpoint 10.2.0.5:6443 open")
+	n.env = append(n.env, "KUBERNETES_SERVICE_HOST=10.2.0.5", "KUBERNETES_SERVICE_PORT=6443")
+	n.here.Run(t, "nft", "table ip kube-proxy { chain out { type nat hook output priority -100; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.1.0.5:7443; }; }")
+	n.listen(t, n.here, "10.1.0.5:7443")
+	findings, _ = n.diagnose(t)
+	expect(t, findings, "service", about, Warning, "is open, but not its endpoint 10.2.0.5:6443")
+}
+
+// TestDuplicateAddress: other hosts of the segment have the node's own addresses, or a peer's.
+func TestDuplicateAddress(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	segment, there, twin := netnstest.New(t), netnstest.New(t), netnstest.New(t)
+	segment.Run(t, "ip", "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+	segment.Up(t, "br0")
+	for i, ns := range []*netnstest.NS{n.here, there, twin} {
+		port := fmt.Sprint("port", i)
+		netnstest.Cable(t, ns, "lan", segment, port)
+		segment.Run(t, "ip", "link", "set", port, "master", "br0")
+	}
+	addrs := func(ns *netnstest.NS, host string) {
+		ns.Addr(t, "lan", "10.9.0."+host+"/24")
+		ns.Run(t, "ip", "-6", "addr", "add", "fd09::"+host+"/64", "dev", "lan", "nodad")
+	}
+	addrs(n.here, "5")
+	addrs(there, "6")
+	addrs(twin, "7")
+	n.report.Address, n.report.Interface, n.report.Address6, n.report.Interface6 = "10.9.0.5/24", "lan", "fd09::5/64", "lan"
+	n.report.Peers = []nodestatus.Peer{{Address: "10.9.0.6", Node: "there", State: "Established"}, {Address: "fd09::6", Node: "there", State: "Established"}}
+	n.agent(t)
+	findings, _ := n.diagnose(t)
+	expect(t, findings, "duplicate-address", "", OK, "of 4 that were asked for")
+	addrs(twin, "6")
+	findings, _ = n.diagnose(t)
+	for _, subnet := range []string{"10.9.0.", "fd09::"} {
+		expect(t, findings, "duplicate-address", subnet+"6 on lan", Warning, "2 MACs say that they have the address of there: ")
+	}
+	addrs(twin, "5")
+	findings, code := n.diagnose(t)
+	mac := twin.Link(t, "lan").HardwareAddr.String()
+	for _, subnet := range []string{"10.9.0.", "fd09::"} {
+		expect(t, findings, "duplicate-address", subnet+"5 on lan", Problem, "another host has this node's address too: MAC "+mac)
+	}
+	if code != 1 {
+		t.Errorf("exit code %d", code)
+	}
 }

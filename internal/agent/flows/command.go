@@ -25,6 +25,7 @@ const usage = `usage: node flows [flags] [NAMESPACE[/POD]]
 
 The connections of this node's pods in the last minutes, added up by pods of the same owner, port and deciding policy; with an argument those
 from or to a namespace, or pods whose names begin so. TORTIE_FLOWS of the agent must be true.
+Example: node flows -denied shop/web
 
 `
 
@@ -75,7 +76,10 @@ func (a *asked) ask(ctx context.Context, after uint64, answer *Answer) error {
 	err := nodestatus.Ask(ctx, a.address, fmt.Sprintf("%s?after=%d", Path, after), answer)
 	var refused *nodestatus.RefusedError
 	if errors.As(err, &refused) && refused.Code == http.StatusNotFound {
-		return fmt.Errorf("the agent on %s records no flows: set the chart's policy.flows.enabled (TORTIE_FLOWS), and policy.enabled: %w", a.address, err)
+		// An agent answers /status; what does not is another program, as err says.
+		if _, agent := nodestatus.Fetch(ctx, a.address); agent == nil {
+			return fmt.Errorf("the agent on %s records no flows: set the chart's policy.flows.enabled (TORTIE_FLOWS), and policy.enabled", a.address)
+		}
 	}
 	return err
 }
@@ -90,20 +94,20 @@ func (a *asked) parse(args []string, w io.Writer) error {
 	flags.BoolVar(&a.follow, "f", false, "go on with the records that come")
 	flags.BoolVar(&a.denied, "denied", false, "only what was denied")
 	flags.BoolVar(&a.staged, "staged", false, "only what staged policies would change")
-	if err := flags.Parse(args); err != nil {
+	if err := nodestatus.Parse(flags, args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		a.namespace, a.pod, _ = strings.Cut(flags.Arg(0), "/")
-		if err := flags.Parse(flags.Args()[1:]); err != nil {
+		if err := nodestatus.Parse(flags, flags.Args()[1:]); err != nil {
 			return err
 		}
 	}
 	switch {
 	case flags.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q: node flows takes one", flags.Arg(0))
+		return nodestatus.Usagef("unexpected argument %q: node flows takes one", flags.Arg(0))
 	case a.format != "text" && a.format != "json":
-		return fmt.Errorf("-o %q: must be text or json", a.format)
+		return nodestatus.Usagef("-o %q: must be text or json", a.format)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -368,7 +369,17 @@ func TestCommand(t *testing.T) {
 		}
 	}
 	server.Config.Handler = http.NotFoundHandler()
-	if _, err := run(); err == nil || !strings.Contains(err.Error(), "policy.flows.enabled") {
+	if _, err := run(); err == nil || !strings.Contains(err.Error(), "another program") || strings.Contains(err.Error(), "policy.flows.enabled") {
+		t.Errorf("another program: %v", err)
+	}
+	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/status" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, `{"node": "n1"}`)
+	})
+	if _, err := run(); err == nil || !strings.Contains(err.Error(), "policy.flows.enabled") || strings.Contains(err.Error(), "another program") {
 		t.Errorf("an agent without records: %v", err)
 	}
 }

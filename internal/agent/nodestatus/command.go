@@ -18,6 +18,8 @@ type view struct {
 	help string
 	text func(*Report, io.Writer) error
 	data func(*Report) any
+	// arguments and example are for its usage.
+	arguments, example string
 	// pick leaves in the report what an argument names; nil: the command takes none.
 	pick func(*Report, string) error
 	// picked is text after that, if it is another one.
@@ -25,9 +27,9 @@ type view struct {
 }
 
 var views = map[string]view{
-	"status": {"address, tunnels, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }, nil, nil},
-	"peers":  {"the BGP sessions, or those of one peer, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers }, (*Report).PickPeers, (*Report).WritePicked},
-	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes, func(r *Report) any { return RoutesAnswer{r.Routes, r.Announced} }, (*Report).PickRoutes, nil},
+	"status": {"address, tunnels, pools, blocks, peers and what is wrong", (*Report).WriteStatus, func(r *Report) any { return r }, "", "status -o json", nil, nil},
+	"peers":  {"the BGP sessions, or those of one peer, and why one is down", (*Report).WritePeers, func(r *Report) any { return r.Peers }, " [ADDRESS|NODE|BGPPEER]", "peers node2", (*Report).PickPeers, (*Report).WritePicked},
+	"routes": {"the routes, or those for an address, what is announced and what was refused", (*Report).WriteRoutes, func(r *Report) any { return RoutesAnswer{r.Routes, r.Announced} }, " [ADDRESS|RANGE]", "routes 192.168.1.7", (*Report).PickRoutes, nil},
 }
 
 // RoutesAnswer is the JSON of `node routes`.
@@ -50,14 +52,18 @@ type Output struct{ Out, Err io.Writer }
 func Run(ctx context.Context, args []string, address string, out Output) error {
 	flags := flag.NewFlagSet("node "+args[0], flag.ContinueOnError)
 	flags.SetOutput(out.Err)
-	format := flags.String("o", "text", "`format`: text, json or yaml")
-	flags.StringVar(&address, "address", address, "`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
-	if err := flags.Parse(args[1:]); err != nil {
-		return err
-	}
 	v, ok := views[args[0]]
 	if !ok {
-		return fmt.Errorf("unknown command %q: there are %s", args[0], strings.Join(Commands(), ", "))
+		return Usagef("unknown command %q: there are %s", args[0], strings.Join(Commands(), ", "))
+	}
+	flags.Usage = func() {
+		fmt.Fprintf(out.Err, "usage: node %s [flags]%s\n\nPrints %s. It asks the agent of this node.\nExample: node %s\nWords and columns: docs/fields.csv, docs/node.md.\n\n", args[0], v.arguments, v.help, v.example)
+		flags.PrintDefaults()
+	}
+	format := flags.String("o", "text", "`format`: text, json or yaml")
+	flags.StringVar(&address, "address", address, "`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
+	if err := Parse(flags, args[1:]); err != nil {
+		return err
 	}
 	named, err := v.argument(args[0], flags)
 	if err != nil {
@@ -89,14 +95,14 @@ func (v view) argument(command string, flags *flag.FlagSet) (string, error) {
 		return "", nil
 	}
 	named := flags.Arg(0)
-	if err := flags.Parse(flags.Args()[1:]); err != nil {
+	if err := Parse(flags, flags.Args()[1:]); err != nil {
 		return "", err
 	}
 	switch {
 	case v.pick == nil:
-		return "", fmt.Errorf("unexpected argument %q: node %s takes only flags, -o and -address", named, command)
+		return "", Usagef("unexpected argument %q: node %s takes only flags, -o and -address", named, command)
 	case flags.NArg() > 0:
-		return "", fmt.Errorf("unexpected argument %q: node %s takes one", flags.Arg(0), command)
+		return "", Usagef("unexpected argument %q: node %s takes one", flags.Arg(0), command)
 	}
 	return named, nil
 }
@@ -114,7 +120,7 @@ func (v view) writer(format string) (func(*Report, io.Writer) error, error) {
 	case "yaml":
 		return v.encoded(yaml.Marshal), nil
 	}
-	return nil, fmt.Errorf("-o %q: must be text, json or yaml", format)
+	return nil, Usagef("-o %q: must be text, json or yaml", format)
 }
 
 func (v view) encoded(encode func(any) ([]byte, error)) func(*Report, io.Writer) error {

@@ -118,7 +118,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		address string
 		want    []string
 	}{
-		{[]string{"status"}, nobody, []string{nobody, "refused", "kubectl get pods", "FELIX_HEALTHPORT", "-address"}},
+		{[]string{"status"}, nobody, []string{nobody, "refused", "kubectl -n kube-system exec", "FELIX_HEALTHPORT", "-address"}},
 		{[]string{"peers"}, felix, []string{felix, "404", "FELIX_HEALTHPORT", "-address"}},
 		{[]string{"routes"}, text, []string{text, "invalid character", "FELIX_HEALTHPORT"}},
 		{[]string{"routes"}, object, []string{object, "JSON", "FELIX_HEALTHPORT"}},

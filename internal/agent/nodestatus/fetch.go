@@ -82,8 +82,7 @@ func silent(address string, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("the agent on %s does not answer within %s: its log says why, and its liveness probe restarts it if it is stuck", address, askTime)
 	}
-	return fmt.Errorf("no agent answers on %s: %w: is its pod running on this node (kubectl get pods -A -o wide -l app.kubernetes.io/name=tortie), "+
-		"and does it serve on another address (FELIX_HEALTHHOST, FELIX_HEALTHPORT)? Name that by -address", address, err)
+	return &NoAgentError{address, err}
 }
 
 // dialable turns the address of a server on all of a host's addresses into one that can be dialled.

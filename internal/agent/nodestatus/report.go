@@ -16,6 +16,8 @@ type Report struct {
 	LastError       string    `json:"lastError,omitempty" help:"Why the last pass failed, a line for each cause."`
 	Problems        []string  `json:"problems,omitempty" help:"Objects in the API and paths from BGP that the agent cannot use, and why."`
 
+	ProblemReasons map[string]string `json:"problemReasons,omitempty" help:"The reasons of the Events about these, by their texts."`
+
 	Address        string      `json:"address,omitempty" help:"The node's IPv4 address with the prefix length of its subnet."`
 	AddressSource  string      `json:"addressSource,omitempty" help:"Why this address."`
 	Interface      string      `json:"interface,omitempty" help:"Interface that has the address."`
@@ -50,6 +52,14 @@ type Report struct {
 	Journal Journal `json:"journal" help:"What the plugins have left to the agent."`
 }
 
+// Reason notes the reason of the Event about a problem.
+func (r *Report) Reason(problem, reason string) {
+	if r.ProblemReasons == nil {
+		r.ProblemReasons = map[string]string{}
+	}
+	r.ProblemReasons[problem] = reason
+}
+
 // Policy is the state of the agent's enforcement of policies.
 type Policy struct {
 	Mode    string `json:"mode" help:"TORTIE_POLICY: off, on or auto."`
@@ -66,6 +76,17 @@ type Policy struct {
 	Waiting     *time.Time `json:"waiting,omitempty" help:"Since when a change is not in force; absent if all are."`
 	EndedFlows  uint64     `json:"endedConnections,omitempty" help:"Established connections that were ended as policies forbid them."`
 	Connections string     `json:"connections,omitempty" help:"What becomes of established connections that a changed policy forbids: end or keep."`
+	Denials     []Denial   `json:"recentDenials,omitempty" help:"Connections of which policies have denied the most packets in the last 5 minutes, at most 5."`
+}
+
+// Denial is a connection that policies deny.
+type Denial struct {
+	By          string `json:"by" help:"Direction and policy."`
+	Source      string `json:"source" help:"Address that the packets are from."`
+	Destination string `json:"destination" help:"Address that they are to."`
+	Protocol    uint8  `json:"protocol" help:"Number of the IP protocol."`
+	Port        uint16 `json:"port,omitempty" help:"Port of the destination."`
+	Packets     int    `json:"packets" help:"How many the kernel has told of, which is a sample: up to five in a second for each policy and direction."`
 }
 
 // Candidate is an address of the host.

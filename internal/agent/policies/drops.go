@@ -48,6 +48,9 @@ func (w *Worker) logDrops(ctx context.Context) {
 				w.Flows.Denied(d)
 			}
 			now := time.Now()
+			if !d.Logged {
+				w.denials.add(&d, now)
+			}
 			told := []any{"by", d.Why, "from", endText(d.Src, d.SrcPort), "to", endText(d.Dst, d.DstPort), "protocol", d.Protocol}
 			switch all := d.Logged && w.logsAll(); {
 			case all && !rated.takes(now), !all && !sample.takes(d.Why, now):

@@ -57,3 +57,35 @@ func TestLogRules(t *testing.T) {
 		t.Errorf("a policy of no namespace: %s", got)
 	}
 }
+
+// TestDenials: those with the most packets of the last minutes are told, and a flood takes no more memory.
+func TestDenials(t *testing.T) {
+	var d denials
+	now := time.Now()
+	drop := func(port int) *netpol.Drop {
+		return &netpol.Drop{Why: "ingress NetworkPolicy a/b", DstPort: uint16(port)}
+	}
+	d.add(drop(1), now.Add(-denialTime-time.Second))
+	for port := range 10 {
+		for range port {
+			d.add(drop(port), now.Add(-denialStep))
+		}
+	}
+	d.add(drop(9), now)
+	top := d.top(now)
+	if len(top) != mostReported || top[0].Port != 9 || top[0].Packets != 10 || top[1].Port != 8 || top[1].Packets != 8 {
+		t.Errorf("%+v", top)
+	}
+	if top := d.top(now.Add(denialTime)); len(top) != 1 || top[0].Packets != 1 {
+		t.Errorf("after minutes: %+v", top)
+	}
+	for port := range 2 * mostDenials {
+		d.add(drop(port), now)
+	}
+	if n := len(d.steps[len(d.steps)-1].of); n != mostDenials {
+		t.Errorf("%d denials, want %d", n, mostDenials)
+	}
+	if top := d.top(now.Add(denialTime + 2*denialStep)); len(top) != 0 {
+		t.Errorf("much later: %+v", top)
+	}
+}

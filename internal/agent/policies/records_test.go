@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
 // record makes the node's Worker record flows, with the rights of an administrator: the chart grants those for staged policies on request.
@@ -80,6 +81,10 @@ func TestConnectionsAreRecorded(t *testing.T) {
 	server6, client6 := n.start(t, "server6", "fd00:90:6::1"), n.start(t, "client6", "fd00:90:6::2")
 	n.policy(t, "web", `{"podSelector":{"matchLabels":{"app":"server"}},"ingress":[{"ports":[{"port":7001}]},{"ports":[{"port":53,"protocol":"UDP"}]}]}`)
 	path := filepath.Join(t.TempDir(), "logs", "flows.log")
+	n.bind(t, "far", "elsewhere") // no policy names it
+	n.note(t, "far", "10.90.7.9/32")
+	netnstest.Cable(t, n.ns, "away", netnstest.New(t), "eth0")
+	n.ns.Run(t, "ip", "route", "add", "10.90.7.0/24", "dev", "away")
 	r := n.record(t, &flows.File{Path: path, Size: 1 << 20, Old: 1})
 	w, _ := n.work(t)
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing })
@@ -112,6 +117,18 @@ func TestConnectionsAreRecorded(t *testing.T) {
 		return f.Started == 1 && f.Completed == 0 && f.Flows > 2 && f.OutBytes > 1000 && f.InBytes > 1000 // of several lists
 	})
 	awaitFlow(t, r, name("dst", "deny", "client", "server:99/udp", byWeb+"|deny|-1"), func(f flows.Record) bool { return f.OutPkts > 0 && f.OutBytes >= 33 })
+	eventually(t, soon, "among the denials", func() bool {
+		for _, d := range w.Denials() {
+			if d.Why == "ingress NetworkPolicy "+n.name+"/web" && d.Src.String() == "10.90.6.2" && d.Dst.String() == "10.90.6.1" && d.Port == 99 && d.Packets > 0 {
+				return true
+			}
+		}
+		return false
+	})
+	if reaches(t, client, "10.90.7.9:77") {
+		t.Fatal("reached a pod that is not there")
+	}
+	awaitFlow(t, r, name("src", "allow", "client", "far:77/udp", ""), func(f flows.Record) bool { return f.OutPkts > 0 })
 	n.stage(t, r, w, server, client, byWeb)
 	lines, err := os.ReadFile(path)
 	if err != nil || !strings.Contains(string(lines), `"enforced":["`+byWeb+`|allow|1"]`) {

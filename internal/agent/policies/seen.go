@@ -285,6 +285,17 @@ func (s *Seen) Problems() (texts []string) {
 	return texts
 }
 
+// EventReasons are the reasons of Events about problems, by their texts.
+func (s *Seen) EventReasons() map[string]string {
+	reasons := map[string]string{IPVSText: "PolicyBypassed", s.Lockout(): "PolicyLocksOut"}
+	for _, err := range []error{s.Refused, s.Deaf} {
+		if err != nil {
+			reasons[err.Error()] = "PolicyNotInForce"
+		}
+	}
+	return reasons
+}
+
 // Lockout says what the lockout guard has found.
 func (s *Seen) Lockout() string {
 	follows := "to which alone the way stays open"

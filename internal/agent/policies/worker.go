@@ -107,6 +107,7 @@ type Worker struct {
 	hostChanged chan struct{}
 	onTrial     chan struct{}
 	placed      chan struct{}
+	denials     denials
 
 	mu       sync.RWMutex // guards what follows: Run alone writes it
 	inForce  compiled
@@ -365,7 +366,7 @@ func (w *Worker) compile(routed routed, now time.Time) error {
 		selection.KeepHosts(w.compiled.trial.former)
 		w.interest = w.interest.And(selection.Interest())
 	}
-	w.Feed.Want(tried.and(w.interest))
+	w.Feed.Want(w.named(tried.and(w.interest)))
 	w.model.await(selection, w.interest, w.inForce, now)
 	w.expires = w.model.due(now)
 	rules := selection.Compile()

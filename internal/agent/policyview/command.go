@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -38,12 +39,16 @@ const usage = `usage: node policy [flags] [NAMESPACE/POD...]
 Without explain or diff: the pods of this node, the policies that select them, and whether the kernel has these in force.
 
 explain says whether a connection is allowed, and which policy and rule decide. FROM and TO are NAMESPACE/POD, a pod of namespace default,
-or an address; PORT is a number, or the name of a port of the pod TO; PROTOCOL is TCP, UDP or SCTP. TO/ICMP and TO/ICMPv6 have no port. A
-Service is judged by the pods behind it: name one of these.
+[NAMESPACE/]svc/NAME, [NAMESPACE/]deploy/NAME, or an address, also a Service's; PORT is a number, or the name of a port of the pod or Service
+TO; PROTOCOL is TCP, UDP or SCTP. TO/ICMP and TO/ICMPv6 have no port. Services and Deployments are judged by their pods.
 
 diff says which connections between existing pods would be allowed or denied if the policies of the file were created or changed, or with
 -delete deleted, and which open connections of this node and its pods would be denied. The file may also have Tiers, NetworkSets,
 GlobalNetworkSets, HostEndpoints and FelixConfigurations.
+
+Examples: node policy shop/web
+          node policy explain shop/client svc/web:80
+          node policy diff -f policy.yaml
 
 `
 
@@ -89,6 +94,20 @@ func Main(ctx context.Context, args []string, settings config.PolicyView, out no
 	return nil
 }
 
+// agentIsHere makes sure that it is the node's own kernel which is compared with its policies: any machine has one. An agent that hangs is no reason
+// not to look.
+func (c *command) agentIsHere(ctx context.Context) error {
+	r, err := nodestatus.Fetch(ctx, c.settings.HealthAddr)
+	var none *nodestatus.NoAgentError
+	switch {
+	case errors.As(err, &none):
+		return err
+	case err == nil && r.Node != c.settings.Nodename:
+		return fmt.Errorf("the agent on this machine is that of node %s, not of %s: ask the other one: %s", r.Node, c.settings.Nodename, nodestatus.Elsewhere(c.settings.Nodename, Command))
+	}
+	return nil
+}
+
 // parse reads flags before, between and behind arguments.
 func (c *command) parse(name string, args []string, w io.Writer) (format string, err error) {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
@@ -96,13 +115,14 @@ func (c *command) parse(name string, args []string, w io.Writer) (format string,
 	flags.Usage = func() { fmt.Fprint(w, usage); flags.PrintDefaults() }
 	flags.StringVar(&format, "o", "text", "`format`: text or json")
 	flags.StringVar(&c.settings.Nodename, "node", c.settings.Nodename, "`name` of this node; from NODENAME")
+	flags.StringVar(&c.settings.HealthAddr, "address", c.settings.HealthAddr, "`host:port` on which the agent serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
 	flags.StringVar(&c.settings.Kubeconfig, "kubeconfig", c.settings.Kubeconfig, "kubeconfig `file`; empty means the pod's own service account; from KUBECONFIG")
 	if strings.HasSuffix(name, "diff") {
 		flags.StringVar(&c.file, "f", "", "`file` with policies, also staged ones, which are judged as if they were enforced, and what they are about; - is standard input")
 		flags.BoolVar(&c.deletes, "delete", false, "the objects of the file are deleted, not written")
 	}
 	for {
-		if err := flags.Parse(args); err != nil {
+		if err := nodestatus.Parse(flags, args); err != nil {
 			return "", err
 		}
 		if args = flags.Args(); len(args) == 0 {
@@ -112,7 +132,7 @@ func (c *command) parse(name string, args []string, w io.Writer) (format string,
 	}
 	switch {
 	case format != "text" && format != "json":
-		return "", fmt.Errorf("-o %q: must be text or json", format)
+		return "", nodestatus.Usagef("-o %q: must be text or json", format)
 	case c.settings.Nodename == "":
 		return "", fmt.Errorf("the node has no name: set NODENAME, or -node, to its name in Kubernetes")
 	}
@@ -121,6 +141,9 @@ func (c *command) parse(name string, args []string, w io.Writer) (format string,
 
 // known reads the API server.
 func (c *command) known(ctx context.Context, staged bool, want func(*known) policy.Interest) (*known, error) {
+	if err := c.agentIsHere(ctx); err != nil {
+		return nil, err
+	}
 	cfg, err := cluster.Connect(c.settings.Kubeconfig, "tortie-node-policy")
 	if err != nil {
 		return nil, err
@@ -162,7 +185,7 @@ func (c *command) list(ctx context.Context) (answer, error) {
 	for _, arg := range c.args {
 		e, err := parseEnd(arg)
 		if err != nil || e.addr.IsValid() {
-			return nil, fmt.Errorf("%q: must be NAMESPACE/POD, explain or diff", arg)
+			return nil, nodestatus.Usagef("%q: must be NAMESPACE/POD, explain or diff", arg)
 		}
 		keys = append(keys, e.pod)
 	}
@@ -193,7 +216,7 @@ const noTable = "there is no table inet " + netpol.TableName + ". The agent's lo
 // diff is the command of that name.
 func (c *command) diff(ctx context.Context) (answer, error) {
 	if c.file == "" || len(c.args) > 0 {
-		return nil, fmt.Errorf("policy diff takes -f FILE, and no arguments but flags")
+		return nil, nodestatus.Usagef("policy diff takes -f FILE, and no arguments but flags")
 	}
 	data, err := readFile(c.file)
 	if err != nil {

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +18,8 @@ import (
 
 // Errors name the argument and the remedy, and nothing is written then. Nobody answers at the API server's address.
 func TestCommandErrors(t *testing.T) {
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"node": "n"}`) }))
+	t.Cleanup(agent.Close)
 	dir := t.TempDir()
 	kubeconfig, policies := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "policies.yaml")
 	for file, text := range map[string]string{
@@ -42,7 +47,7 @@ func TestCommandErrors(t *testing.T) {
 		{"n", []string{"explain", "a", "b:80"}, []string{"127.0.0.1:1", "policy.enabled"}},
 	} {
 		var out, diag bytes.Buffer
-		err := Main(t.Context(), c.args, config.PolicyView{Nodename: c.node, Kubeconfig: kubeconfig}, nodestatus.Output{Out: &out, Err: &diag})
+		err := Main(t.Context(), c.args, config.PolicyView{Nodename: c.node, Kubeconfig: kubeconfig, HealthAddr: strings.TrimPrefix(agent.URL, "http://")}, nodestatus.Output{Out: &out, Err: &diag})
 		if err == nil || out.Len() > 0 {
 			t.Errorf("%q: %v, wrote %q", c.args, err, out.String())
 			continue

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
@@ -68,6 +69,9 @@ type Staged struct {
 	Why     string `json:"why"`
 }
 
+// elsewhere is Judgement.Kernel of a pod of another node.
+const elsewhere = "the pod is not on this node: ask there"
+
 // kernelAgrees is Judgement.Kernel if nothing differs.
 const kernelAgrees = "agrees"
 
@@ -83,7 +87,7 @@ type tables interface {
 func (c *command) explain(ctx context.Context) (answer, error) {
 	asked, err := parseConnection(c.args)
 	if err != nil {
-		return nil, err
+		return nil, nodestatus.Usagef("%w", err)
 	}
 	k, err := c.known(ctx, c.settings.Flows, asked.interest)
 	if err != nil {
@@ -104,8 +108,32 @@ func (c *command) explain(ctx context.Context) (answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return explain(k, asked, compiled, kernel, own)
+	l, err := c.lookup(k)
+	if err != nil {
+		return nil, err
+	}
+	defer l.store.Close()
+	connections, notes, err := l.resolved(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Explained
+	for _, one := range connections[:min(len(connections), mostConnections)] {
+		x, err := explain(k, one, compiled, kernel, own)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, x)
+	}
+	x := all[0]
+	x.Notes = append(x.Notes, notes...)
+	x.others(all)
+	l.sayNodes(ctx, x, c.args)
+	return x, nil
 }
+
+// mostConnections is how many are judged where an end stands for several pods.
+const mostConnections = 100
 
 // interest is that of the agent, with the pods that are asked about.
 func (c *connection) interest(k *known) policy.Interest {
@@ -191,7 +219,7 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	x.Notes = append(x.Notes, k.hostNotes(asked, compiled, own, source, target)...)
 	if x.Ingress == nil && !own[target] {
 		x.Notes = append(x.Notes, fmt.Sprintf("%s is no pod's. Packets to a Service are judged with the address and port of the pod behind it: if it is a Service's, "+
-			"name one of its pods", target))
+			"name that, as NAMESPACE/svc/NAME (kubectl get services -A | grep -w %s)", target, target))
 	}
 	return x, nil
 }
@@ -385,7 +413,7 @@ func (j *Judgement) close(by policy.ID, namespace string) {
 func (k *known) compare(j *policy.Judgement, peer netip.Addr, asked connection, compiled *policy.Compiled, kernel tables) string {
 	link := policies.LinkOf(j.Pod)
 	if k.Local[link] != j.Pod {
-		return "the pod is not on this node: ask there"
+		return elsewhere
 	}
 	if text := kernel.Link(link, j.Direction); text != "" {
 		return "differs: " + text

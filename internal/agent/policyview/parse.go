@@ -35,12 +35,18 @@ func protocolName(number uint8) string {
 type end struct {
 	pod  policy.PodKey
 	addr netip.Addr // valid if it is no pod
+	// kind is that of what stands for pods, which pod names then; unplaced: its namespace is the other end's.
+	kind     string
+	unplaced bool
 }
 
 // String is how an argument names it.
 func (e end) String() string {
 	if e.addr.IsValid() {
 		return e.addr.String()
+	}
+	if e.kind != "" {
+		return fmt.Sprintf("%s/%s/%s", e.pod.Namespace, e.kind, e.pod.Name)
 	}
 	return e.pod.String()
 }
@@ -88,6 +94,8 @@ func parseConnection(args []string) (connection, error) {
 		return connection{}, fmt.Errorf("TO %q: %w", words[1], err)
 	}
 	c.from = from
+	c.from.place(c.to)
+	c.to.place(c.from)
 	if c.from.addr.IsValid() && c.to.addr.IsValid() && c.from.addr.Is4() != c.to.addr.Is4() {
 		return connection{}, fmt.Errorf("FROM %s and TO %s are of different families: name addresses of one", c.from, c.to)
 	}
@@ -99,14 +107,32 @@ func parseEnd(text string) (end, error) {
 	if addr, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
 		return end{addr: addr.Unmap().WithZone("")}, nil
 	}
-	namespace, name, found := strings.Cut(text, "/")
-	if !found {
-		namespace, name = "default", text
+	e := end{unplaced: true}
+	words := strings.Split(text, "/")
+	if n := len(words); n > 1 {
+		switch word := words[n-2]; {
+		case kinds[word] != "":
+			e.kind, words = kinds[word], slices.Delete(words, n-2, n-1)
+		case slices.Contains(otherKinds, word) && n < 4:
+			return end{}, fmt.Errorf("of kinds only svc and deploy are known: name one of the pods, as NAMESPACE/POD (kubectl get pods -A -o wide)")
+		}
 	}
-	if !validName(namespace) || !validName(name) {
-		return end{}, fmt.Errorf("must be NAMESPACE/POD, a pod of namespace default, or an address")
+	e.pod = policy.PodKey{Namespace: "default", Name: words[len(words)-1]}
+	if len(words) > 1 {
+		e.pod.Namespace, e.unplaced = words[0], false
 	}
-	return end{pod: policy.PodKey{Namespace: namespace, Name: name}}, nil
+	if len(words) > 2 || !validName(e.pod.Namespace) || !validName(e.pod.Name) {
+		return end{}, fmt.Errorf("must be NAMESPACE/POD, a pod of namespace default, [NAMESPACE/]svc/NAME, [NAMESPACE/]deploy/NAME, or an address")
+	}
+	e.unplaced = e.unplaced && e.kind != ""
+	return e, nil
+}
+
+// place has a Service or Deployment without a namespace be in that of the other end, if that is one of pods.
+func (e *end) place(other end) {
+	if e.unplaced && !other.addr.IsValid() && !other.unplaced {
+		e.pod.Namespace, e.unplaced = other.pod.Namespace, false
+	}
 }
 
 func validName(text string) bool {

@@ -1,11 +1,21 @@
 package config
 
-import "github.com/tortie-net/tortie/internal/api"
+import (
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/api"
+)
 
 // Diagnose has the variables of the agent's environment that `node diagnose` reads.
 type Diagnose struct {
 	HealthAddr    string // host:port
 	RouteProtocol int
+	Kubeconfig    string
+	// Service is the cluster IP of Service kubernetes, APIServer where the agent finds the API server: the same, unless the chart's apiServer names
+	// another. Both are invalid outside of a pod.
+	Service, APIServer netip.AddrPort
 }
 
 // LoadDiagnose reads where the agent serves HTTP and how it marks its routes, and nothing else: a diagnosis does
@@ -13,14 +23,22 @@ type Diagnose struct {
 func LoadDiagnose(env Env) (Diagnose, error) {
 	var raw NodeVariables
 	var p problems
-	p.load(env, &raw, "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "TORTIE_ROUTE_PROTOCOL")
+	p.load(env, &raw, "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "TORTIE_ROUTE_PROTOCOL", "KUBECONFIG")
 	p.routeProtocol(raw.RouteProtocol)
-	return Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol}, p.err()
+	d := Diagnose{HealthAddr: raw.healthAddr(), RouteProtocol: raw.RouteProtocol, Kubeconfig: raw.Kubeconfig}
+	// Kubernetes sets both in each pod; a name instead of an address is not looked up.
+	port, _ := env("KUBERNETES_PORT")
+	d.Service, _ = netip.ParseAddrPort(strings.TrimPrefix(port, "tcp://"))
+	host, _ := env("KUBERNETES_SERVICE_HOST")
+	port, _ = env("KUBERNETES_SERVICE_PORT")
+	d.APIServer, _ = netip.ParseAddrPort(net.JoinHostPort(host, port))
+	return d, p.err()
 }
 
 // PolicyView has the variables of the agent's environment that `node policy` reads.
 type PolicyView struct {
 	Nodename, Kubeconfig string
+	HealthAddr           string // host:port on which the agent serves HTTP
 	// Flows: there are flow records, and so the rights to read staged policies.
 	Flows bool
 	// Felix has the failsafe ports of the environment, which override those of FelixConfigurations.
@@ -31,6 +49,6 @@ type PolicyView struct {
 func LoadPolicyView(env Env) PolicyView {
 	var raw NodeVariables
 	var p problems
-	p.load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS", "FELIX_FAILSAFEINBOUNDHOSTPORTS", "FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
-	return PolicyView{Nodename: raw.Nodename, Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled, Felix: p.felix(raw.RawFelix)}
+	p.load(env, &raw, "NODENAME", "KUBECONFIG", "TORTIE_FLOWS", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT", "FELIX_FAILSAFEINBOUNDHOSTPORTS", "FELIX_FAILSAFEOUTBOUNDHOSTPORTS")
+	return PolicyView{Nodename: raw.Nodename, HealthAddr: raw.healthAddr(), Kubeconfig: raw.Kubeconfig, Flows: raw.Flows.Enabled, Felix: p.felix(raw.RawFelix)}
 }

@@ -89,6 +89,36 @@ func (s *Store) List(ctx context.Context, list api.ResourceList, opts datastore.
 	return s.listPages(ctx, r, list)
 }
 
+// Served returns the plurals of the kinds that the API server has in a group and version; none if it has no such group.
+func (s *Store) Served(ctx context.Context, groupVersion string) ([]string, error) {
+	var found struct {
+		Resources []struct {
+			Name string `json:"name"`
+		} `json:"resources"`
+	}
+	err := s.client.do(ctx, request{method: http.MethodGet, path: "/apis/" + groupVersion}, &found)
+	if errors.Is(err, datastore.ErrNotFound) {
+		err = nil
+	}
+	served := []string{}
+	for _, r := range found.Resources {
+		served = append(served, r.Name)
+	}
+	return served, err
+}
+
+// Select lists the objects of a namespace, or of all, that selectors choose by labels and fields; each may be empty. The answer may be stale.
+func (s *Store) Select(ctx context.Context, namespace, labels, fields string, list api.ResourceList) error {
+	q := url.Values{"resourceVersion": {"0"}}
+	if labels != "" {
+		q.Set("labelSelector", labels)
+	}
+	if fields != "" {
+		q.Set("fieldSelector", fields)
+	}
+	return s.listPages(ctx, request{method: http.MethodGet, path: collectionPath(list.ItemType(), namespace), query: q}, list)
+}
+
 // selectHost has the API server leave out what is of other hosts.
 func selectHost(q url.Values, of api.Type, host string) {
 	switch of {

@@ -25,19 +25,19 @@ func cleanup(ctx context.Context, args []string, settings config.Diagnose, out n
 	flags := flag.NewFlagSet("node "+cleanupCommand, flag.ContinueOnError)
 	flags.SetOutput(out.Err)
 	flags.Usage = func() {
-		fmt.Fprintf(flags.Output(), "usage: node %s [-dry-run] [-all]\n       node %s [-dry-run] %s\n\n%s\n\n", cleanupCommand, cleanupCommand, calicoRules, cleanupAbout)
+		fmt.Fprintf(flags.Output(), "usage: node %s [-dry-run] [-all]\n       node %s [-dry-run] %s\n\n%s\nExample: node cleanup -dry-run\n\n", cleanupCommand, cleanupCommand, calicoRules, cleanupAbout)
 		flags.PrintDefaults()
 	}
 	dryRun := flags.Bool("dry-run", false, "only say what would be done")
 	all := flags.Bool("all", false, "nothing takes the agent's place: remove all that it left, whatever still uses it")
 	address := flags.String("address", settings.HealthAddr, "`host:port` on which an agent that still runs serves /status; from FELIX_HEALTHHOST and FELIX_HEALTHPORT")
-	if err := flags.Parse(args); err != nil {
+	if err := nodestatus.Parse(flags, args); err != nil {
 		return err
 	}
 	ofCalico := flags.NArg() == 1 && flags.Arg(0) == calicoRules
 	if flags.NArg() > 0 && !ofCalico || ofCalico && *all {
 		flags.Usage()
-		return fmt.Errorf("%s: it takes no arguments but %s, which takes no -all", cleanupCommand, calicoRules)
+		return nodestatus.Usagef("%s: it takes no arguments but %s, which takes no -all", cleanupCommand, calicoRules)
 	}
 	kernel, err := netlinkx.Open()
 	if err != nil {

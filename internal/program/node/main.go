@@ -61,11 +61,20 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 	flags.SetOutput(out.Err)
 	flags.Usage = func() { usage(flags) }
 	showVersion := flags.Bool("v", false, "print the version and exit")
-	if err := flags.Parse(args); err != nil {
+	flags.BoolVar(showVersion, "version", false, "the same")
+	if err := nodestatus.Parse(flags, args); err != nil {
 		return err
 	}
+	if flags.Arg(0) == "help" { // help COMMAND is COMMAND -h
+		if args = append(flags.Args()[1:min(2, flags.NArg())], "-h"); flags.NArg() == 1 {
+			flags.SetOutput(out.Out)
+		}
+		if err := nodestatus.Parse(flags, args); err != nil {
+			return err
+		}
+	}
 	switch {
-	case *showVersion:
+	case *showVersion, flags.Arg(0) == "version":
 		_, err := fmt.Fprintln(out.Out, version.About("node"))
 		return err
 	case flags.NArg() == 0:
@@ -85,7 +94,7 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 	case flags.Arg(0) == rotateCommand:
 		return rotate(flags.Args()[1:], env, out)
 	case flags.Arg(0) != flows.Command && !slices.Contains(nodestatus.Commands(), flags.Arg(0)):
-		return fmt.Errorf("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
+		return nodestatus.Usagef("unknown command %q: there are %s; without a command node is the agent, whose settings come from the environment",
 			flags.Arg(0), strings.Join(append(nodestatus.Commands(), flows.Command, policyview.Command, diagnose.Command, rotateCommand, cleanupCommand), ", "))
 	}
 	address, err := config.LoadHealthAddr(env)
@@ -100,14 +109,14 @@ func run(ctx context.Context, args []string, env config.Env, out nodestatus.Outp
 
 func usage(flags *flag.FlagSet) {
 	w := flags.Output()
-	fmt.Fprint(w, "usage: node [-v]\n       node COMMAND [-o text|json|yaml] [-address HOST:PORT] [PEER or ADDRESS]\n\nWithout a command node is the agent. The commands ask the agent of this node:\n")
+	fmt.Fprint(w, "usage: node [-v]\n       node COMMAND [-o text|json|yaml] [-address HOST:PORT] [ARGUMENT]\n       node help [COMMAND], node COMMAND -h\n       node version\n\nWithout a command node is the agent. The commands ask the agent of this node:\n")
 	for _, name := range nodestatus.Commands() {
 		fmt.Fprintf(w, "  %-8s %s\n", name, nodestatus.Help(name))
 	}
 	fmt.Fprintf(w, "  %-8s %s\n", flows.Command, flows.Help)
 	fmt.Fprintf(w, "  %-8s %s\n  %-8s %s\n  %-8s %s\n  %-8s %s\n", policyview.Command, policyview.Help, diagnose.Command, diagnose.Help,
 		rotateCommand, rotateHelp, cleanupCommand, cleanupHelp)
-	fmt.Fprintln(w)
+	fmt.Fprint(w, "\nExit codes: 0; 1: no answer, or a problem was found; 2: wrong arguments.\n\n")
 	flags.PrintDefaults()
 }
 

@@ -59,6 +59,35 @@ func TestCommandsFindTheAgent(t *testing.T) {
 	}
 }
 
+// TestHelpOfEachCommand: purpose, arguments and an example, without an agent; wrong arguments end with another code than what is wrong on the node.
+func TestHelpOfEachCommand(t *testing.T) {
+	var other interface{ ExitCode() int }
+	for _, command := range []string{"status", "peers", "routes", "flows", "policy", "diagnose", "rotate", "cleanup"} {
+		for _, args := range [][]string{{command, "-h"}, {"help", command}} {
+			out, help, err := execute(t, nil, args...)
+			if !errors.Is(err, flag.ErrHelp) || out != "" || !strings.Contains(help, "usage: node "+command) || !strings.Contains(help, "xample") {
+				t.Errorf("node %v: %v, %q, %q", args, err, out, help)
+			}
+		}
+		for _, args := range [][]string{{command, "-nonsense"}, {command, "a b", "c d", "e f"}} {
+			if _, _, err := execute(t, map[string]string{"NODENAME": "n"}, args...); !errors.As(err, &other) || other.ExitCode() != 2 {
+				t.Errorf("node %v: %v, want exit code 2", args, err)
+			}
+		}
+	}
+	if out, _, err := execute(t, nil, "help"); !errors.Is(err, flag.ErrHelp) || !strings.Contains(out, "Exit codes") {
+		t.Errorf("node help: %v, %q", err, out)
+	}
+	if _, _, err := execute(t, nil, "stats"); !errors.As(err, &other) || other.ExitCode() != 2 {
+		t.Errorf("an unknown command: %v", err)
+	}
+	for _, version := range []string{"version", "-version", "--version"} {
+		if out, _, err := execute(t, nil, version); err != nil || !strings.HasPrefix(out, "Tortie node") {
+			t.Errorf("node %s: %v, %q", version, err, out)
+		}
+	}
+}
+
 // The command leaves a request where the agent looks for it.
 func TestRotate(t *testing.T) {
 	env := map[string]string{"TORTIE_STATE_DIR": t.TempDir()}
@@ -82,7 +111,7 @@ func TestErrorsNameTheRemedy(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{map[string]string{"FELIX_HEALTHPORT": port}, []string{"status"}, []string{"127.0.0.1:" + port, "kubectl get pods"}},
+		{map[string]string{"FELIX_HEALTHPORT": port}, []string{"status"}, []string{"127.0.0.1:" + port, "this machine is not judged", "kubectl -n kube-system exec"}},
 		{map[string]string{"FELIX_HEALTHPORT": "x"}, []string{"status"}, []string{"FELIX_HEALTHPORT", `"x"`, "65535"}},
 		{nil, []string{"stats"}, []string{`"stats"`, "peers", "routes", "status"}},
 		{nil, []string{"cleanup", "-dry-run", "x"}, []string{"arguments"}},

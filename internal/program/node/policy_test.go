@@ -6,9 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -58,6 +60,32 @@ func shop(t *testing.T, node string) {
 	}
 }
 
+// services makes a Service whose ports lead to others of two pods, one of a Deployment on another node.
+func services(t *testing.T) {
+	t.Helper()
+	core := clientset.NewForConfigOrDie(labtest.RESTConfig(t))
+	_, err := core.CoreV1().Pods("shop").Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "far-web-7d9f-x1", GenerateName: "far-web-7d9f-", Labels: map[string]string{"app": "free"}, Annotations: map[string]string{api.AnnotationPodIPs: "10.95.1.3/32"}},
+		Spec:       corev1.PodSpec{NodeName: "elsewhere", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}, metav1.CreateOptions{})
+	errtest.Must(t, err)
+	_, err = core.CoreV1().Services("shop").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: corev1.ServiceSpec{
+		ClusterIP: "10.96.0.77", Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(80)}, {Name: "alt", Port: 8080, TargetPort: intstr.FromInt32(81)}},
+	}}, metav1.CreateOptions{})
+	errtest.Must(t, err)
+	endpoint := func(address, pod string) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{Addresses: []string{address}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: pod}}
+	}
+	port := func(name string, number int32) discoveryv1.EndpointPort {
+		return discoveryv1.EndpointPort{Name: &name, Port: &number}
+	}
+	_, err = core.DiscoveryV1().EndpointSlices("shop").Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "front-1", Labels: map[string]string{api.LabelServiceName: "front"}}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{endpoint("10.95.0.1", "web"), endpoint("10.95.1.3", "far-web-7d9f-x1")}, Ports: []discoveryv1.EndpointPort{port("http", 80), port("alt", 81)},
+	}, metav1.CreateOptions{})
+	errtest.Must(t, err)
+}
+
 const wider = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -72,6 +100,19 @@ func TestPolicyOnARealNode(t *testing.T) {
 	netnstest.Cable(t, m.NS, "eth0", netnstest.New(t), "eth0")
 	m.Addr(t, "eth0", "172.31.8.1/24")
 
+	if out := m.try("policy"); !strings.Contains(out, "this machine is not judged. Ask the pod of the node that is meant: kubectl") {
+		t.Errorf("without an agent: %s", out)
+	}
+	pid := m.Start(t, "env", append(m.env[:len(m.env)-1:len(m.env)-1], "TORTIE_POLICY=off", m.env[len(m.env)-1])...)
+	eventually(t, func() error {
+		if out := m.try("status"); !strings.Contains(out, "Node ") {
+			return fmt.Errorf("status: %s", out)
+		}
+		return nil
+	})
+	if out := m.try("policy", "-node", "other"); !strings.Contains(out, "is that of node policed, not of other: ask the other one: kubectl") {
+		t.Errorf("another node's: %s", out)
+	}
 	for _, want := range []string{"2 pods", "No policy is in force: there is no table inet tortie-policy", "shop/web", "10.95.0.1", "NetworkPolicy shop/web", "none: allowed"} {
 		if out := m.node(t, "policy"); !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
@@ -85,6 +126,13 @@ func TestPolicyOnARealNode(t *testing.T) {
 	out := m.node(t, "policy", "diff", "-f", file)
 	difftest.Contains(t, out, "NetworkPolicy shop/web: changed", "denied   shop/client (+1)  shop/web:80/TCP  ingress NetworkPolicy shop/web", "allowed  shop/far-other   ")
 
+	errtest.Must(t, syscall.Kill(pid, syscall.SIGKILL))
+	eventually(t, func() error {
+		if out := m.try("status"); !strings.Contains(out, "no agent answers") {
+			return fmt.Errorf("status: %s", out)
+		}
+		return nil
+	})
 	m.Start(t, "env", append(append(m.env[:len(m.env)-1:len(m.env)-1], "TORTIE_POLICY=on", "TORTIE_FLOWS=true"), m.env[len(m.env)-1])...)
 	eventually(t, func() error {
 		if out := m.try("policy"); strings.Count(out, "in force") != 4 {
@@ -98,6 +146,20 @@ func TestPolicyOnARealNode(t *testing.T) {
 		if x.Allowed != (want == "allowed") || x.Ingress == nil || x.Ingress.Policy != "NetworkPolicy shop/web" || x.Ingress.Kernel != "agrees" {
 			t.Errorf("%s: want %s: %+v %+v", to, want, x, x.Ingress)
 		}
+	}
+	services(t)
+	for args, want := range map[string][]string{
+		"shop/client svc/front:80":        {"shop/web (10.95.0.1) 80/TCP: allowed", "shop/svc/front stands for 2 pods: web, far-web-7d9f-x1", "is the same for the others: 2 connections"},
+		"shop/client shop/svc/front:http": {"80/TCP: allowed"},
+		"shop/far-other svc/front:80":     {"80/TCP: denied", "it is allowed: shop/far-other (10.95.1.2) -> shop/far-web-7d9f-x1 (10.95.1.3)"},
+		"shop/client 10.96.0.77:80":       {"10.96.0.77 is the cluster IP of Service shop/front", "stands for 2 pods"},
+		"shop/client deploy/far-web:80":   {"shop/deploy/far-web stands for 1 pod: far-web-7d9f-x1", "the pod is on node elsewhere: ask there: kubectl -n kube-system exec", "policy explain shop/client deploy/far-web:80"},
+		"shop/client shop/deploy/none:80": {"TO shop/deploy/none: no pod that runs has the name"},
+		"shop/client svc/front:81":        {`port "81": the Service has none such for TCP, but 80/TCP http, 8080/TCP alt`},
+		"shop/client svc/none:80":         {"TO shop/svc/none: there is no such Service"},
+		"shop/far-client 192.0.2.1:80":    {"NAMESPACE/svc/NAME (kubectl get services -A | grep -w 192.0.2.1)"},
+	} {
+		difftest.Contains(t, m.try(append([]string{"policy", "explain"}, strings.Fields(args)...)...), want...)
 	}
 	// Without the right to read staged policies there are records, and policies are in force.
 	if out := m.node(t, "flows", "-o", "json", "shop"); out != "" {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"flag"
 	"fmt"
 	"time"
 
@@ -16,8 +17,16 @@ const (
 
 // rotate is the command of that name.
 func rotate(args []string, env config.Env, out nodestatus.Output) error {
-	if len(args) > 0 {
-		return fmt.Errorf("%s: it takes no arguments, and has %q", rotateCommand, args)
+	flags := flag.NewFlagSet("node "+rotateCommand, flag.ContinueOnError)
+	flags.SetOutput(out.Err)
+	flags.Usage = func() {
+		fmt.Fprintf(out.Err, "usage: node %s\n\nAsks the agent of this node to change WireGuard's keys; no packet is lost. It takes no arguments.\nExample: node %s; node status shows since when the keys are there\n", rotateCommand, rotateCommand)
+	}
+	if err := nodestatus.Parse(flags, args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return nodestatus.Usagef("%s: it takes no arguments, and has %q", rotateCommand, flags.Args())
 	}
 	dir, err := config.LoadStateDir(env)
 	if err != nil {

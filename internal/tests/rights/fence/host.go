@@ -37,6 +37,8 @@ var Containers = []Container{
 			{"/var/log/calico/flowlogs", true, "flow records, with the value policy.flows.file"},
 			{"/var/run/calico/tortie", true, "the plugins' facts and last block: this node's pods get no address, each other's, or one that no other node knows; notes on refused tokens: the installer asks for another, after a pause"},
 			{"/etc/cni/net.d", false, "for node diagnose. The attacker reads the plugins' token, which the fence keeps to this node"},
+			{"/var/lib/cni", false, "for node diagnose: how much room is left. The attacker reads the results of the runtime's plugins: names and addresses of this node's pods"},
+			{"/var/log/calico/cni", false, "likewise. The attacker reads the plugins' log"},
 		},
 	},
 	{

@@ -1,0 +1,177 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
+	"github.com/tortie-net/tortie/internal/ipam/audit"
+	"github.com/tortie-net/tortie/internal/ipam/inventory"
+)
+
+// Cluster is what the API server says. It is asked for little: the names of blocks, and for what is in them only if those of a pool are all claimed.
+type Cluster struct {
+	// Err is why it was not read; ErrNoConfig outside of a pod.
+	Err error
+	// Definitions are the kinds of Calico's group that are served, by their plurals.
+	Definitions []string
+	// Full are pools without a free address.
+	Full []string
+}
+
+func lookAtCluster(ctx context.Context, store *kubernetes.Store, r *nodestatus.Report) (c Cluster) {
+	if c.Definitions, c.Err = store.Served(ctx, api.Group+"/v1"); c.Err != nil {
+		return c
+	}
+	if !slices.Contains(c.Definitions, "ipamblocks") || !slices.Contains(c.Definitions, "ippools") {
+		return c
+	}
+	c.Full, c.Err = fullPools(ctx, store, r)
+	return c
+}
+
+// fullPools returns the pools whose blocks are all claimed and have no free address.
+func fullPools(ctx context.Context, store datastore.Store, r *nodestatus.Report) (full []string, err error) {
+	var blocks api.List[api.IPAMBlock, *api.IPAMBlock]
+	if err := store.List(ctx, &blocks, datastore.ListOptions{Stale: true, NamesOnly: true}); err != nil {
+		return nil, fmt.Errorf("list the names of blocks: %w", err)
+	}
+	claimed := map[string]int{}
+	for i := range blocks.Items {
+		cidr, _ := names.ParseBlock(blocks.Items[i].Name)
+		for _, p := range r.Pools {
+			if pool, err := netip.ParsePrefix(p.CIDR); err == nil && cidr.IsValid() && pool.Contains(cidr.Addr()) {
+				claimed[p.Name]++
+			}
+		}
+	}
+	crowded := func(p nodestatus.Pool) bool {
+		pool, err := netip.ParsePrefix(p.CIDR)
+		bits := p.BlockSize - pool.Bits()
+		return err == nil && !p.Disabled && bits < 24 && claimed[p.Name] >= 1<<max(bits, 0)
+	}
+	if !slices.ContainsFunc(r.Pools, crowded) {
+		return nil, nil
+	}
+	var pools api.List[api.IPPool, *api.IPPool]
+	var reserved api.List[api.IPReservation, *api.IPReservation]
+	err = errors.Join(store.List(ctx, &pools, datastore.ListOptions{Stale: true}), store.List(ctx, &reserved, datastore.ListOptions{Stale: true}))
+	if err != nil {
+		return nil, fmt.Errorf("list pools and reservations: %w", err)
+	}
+	v := inventory.View{Pools: pools.Items, Reservations: reserved.Items}
+	if v.Blocks, err = inventory.ReadBlocks(ctx, store); err != nil {
+		return nil, fmt.Errorf("list blocks: %w", err)
+	}
+	for _, u := range audit.Usages(&v) {
+		if u.Name != "" && u.Free.Sign() <= 0 {
+			full = append(full, u.Name)
+		}
+	}
+	return full, nil
+}
+
+// needed are the kinds without which the network does not work; wanted those that the chart installs besides, without which a part of it does not.
+var (
+	needed = []string{"ippools", "ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "ipreservations", "clusterinformations", "felixconfigurations", "bgpconfigurations", "bgppeers", "bgpfilters"}
+	wanted = []string{"caliconodestatuses", "networkpolicies", "globalnetworkpolicies", "networksets", "globalnetworksets", "hostendpoints", "tiers", "kubecontrollersconfigurations"}
+)
+
+// definitions checks that the API server has the kinds.
+func (o *Observations) definitions() (findings []Finding) {
+	const check = "definitions"
+	if o.Cluster.Err != nil || o.Cluster.Definitions == nil {
+		return nil
+	}
+	missing := func(kinds []string) (all []string) {
+		for _, k := range kinds {
+			if !slices.Contains(o.Cluster.Definitions, k) {
+				all = append(all, k+"."+api.Group)
+			}
+		}
+		return all
+	}
+	for _, of := range []struct {
+		level Level
+		kinds []string
+		why   string
+	}{
+		{Problem, missing(needed), "what was known stays in force, but new pods get no address, and an agent that starts has nothing to go by"},
+		{Warning, missing(wanted), "objects of these kinds count no more: policies, host endpoints or status questions"},
+	} {
+		if len(of.kinds) == 0 {
+			continue
+		}
+		files := make([]string, len(of.kinds))
+		for i, k := range of.kinds {
+			kind, group, _ := strings.Cut(k, ".")
+			files[i] = fmt.Sprintf("-f charts/tortie/crds/%s_%s.yaml", group, kind)
+		}
+		findings = append(findings, Finding{
+			Check: check, Level: of.level, Seen: "the API server does not have " + strings.Join(of.kinds, ", "), Why: of.why,
+			Do: "kubectl apply --server-side " + strings.Join(files, " ") + "; the objects went with the definition: restore them from a backup, the default pools come back with helm upgrade",
+		})
+	}
+	if len(findings) == 0 {
+		return []Finding{{Check: check, Level: OK, Seen: "the API server has all kinds"}}
+	}
+	return findings
+}
+
+// pools checks whether new pods of this node can get addresses.
+func (o *Observations) pools() (findings []Finding) {
+	const check = "pools"
+	r := o.report()
+	add := func(level Level, about, seen, why, do string) {
+		findings = append(findings, Finding{Check: check, About: about, Level: level, Seen: seen, Why: why, Do: do})
+	}
+	for i, p := range r.Pools {
+		for _, q := range r.Pools[:i] {
+			a, errA := netip.ParsePrefix(p.CIDR)
+			b, errB := netip.ParsePrefix(q.CIDR)
+			if errA == nil && errB == nil && a.Overlaps(b) {
+				add(Problem, p.Name, fmt.Sprintf("its range %s overlaps %s of pool %s", p.CIDR, q.CIDR, q.Name), "the newer of the two assigns nothing", "delete the newer one (kubectl get ippools), or change its range")
+			}
+		}
+	}
+	for _, is4 := range []bool{true, false} {
+		family := map[bool]string{true: "IPv4", false: "IPv6"}[is4]
+		var disabled, full, usable []string
+		for _, p := range r.Pools {
+			cidr, err := netip.ParsePrefix(p.CIDR)
+			switch {
+			case err != nil || cidr.Addr().Is4() != is4 || !p.SelectsNode:
+			case p.Disabled:
+				disabled = append(disabled, p.Name)
+			case slices.Contains(o.Cluster.Full, p.Name):
+				full = append(full, p.Name)
+			default:
+				usable = append(usable, p.Name)
+			}
+		}
+		switch {
+		case len(full) > 0 && len(usable) == 0:
+			add(Problem, family, "no free address in pool "+strings.Join(full, ", "), "new pods of this node get no "+family+" address", "add an IPPool, or enlarge one (kube-controllers ipam show lists them); kube-controllers ipam check finds addresses that no pod uses")
+		case len(full) > 0:
+			add(Warning, family, "no free address in pool "+strings.Join(full, ", ")+"; others have some", "pods whose annotations name this pool get none", "enlarge it, or let these pods use another")
+		case len(disabled) > 0 && len(usable) == 0:
+			add(Problem, family, "each pool that selects this node is disabled: "+strings.Join(disabled, ", "), "new pods of this node get no "+family+" address", `enable one: kubectl patch ippool `+disabled[0]+` --type merge -p '{"spec":{"disabled":false}}'`)
+		}
+	}
+	switch {
+	case len(findings) > 0 || len(r.Pools) == 0:
+	case o.Cluster.Err != nil:
+		findings = []Finding{{Check: check, Level: Unknown, Seen: "whether pools are full could not be looked up: " + o.Cluster.Err.Error()}}
+	default:
+		findings = []Finding{{Check: check, Level: OK, Seen: "none that selects this node is full, none overlaps another"}}
+	}
+	return findings
+}

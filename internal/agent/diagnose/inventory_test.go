@@ -1,0 +1,91 @@
+package diagnose
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labstore"
+)
+
+// TestPoolsAndDefinitions: by the agent's rights a full pool is found among others, and each kind that is asked for is one that the chart installs.
+func TestPoolsAndDefinitions(t *testing.T) {
+	store := labstore.Store(t)
+	taken := 0
+	block := func(cidr string, allocations []*int, unallocated []int) *api.IPAMBlock {
+		b := &api.IPAMBlock{Meta: api.Meta{Name: strings.NewReplacer(".", "-", "/", "-").Replace(cidr)}}
+		b.Spec.CIDR, b.Spec.Allocations, b.Spec.Unallocated = cidr, allocations, unallocated
+		b.Spec.Attributes = []api.AllocationAttribute{{}}
+		return b
+	}
+	for _, obj := range []api.Resource{
+		&api.IPPool{Meta: api.Meta{Name: "full"}, Spec: api.IPPoolSpec{CIDR: "10.98.0.0/30", BlockSize: 30}},
+		&api.IPPool{Meta: api.Meta{Name: "roomy"}, Spec: api.IPPoolSpec{CIDR: "10.98.1.0/30", BlockSize: 30}},
+		block("10.98.0.0/30", []*int{&taken, &taken, &taken, &taken}, []int{}), block("10.98.1.0/30", []*int{&taken, &taken, &taken, nil}, []int{3}),
+	} {
+		errtest.Must(t, store.Create(t.Context(), obj))
+	}
+	pool := func(name, cidr string) nodestatus.Pool {
+		return nodestatus.Pool{Name: name, CIDR: cidr, BlockSize: 30, SelectsNode: true}
+	}
+	o := &Observations{Agent: &nodestatus.Report{Pools: []nodestatus.Pool{pool("full", "10.98.0.0/30")}}}
+	look := func() []Finding {
+		t.Helper()
+		o.Cluster = lookAtCluster(t.Context(), asAgent(t), o.Agent)
+		errtest.Must(t, o.Cluster.Err)
+		return append(o.pools(), o.definitions()...)
+	}
+	findings := look()
+	expect(t, findings, "pools", "IPv4", Problem, "no free address in pool full")
+	expect(t, findings, "definitions", "", OK, "has all kinds")
+	o.Agent.Pools = append(o.Agent.Pools, pool("roomy", "10.98.1.0/30"))
+	expect(t, look(), "pools", "IPv4", Warning, "no free address in pool full; others have some")
+	o.Agent.Pools = o.Agent.Pools[1:]
+	expect(t, look(), "pools", "", OK, "none that selects this node is full")
+	o.Agent.Pools[0].Disabled = true
+	expect(t, look(), "pools", "IPv4", Problem, "each pool that selects this node is disabled: roomy")
+	o.Agent.Pools[0].Disabled = false
+	o.Agent.Pools = append(o.Agent.Pools, pool("wide", "10.98.0.0/16"))
+	expect(t, look(), "pools", "wide", Problem, "its range 10.98.0.0/16 overlaps 10.98.1.0/30 of pool roomy")
+
+	for kind, level := range map[string]Level{"ippools": Problem, "tiers": Warning} {
+		less := *o
+		less.Cluster.Definitions = slices.DeleteFunc(slices.Clone(o.Cluster.Definitions), func(k string) bool { return k == kind })
+		f := less.definitions()
+		expect(t, f, "definitions", "", level, "does not have "+kind+".crd.projectcalico.org")
+		if _, err := os.Stat("../../../charts/tortie/crds/crd.projectcalico.org_" + kind + ".yaml"); err != nil || !strings.Contains(f[0].Do, "crds/crd.projectcalico.org_"+kind+".yaml") {
+			t.Errorf("%v: %s", err, f[0].Do)
+		}
+	}
+}
+
+// TestSpace: a file system without room, or without inodes, is told.
+func TestSpace(t *testing.T) {
+	for about, options := range map[string]string{"bytes": "size=256k", "inodes": "size=100m,nr_inodes=20"} {
+		root := t.TempDir()
+		dir := filepath.Join(root, "/var/lib/cni")
+		errtest.Must(t, os.MkdirAll(dir, 0o755))
+		errtest.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, options))
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		if about == "inodes" {
+			for i := range 10 {
+				errtest.Must(t, os.WriteFile(filepath.Join(dir, string(rune('a'+i))), bytes.Repeat([]byte("x"), 10), 0o600))
+			}
+		}
+		findings := (&Observations{Space: host{root: root}.space()}).space()
+		if f := find(t, findings, "space", "/var/lib/cni"); f.Level != Problem || !strings.Contains(f.Seen, "is full") {
+			t.Errorf("%s: %+v", about, f)
+		}
+	}
+	if findings := (&Observations{Space: host{root: "/"}.space()}).space(); len(findings) == 0 {
+		t.Error("nothing of this host")
+	}
+}
