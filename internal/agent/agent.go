@@ -196,6 +196,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return a.journalWorker().run(ctx) })
 	g.Go(func() error { return a.statusWriter().run(ctx) })
+	g.Go(func() error { return a.pathWorker().Run(ctx) })
 	if a.Policies != nil {
 		a.Policies.Decided = a.factsWriter.setNoPolicies
 		g.Go(func() error { return a.Policies.Run(ctx) })

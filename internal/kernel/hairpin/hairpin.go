@@ -192,16 +192,49 @@ func datagram(to netip.Addr, port uint16, data []byte) []byte {
 	src, dst := Source.As4(), to.As4()
 	copy(b[12:], src[:])
 	copy(b[16:], dst[:])
+	binary.BigEndian.PutUint16(b[10:], checksum(b))
+	binary.BigEndian.PutUint16(b[ipHeader:], port)
+	binary.BigEndian.PutUint16(b[ipHeader+2:], port)
+	binary.BigEndian.PutUint16(b[ipHeader+4:], uint16(udpHeader+len(data)))
+	return append(b, data...)
+}
+
+// Echo asks a node itself for an ICMP echo, and reports whether it answers within the time.
+func Echo(ctx context.Context, from, to netip.Addr, within time.Duration) bool {
+	d := net.Dialer{LocalAddr: &net.IPAddr{IP: from.AsSlice()}}
+	conn, err := d.DialContext(ctx, "ip4:1", to.String())
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	const request, reply = 8, 0
+	b := make([]byte, 8+nonceBytes)
+	b[0] = request
+	_, _ = rand.Read(b[4:]) // identifier, sequence and data
+	binary.BigEndian.PutUint16(b[2:], checksum(b))
+	if _, err := conn.Write(b); err != nil {
+		return false
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(within))
+	for got := make([]byte, 256); ; {
+		n, err := conn.Read(got)
+		if err != nil {
+			return false
+		}
+		if m := got[:n]; n >= ipHeader+len(b) && m[n-len(b)] == reply && string(m[n-len(b)+4:]) == string(b[4:]) {
+			return true
+		}
+	}
+}
+
+// checksum is the Internet checksum (RFC 1071) of an even number of bytes.
+func checksum(b []byte) uint16 {
 	var sum uint32
-	for i := 0; i < ipHeader; i += 2 {
+	for i := 0; i < len(b); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(b[i:]))
 	}
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff
 	}
-	binary.BigEndian.PutUint16(b[10:], ^uint16(sum))
-	binary.BigEndian.PutUint16(b[ipHeader:], port)
-	binary.BigEndian.PutUint16(b[ipHeader+2:], port)
-	binary.BigEndian.PutUint16(b[ipHeader+4:], uint16(udpHeader+len(data)))
-	return append(b, data...)
+	return ^uint16(sum)
 }
