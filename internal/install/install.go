@@ -53,6 +53,8 @@ type Installer struct {
 	metrics *Metrics
 	hooks   hooks
 	noted   bool // the ledger has what this process wrote
+
+	conflist []byte // as written last
 }
 
 // errUndone stops an installer that stays from writing over what a rollback or an uninstallation has put back.
@@ -169,6 +171,7 @@ func (i *Installer) activate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	i.conflist = conflist
 	i.metrics.active.Set(1)
 	return i.reportForeign()
 }
