@@ -118,6 +118,8 @@ type Agent struct {
 	ipam         *ipam.Client
 	factsWriter  *factsWriter
 	reporter     eventReporter
+	repairs      *repairs
+	parameters   parameters // of the kernel, that are the agent's to keep
 	availability *duties.Availability
 }
 
@@ -178,6 +180,8 @@ func NewAgent(d Deps) *Agent {
 		ipam:         client,
 		factsWriter:  newFactsWriter(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Pods, d.Status, d.Log),
 		reporter:     eventReporter{to: d.Events, node: d.Config.Nodename},
+		repairs:      &repairs{to: d.Events, node: d.Config.Nodename, log: d.Log},
+		parameters:   parameters{},
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 	}
 }
@@ -185,6 +189,7 @@ func NewAgent(d Deps) *Agent {
 // Run works until ctx ends. It then leaves routes, addresses and, by graceful restart, the paths at peers as they are, so that traffic goes
 // on until the next agent starts.
 func (a *Agent) Run(ctx context.Context) error {
+	a.NFT.Repaired = a.repairs.tables
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Watch.Run(ctx) })
 	g.Go(func() error { return a.loop(ctx) })
@@ -198,7 +203,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.statusWriter().run(ctx) })
 	g.Go(func() error { return a.pathWorker().Run(ctx) })
 	if a.Policies != nil {
-		a.Policies.Decided = a.factsWriter.setNoPolicies
+		a.Policies.Decided, a.Policies.Repaired = a.factsWriter.setNoPolicies, a.repairs.policyTable
 		g.Go(func() error { return a.Policies.Run(ctx) })
 	}
 	err := g.Wait()
@@ -482,6 +487,7 @@ func (a *Agent) report(err error, took time.Duration) {
 	known := a.Status.now()
 	a.reporter.report(time.Now(), &known, err)
 	a.reporter.reportPolicies(time.Now(), a.Policies)
+	a.repairs.flush(time.Now())
 	a.factsWriter.setLocal(local{ready: known.ready, pods: a.pods})
 	text := "ok"
 	if err != nil {
