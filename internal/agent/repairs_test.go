@@ -54,6 +54,15 @@ func TestRepairsAreTold(t *testing.T) {
 	}
 }
 
+// joined is all of them in words.
+func joined(all []repair) string {
+	var texts []string
+	for _, r := range all {
+		texts = append(texts, r.thing+" "+r.was)
+	}
+	return strings.Join(texts, "; ")
+}
+
 // What is made for the first time, or as the desired state has changed, is no repair.
 func TestWhatIsARepair(t *testing.T) {
 	known := parameters{}
@@ -63,10 +72,10 @@ func TestWhatIsARepair(t *testing.T) {
 		{Setting: hostsysctl.Setting{Key: sysctl.Key{"net", "ipv4", "ip_forward"}, Value: "1"}, Was: "0"},
 		{Setting: hostsysctl.Setting{Key: sysctl.Key{"net", "ipv4", "conf", "vxlan.calico", "rp_filter"}, Value: "2"}, Was: "1"},
 	}
-	difftest.Want(t, "first", []repair(nil), repairedSysctls(known, before, get))
-	difftest.Want(t, "again", []repair{{"net.ipv4.ip_forward", "was 0, set to 1"}, {"net.ipv4.conf.vxlan/calico.rp_filter", "was 1, set to 2"}}, repairedSysctls(known, before, get))
+	difftest.Want(t, "first", "", joined(repairedSysctls(known, before, get)))
+	difftest.Want(t, "again", "net.ipv4.ip_forward was 0, set to 1; net.ipv4.conf.vxlan/calico.rp_filter was 1, set to 2", joined(repairedSysctls(known, before, get)))
 	values["net/ipv4/ip_forward"] = "0" // it could not be set
-	difftest.Want(t, "failed", []repair(nil), repairedSysctls(known, before[:1], get))
+	difftest.Want(t, "failed", "", joined(repairedSysctls(known, before[:1], get)))
 
 	var stood desired.Standing
 	stood[desired.VXLANTunnel] = true
@@ -76,24 +85,24 @@ func TestWhatIsARepair(t *testing.T) {
 	for name, c := range map[string]struct {
 		before desired.Standing
 		links  []netlinkx.Link
-		want   []repair
+		want   string
 	}{
-		"right":        {stood, []netlinkx.Link{good}, nil},
-		"first":        {desired.Standing{}, nil, nil},
-		"missing":      {stood, nil, []repair{{"link vxlan.calico", "was missing, made again"}}},
-		"down":         {stood, []netlinkx.Link{down}, []repair{{"link vxlan.calico", "was down or changed, set again"}}},
-		"alien":        {stood, []netlinkx.Link{alien}, []repair{{"link vxlan.calico", "was another program's, of kind dummy: replaced by ours"}}},
-		"alien, first": {desired.Standing{}, []netlinkx.Link{alien}, []repair{{"link vxlan.calico", "was another program's, of kind dummy: replaced by ours"}}},
+		"right":        {stood, []netlinkx.Link{good}, ""},
+		"first":        {desired.Standing{}, nil, ""},
+		"missing":      {stood, nil, "link vxlan.calico was missing, made again"},
+		"down":         {stood, []netlinkx.Link{down}, "link vxlan.calico was down or changed, set again"},
+		"alien":        {stood, []netlinkx.Link{alien}, "link vxlan.calico was another program's, of kind dummy: replaced by ours"},
+		"alien, first": {desired.Standing{}, []netlinkx.Link{alien}, "link vxlan.calico was another program's, of kind dummy: replaced by ours"},
 	} {
-		difftest.Want(t, name, c.want, repairedLinks(c.before, stood, c.links))
+		difftest.Want(t, name, c.want, joined(repairedLinks(c.before, stood, c.links)))
 	}
-	difftest.Want(t, "not made", []repair(nil), repairedLinks(stood, desired.Standing{}, nil))
+	difftest.Want(t, "not made", "", joined(repairedLinks(stood, desired.Standing{}, nil)))
 
 	way := func(to string) []desired.DesiredRoute {
 		return []desired.DesiredRoute{{Route: routes.Route{Dst: netip.MustParsePrefix(to), Hops: []routes.Hop{{Dev: "eth0"}}}}}
 	}
-	difftest.Want(t, "new", []repair(nil), repairedRoutes(nil, way("10.0.0.0/26"), 1))
-	difftest.Want(t, "another", []repair(nil), repairedRoutes(way("10.0.1.0/26"), way("10.0.0.0/26"), 1))
-	difftest.Want(t, "nothing written", []repair(nil), repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 0))
-	difftest.Want(t, "undone", []repair{{"routes", "1 of 1 were missing or changed, such as one to 10.0.0.0/26: written again"}}, repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 1))
+	difftest.Want(t, "new", "", joined(repairedRoutes(nil, way("10.0.0.0/26"), 1)))
+	difftest.Want(t, "another", "", joined(repairedRoutes(way("10.0.1.0/26"), way("10.0.0.0/26"), 1)))
+	difftest.Want(t, "nothing written", "", joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 0)))
+	difftest.Want(t, "undone", "routes 1 of 1 were missing or changed, such as one to 10.0.0.0/26: written again", joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 1)))
 }
