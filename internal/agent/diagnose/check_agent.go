@@ -13,7 +13,7 @@ const overdue = 2 * time.Minute
 
 // Check makes findings of what was seen. It is pure.
 func Check(o *Observations) []Finding {
-	findings := slices.Concat(o.agent(), o.mesh(), o.forwarding(), o.reversePath(), o.kernel(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
+	findings := slices.Concat(o.agent(), o.mesh(), o.paths(), o.forwarding(), o.reversePath(), o.kernel(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
 	for _, p := range o.Peers {
 		findings = append(findings, o.peer(p)...)
 	}
