@@ -189,7 +189,7 @@ func NewAgent(d Deps) *Agent {
 // Run works until ctx ends. It then leaves routes, addresses and, by graceful restart, the paths at peers as they are, so that traffic goes
 // on until the next agent starts.
 func (a *Agent) Run(ctx context.Context) error {
-	a.NFT.Repaired = a.repairs.tables
+	a.NFT.Repaired, a.Kernel.Replaced = a.repairs.tables, a.repairs.alien
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Watch.Run(ctx) })
 	g.Go(func() error { return a.loop(ctx) })

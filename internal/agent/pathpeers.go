@@ -22,11 +22,11 @@ func (a *Agent) pathWorker() *paths.Worker {
 			known := a.Status.now()
 			return pathPeers(&known)
 		},
-		Warn: func(string, string, string) {}, Note: func(string, string, string) {},
+		Down: func(string, string) {}, Up: func(string, string) {},
 	}
 	if a.Events != nil {
-		w.Warn = func(node, reason, text string) { a.Events.Warn(desired.NodeObject(node), reason, text) }
-		w.Note = func(node, reason, text string) { a.Events.Note(desired.NodeObject(node), reason, text) }
+		w.Down = func(node, text string) { a.Events.Warn(desired.NodeObject(node), "PathDown", text) }
+		w.Up = func(node, text string) { a.Events.Note(desired.NodeObject(node), "PathUp", text) }
 	}
 	a.Status.showPaths(w.Report)
 	return w

@@ -112,6 +112,11 @@ func (r *repairs) tables(part string) {
 	r.add(time.Now(), repair{fmt.Sprintf("nftables table inet %s, chains %s*", nft.TableName, part), "were changed or removed, written again"})
 }
 
+// alien has a link told that was in the place of one of ours.
+func (r *repairs) alien(name, kind string) {
+	r.add(time.Now(), repair{"link " + name, fmt.Sprintf("was another program's, of kind %s: replaced by ours", kind)})
+}
+
 // policyTable is the same for the table of policies.
 func (r *repairs) policyTable() {
 	r.add(time.Now(), repair{"nftables table inet tortie-policy", "was changed or removed, written again"})
@@ -168,8 +173,7 @@ func repairedLinks(before, now desired.Standing, links []netlinkx.Link) (done []
 		for _, l := range links {
 			switch {
 			case l.Name != name:
-			case l.Kind != kind:
-				done = append(done, repair{"link " + name, fmt.Sprintf("was another program's, of kind %s: replaced by ours", l.Kind)})
+			case l.Kind != kind: // see alien
 				was = ""
 			default:
 				was = "was down or changed, set again"

@@ -105,14 +105,10 @@ func (s *state) see(now time.Time, r result) (again bool) {
 
 // saying is an Event about a Node.
 type saying struct {
-	node, reason, text string
-	good               bool
+	node, text string
+	good       bool // it is up again
+	again      bool // it was said before
 }
-
-const (
-	reasonDown = "PathDown"
-	reasonUp   = "PathUp"
-)
 
 // conclude takes the results of a round, and returns what is to be said. If a node misses all that it probes, two at least, the cause is most likely
 // its own.
@@ -140,26 +136,28 @@ func (w *Worker) conclude(now time.Time, results []result) (said []saying) {
 	alone := judged > 1 && missed == judged
 	for _, r := range again {
 		w.states[r.Node].told = false
-		said = append(said, saying{r.Node, reasonUp, fmt.Sprintf("%s is reached by pods of %s again (%s), after %s", r.Node, w.Node, r.Kind, now.Sub(before[r.Node]).Round(time.Second)), true})
+		said = append(said, saying{r.Node, fmt.Sprintf("%s is reached by pods of %s again (%s), after %s", r.Node, w.Node, r.Kind, now.Sub(before[r.Node]).Round(time.Second)), true, false})
 	}
 	switch {
 	case alone:
-		if w.alone.IsZero() {
+		repeated := !w.alone.IsZero()
+		if !repeated {
 			w.alone = w.states[results[0].Node].since
 		}
 		var names []string
 		for _, r := range results {
 			names = append(names, r.Node)
 		}
-		return append(said, saying{w.Node, reasonDown, fmt.Sprintf("pods of %s reach no other node (%s, since %s), neither %s: %s", w.Node, results[0].Kind, clock(w.alone), strings.Join(names, " nor "), remedy(results[0].Kind, w.Node)), false})
+		return append(said, saying{w.Node, fmt.Sprintf("pods of %s reach no other node (%s, since %s), neither %s: %s", w.Node, results[0].Kind, clock(w.alone), strings.Join(names, " nor "), remedy(results[0].Kind, w.Node)), false, repeated})
 	case !w.alone.IsZero() && judged > missed:
-		said = append(said, saying{w.Node, reasonUp, fmt.Sprintf("pods of %s reach other nodes again, after %s", w.Node, now.Sub(w.alone).Round(time.Second)), true})
+		said = append(said, saying{w.Node, fmt.Sprintf("pods of %s reach other nodes again, after %s", w.Node, now.Sub(w.alone).Round(time.Second)), true, false})
 		w.alone = time.Time{}
 	}
 	for _, r := range results {
 		if s := w.states[r.Node]; s.down {
+			repeated := s.told
 			s.told = true
-			said = append(said, saying{r.Node, reasonDown, fmt.Sprintf("%s is not reached by pods of %s (%s, since %s): %s", r.Node, w.Node, r.Kind, clock(s.since), remedy(r.Kind, r.Node)), false})
+			said = append(said, saying{r.Node, fmt.Sprintf("%s is not reached by pods of %s (%s, since %s): %s", r.Node, w.Node, r.Kind, clock(s.since), remedy(r.Kind, r.Node)), false, repeated})
 		}
 	}
 	return said

@@ -86,7 +86,7 @@ func (s *story) round(results ...result) string {
 	var texts []string
 	for _, e := range s.w.conclude(s.now, results) {
 		text, _, _ := strings.Cut(e.text, ": see")
-		texts = append(texts, fmt.Sprintf("%s %s %s", e.node, e.reason, text))
+		texts = append(texts, fmt.Sprintf("%s %s %s", e.node, map[bool]string{false: "PathDown", true: "PathUp"}[e.good], text))
 	}
 	return strings.Join(texts, "\n")
 }

@@ -36,9 +36,9 @@ type Worker struct {
 	Kernel *netlinkx.Conn
 	// Ready asks the API server whether a Node is ready, which is seldom needed.
 	Ready func(ctx context.Context, node string) bool
-	// Warn and Note tell operators.
-	Warn, Note func(node, reason, message string)
-	Log        *slog.Logger
+	// Down and Up tell operators, of a Node.
+	Down, Up func(node, message string)
+	Log      *slog.Logger
 
 	mu     sync.Mutex // guards the rest
 	states map[string]*state
@@ -81,11 +81,14 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 
 func (w *Worker) say(s saying) {
 	if s.good {
-		w.Note(s.node, s.reason, s.text)
+		w.Up(s.node, s.text)
 		w.Log.Info("path of pods is up again", "node", s.node, "text", s.text)
 		return
 	}
-	w.Warn(s.node, s.reason, s.text)
+	if !s.again {
+		w.Log.Warn("path of pods is down", "node", s.node, "text", s.text)
+	}
+	w.Down(s.node, s.text)
 }
 
 // keep forgets nodes that are gone.
