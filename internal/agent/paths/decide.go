@@ -40,7 +40,7 @@ const (
 	fixed = 2
 	// enough probes lost in a row make a node that answered before down.
 	enough = 6
-	// aliveTime is how long a node that answers nothing else must be missed, while its kubelet says that it is ready.
+	// aliveTime is how long a node must be missed that answers nothing else while its kubelet says that it is ready, or that answered nothing a moment ago.
 	aliveTime = time.Minute
 )
 
@@ -84,6 +84,7 @@ type state struct {
 	answered bool // it has answered a probe once: before that nothing is concluded
 	lost     int  // since its last answer
 	since    time.Time
+	silent   time.Time // when it last answered nothing at all
 	down     bool
 	told     bool // by an Event of its own
 }
@@ -99,7 +100,12 @@ func (s *state) see(now time.Time, r result) (again bool) {
 		s.since = r.first
 	}
 	s.lost += r.lost
-	s.down = s.down || s.answered && s.lost >= enough && (r.alive || r.ready && now.Sub(s.since) >= aliveTime)
+	if !r.alive {
+		s.silent = now
+	}
+	// A node that starts answers pings before its agent has made the tunnel.
+	alive := r.alive && now.Sub(s.silent) >= aliveTime
+	s.down = s.down || s.answered && s.lost >= enough && (alive || r.ready && now.Sub(s.since) >= aliveTime)
 	return false
 }
 

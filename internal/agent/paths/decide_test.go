@@ -151,6 +151,16 @@ func TestConclude(t *testing.T) {
 		r.ready = true
 		s.want(s.round(r, up("n02")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
 	})
+	t.Run("node that starts", func(t *testing.T) { // it answers before its agent runs
+		s := newStory(t)
+		s.round(up("n01"), up("n02"))
+		s.want(s.round(lost("n01"), up("n02")), "")
+		silent := s.now
+		for s.now.Sub(silent) < aliveTime-period {
+			s.want(s.round(alive("n01"), up("n02")), "")
+		}
+		s.want(s.round(alive("n01"), up("n02")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+	})
 	t.Run("this node", func(t *testing.T) {
 		s := newStory(t)
 		s.round(up("n01"), up("n02"))
