@@ -36,7 +36,7 @@ type node struct {
 
 // pair makes two nodes on one link with a router as their default route, and programs them as the agent does: tunnel, guard, masquerading,
 // routes to each other's block by VXLAN, or as it is.
-func pair(t *testing.T, encapsulated bool) (a, b *node) {
+func pair(t testing.TB, encapsulated bool) (a, b *node) {
 	t.Helper()
 	a, b = newNode(t, 1), newNode(t, 2)
 	router := netnstest.New(t)
@@ -56,18 +56,18 @@ func pair(t *testing.T, encapsulated bool) (a, b *node) {
 	return a, b
 }
 
-func newNode(t *testing.T, i int) *node {
+func newNode(t testing.TB, i int) *node {
 	t.Helper()
 	block := netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/26", i))
 	return &node{NS: netnstest.New(t), local: addr(fmt.Sprint("172.30.0.", i)), inside: block.Addr(), block: block, mac: vxlan.MACOf(fmt.Sprint("n", i), false)}
 }
 
-func (n *node) set(t *testing.T, key, value string) {
+func (n *node) set(t testing.TB, key, value string) {
 	t.Helper()
 	n.Within(t, func() error { return sysctl.DefaultRoot.Set(strings.Split(key, "/"), value) })
 }
 
-func (n *node) program(t *testing.T, other *node, encapsulated bool) {
+func (n *node) program(t testing.TB, other *node, encapsulated bool) {
 	t.Helper()
 	n.Run(t, "ip", "route", "add", "unreachable", n.block.String())
 	if encapsulated {
@@ -88,7 +88,7 @@ func (n *node) program(t *testing.T, other *node, encapsulated bool) {
 }
 
 // way is that of probes from a to b.
-func (n *node) way(t *testing.T, to *node, encapsulated bool) hairpin.Way {
+func (n *node) way(t testing.TB, to *node, encapsulated bool) hairpin.Way {
 	t.Helper()
 	if encapsulated {
 		return hairpin.Way{Link: n.Link(t, vxlan.Device4).Index, MAC: to.mac, Back: n.inside}
@@ -97,7 +97,7 @@ func (n *node) way(t *testing.T, to *node, encapsulated bool) hairpin.Way {
 }
 
 // probe opens a way and sends one probe.
-func (n *node) probe(t *testing.T, way hairpin.Way, within time.Duration) bool {
+func (n *node) probe(t testing.TB, way hairpin.Way, within time.Duration) bool {
 	t.Helper()
 	var p *hairpin.Probe
 	n.Within(t, func() (err error) {
@@ -177,4 +177,13 @@ func TestInput(t *testing.T) {
 			t.Error("no answer")
 		}
 	})
+}
+
+// BenchmarkProbe is one probe with its sockets.
+func BenchmarkProbe(b *testing.B) {
+	from, to := pair(b, true)
+	way := from.way(b, to, true)
+	for b.Loop() {
+		from.probe(b, way, surely)
+	}
 }
