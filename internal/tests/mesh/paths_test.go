@@ -16,6 +16,7 @@ import (
 func newPaths(t *testing.T, vxlan api.Encapsulation) []*meshtest.Node {
 	t.Helper()
 	c := meshtest.NewCluster(t)
+	c.Launcher = []string{"setpriv", "--no-new-privs", "--bounding-set", "-all,+net_admin,+net_raw,+net_bind_service"} // what the chart grants
 	pool := meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever)
 	pool.Spec.VXLANMode = vxlan
 	c.Create(t, pool)
