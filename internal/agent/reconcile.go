@@ -312,7 +312,7 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 	}
 	stats, err := sync(ctx, routes)
 	earlier := a.Status.now().routes
-	if !a.bgp.holding && !earlier.starting {
+	if !a.bgp.holding && !earlier.starting && earlier.programmed() == earlier.desired {
 		a.repairs.add(time.Now(), repairedRoutes(earlier.ways, ways, stats.Added+stats.Replaced)...)
 	}
 	a.calico.Took(time.Now(), a.FIB.Taken())

@@ -398,7 +398,6 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	if all {
 		w.compared, w.full = time.Now(), wait.Jitter(comparePause)
 	}
-	again := w.synced
 	w.synced = true
 	w.mu.Lock()
 	if w.compiled.trial != w.inForce.trial {
@@ -412,7 +411,7 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	})
 	w.done()
 	restored := stats.Read && stats.Transactions > 0 // connections may have begun meanwhile
-	if restored && again && w.Repaired != nil {
+	if stats.Foreign && stats.Transactions > 0 && w.Repaired != nil {
 		w.Repaired()
 	}
 	if (w.forbids || restored) && !w.KeepConnections {
