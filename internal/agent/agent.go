@@ -118,6 +118,8 @@ type Agent struct {
 	ipam         *ipam.Client
 	factsWriter  *factsWriter
 	reporter     eventReporter
+	repairs      *repairs
+	parameters   parameters // of the kernel, that are the agent's to keep
 	availability *duties.Availability
 }
 
@@ -179,6 +181,8 @@ func NewAgent(d Deps) *Agent {
 		ipam:         client,
 		factsWriter:  newFactsWriter(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Pods, d.Status, d.Log),
 		reporter:     eventReporter{to: d.Events, node: d.Config.Nodename},
+		repairs:      &repairs{to: d.Events, node: d.Config.Nodename, log: d.Log},
+		parameters:   parameters{},
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 	}
 }
@@ -188,6 +192,7 @@ func NewAgent(d Deps) *Agent {
 func (a *Agent) Run(ctx context.Context) error {
 	sessions := sessionLog{filepath.Join(a.Config.StateDir, endsFile), a.Speaker.Ends(), a.Log}
 	sessions.recall()
+	a.NFT.Repaired, a.Kernel.Replaced = a.repairs.tables, a.repairs.alien
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return sessions.run(ctx) })
 	g.Go(func() error { return a.Watch.Run(ctx) })
@@ -200,8 +205,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return a.journalWorker().run(ctx) })
 	g.Go(func() error { return a.statusWriter().run(ctx) })
+	g.Go(func() error { return a.pathWorker().Run(ctx) })
 	if a.Policies != nil {
-		a.Policies.Decided = a.factsWriter.setNoPolicies
+		a.Policies.Decided, a.Policies.Repaired = a.factsWriter.setNoPolicies, a.repairs.policyTable
 		g.Go(func() error { return a.Policies.Run(ctx) })
 	}
 	err := g.Wait()
@@ -485,6 +491,7 @@ func (a *Agent) report(err error, took time.Duration) {
 	known := a.Status.now()
 	a.reporter.report(time.Now(), &known, err)
 	a.reporter.reportPolicies(time.Now(), a.Policies)
+	a.repairs.flush(time.Now())
 	a.factsWriter.setLocal(local{ready: known.ready, pods: a.pods})
 	text := "ok"
 	if err != nil {

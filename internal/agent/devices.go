@@ -178,6 +178,8 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	want := s.Tunnels()
 	t := &a.tunnels
+	before := t.standing()
+	defer func() { a.repairs.add(time.Now(), repairedLinks(before, t.standing(), a.links)...) }()
 	t.rest = t.rest[:0]
 	var errs []error
 	done := func(k desired.TunnelKind, err error) {
@@ -202,6 +204,14 @@ func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	a.syncWireGuard(ctx, s)
 	slices.Sort(links)
 	return errors.Join(append(errs, t.listen(ctx, a, links))...)
+}
+
+// standing says which devices stood after the last pass that made them.
+func (t *tunnels) standing() (s desired.Standing) {
+	for k := range t.ends {
+		s[k] = t.ends[k].stands
+	}
+	return s
 }
 
 // syncWireGuard makes WireGuard's devices, but for their peers.

@@ -48,6 +48,7 @@ type eventReporter struct {
 	stuck   time.Time       // since when the journal is
 	open    time.Time       // since when policies fail
 	down    map[string]bool // BGPPeers that were told to be
+	cutOff  bool            // no session of the mesh was up
 }
 
 // report writes what is wrong after a pass.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/bgp"
 )
 
@@ -12,12 +13,13 @@ const (
 	// peerPatience is how long a configured session may be down before an Event reports it: a peer that restarts is not
 	// worth one.
 	peerPatience = 30 * time.Second
+	// meshPatience is the same of a session of the mesh, beyond the hold time after which a silent one ends: nodes start again more often than routers.
+	meshPatience = 90 * time.Second
 	// mostNamed bounds the peers of one object that an Event names.
 	mostNamed = 5
 )
 
-// reportPeers writes Events on BGPPeers whose sessions are down, and when all of an object are up again. Sessions of the mesh are left to the
-// agents at their other ends: else every node would write an Event when one node goes away.
+// reportPeers writes Events on BGPPeers whose sessions are down, and when all of an object are up again. Those of the mesh are in reportMesh.
 func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 	if k.snapshot == nil {
 		return
@@ -48,6 +50,48 @@ func (t *eventReporter) reportPeers(now time.Time, k *seen) {
 		}
 	}
 	t.down = down
+	t.reportMesh(now, k)
+}
+
+// reportMesh writes Events about sessions without a BGPPeer. The Event is on the Node at the other end, and has one text from all nodes, so that it is one
+// when a node goes away, whatever the number of the others. A node that has no session left is at fault itself.
+func (t *eventReporter) reportMesh(now time.Time, k *seen) {
+	total, down := 0, map[string][]bgp.PeerStatus{}
+	var names []string
+	for _, p := range k.peers {
+		name := k.peerName(p)
+		if k.snapshot.Peering.Sources[p.Addr].Peer != "" || name == "" {
+			continue
+		}
+		total++
+		if p.State == bgp.Established || p.Since.IsZero() || now.Sub(p.Since) <= meshPatience || p.HeldUntil.After(now) { // the last has an Event of its own
+			continue
+		}
+		if down[name] == nil {
+			names = append(names, name)
+		}
+		down[name] = append(down[name], p)
+	}
+	lost := 0
+	for _, peers := range down {
+		lost += len(peers)
+	}
+	if lost == total && len(names) > 1 {
+		t.cutOff = true
+		t.to.Warn(k.self(), "PeerDown", fmt.Sprintf("%s has no BGP session with any of %d nodes, with %s: %s", k.node, len(names), names[0], whyDown(down[names[0]][0])))
+		return
+	}
+	if t.cutOff {
+		t.cutOff = false
+		t.to.Note(k.self(), "PeerUp", k.node+" has BGP sessions with other nodes again")
+	}
+	for _, name := range names[:min(len(names), mostNamed)] {
+		var addrs []string
+		for _, p := range down[name] {
+			addrs = append(addrs, p.Addr.String())
+		}
+		t.to.WarnCommon(desired.NodeObject(name), "PeerDown", fmt.Sprintf("other nodes have no BGP session with %s at %s: %s", name, strings.Join(addrs, " and "), whyDown(down[name][0])))
+	}
 }
 
 // objectPeers are the peers of one object.

@@ -59,3 +59,54 @@ func TestPeersAreTold(t *testing.T) {
 	}
 	reporter.reportPeers(begin, &seen{}) // before the first pass
 }
+
+// Sessions of the mesh are told by one text from all nodes, about the node at the other end; a node without any is told to be at fault itself.
+func TestMeshIsTold(t *testing.T) {
+	begin := time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
+	var w state.Cluster
+	for i := 2; i < 5; i++ {
+		w.Nodes = append(w.Nodes, api.Node{Meta: api.Meta{Name: fmt.Sprint("n", i), Annotations: map[string]string{
+			api.AnnotationIPv4Address: fmt.Sprintf("10.9.0.%d/24", i), api.AnnotationIPv6Address: fmt.Sprintf("fd09::%d/64", i),
+		}}})
+	}
+	s, _ := desired.Build(desired.Self{Name: "n1"}, w)
+	s.Peering.Sources = map[netip.Addr]peering.Source{}
+	k := seen{node: "n1", snapshot: &s}
+	sessions := func(up ...string) (all []bgp.PeerStatus) {
+		for i := 2; i < 5; i++ {
+			for _, form := range []string{"10.9.0.%d", "fd09::%d"} {
+				p := bgp.PeerStatus{Addr: addr(fmt.Sprintf(form, i)), State: bgp.Active, Since: begin, LastError: "no answer: filtered\nand more"}
+				k.snapshot.Peering.Sources[p.Addr] = peering.Source{Node: fmt.Sprint("n", i)}
+				for _, a := range up {
+					if p.Addr == addr(a) {
+						p.State = bgp.Established
+					}
+				}
+				all = append(all, p)
+			}
+		}
+		return all
+	}
+	var got told
+	reporter := eventReporter{to: &got}
+	for _, step := range []struct {
+		what  string
+		at    time.Duration
+		peers []bgp.PeerStatus
+		want  []string
+	}{
+		{"down just now", meshPatience, sessions(), nil},
+		{"one node", meshPatience + 1, sessions("10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), []string{"Node n2: PeerDown, of all nodes: other nodes have no BGP session with n2 at 10.9.0.2 and fd09::2: no answer: filtered"}},
+		{"one family of two nodes", meshPatience + 1, sessions("fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4"), []string{
+			"Node n2: PeerDown, of all nodes: other nodes have no BGP session with n2 at 10.9.0.2: no answer: filtered",
+			"Node n4: PeerDown, of all nodes: other nodes have no BGP session with n4 at fd09::4: no answer: filtered",
+		}},
+		{"this node", meshPatience + 1, sessions(), []string{"Node n1: PeerDown: n1 has no BGP session with any of 3 nodes, with n2: no answer: filtered"}},
+		{"up again", meshPatience + 1, sessions("10.9.0.2", "fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), []string{"Node n1: PeerUp, which is normal: n1 has BGP sessions with other nodes again"}},
+		{"all is well", meshPatience + 1, sessions("10.9.0.2", "fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), nil},
+	} {
+		k.peers, got.lines = step.peers, nil
+		reporter.reportPeers(begin.Add(step.at), &k)
+		difftest.Want(t, step.what, step.want, got.lines)
+	}
+}

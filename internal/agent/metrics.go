@@ -15,6 +15,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/agent/paths"
 	"github.com/tortie-net/tortie/internal/app/version"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
@@ -491,6 +492,16 @@ func (m *metrics) addEvents(counts func() (written, dropped uint64)) {
 		counter("tortie_events_written_total", "Kubernetes Events that were written, or counted on.", func() float64 { n, _ := counts(); return number(n) }),
 		counter("tortie_events_dropped_total", "Kubernetes Events that were not written: the API server was away, or they were too many.", func() float64 { _, n := counts(); return number(n) }),
 	)
+}
+
+// addPaths makes the metric of the ways of pods' packets to other nodes.
+func (m *metrics) addPaths(report func() paths.Report) {
+	m.add(gauges("tortie_path_up", "1 if a node sends back what pods of this node send through it, 0 if it did and does not now; of 16 nodes at most, those first that do not. A node that never has is missing.",
+		[]string{"peer", "kind"}, func(_ *sample, set func(float64, ...string)) {
+			for _, p := range report().Paths {
+				set(truth(p.Up), p.Node, string(p.Kind))
+			}
+		}))
 }
 
 // addTraffic makes the metrics of what passes on all BGP sessions.

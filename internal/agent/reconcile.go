@@ -352,6 +352,10 @@ func (a *Agent) syncRoutes(ctx context.Context, s *desired.Snapshot, h judgedTab
 		sync = a.FIB.Merge
 	}
 	stats, err := sync(ctx, routes)
+	earlier := a.Status.now().routes
+	if !a.bgp.holding && !earlier.starting && earlier.programmed() == earlier.desired {
+		a.repairs.add(time.Now(), repairedRoutes(earlier.ways, ways, stats.Added+stats.Replaced)...)
+	}
 	a.calico.Took(time.Now(), a.FIB.Taken())
 	a.Status.SetRoutes(routesSeen{ways: ways, left: left, refused: refused, desired: len(routes), stats: stats, starting: a.bgp.holding})
 	if err != nil || narrowed != nil { // a route may lead elsewhere
@@ -392,7 +396,10 @@ func (a *Agent) cannotServe(ctx context.Context, broken error) error {
 // prepareHost sets the kernel parameters for forwarding between pods and nodes.
 func (a *Agent) prepareHost(s *desired.Snapshot) error {
 	host := s.Host()
+	before := host.Differing(a.sysctls.Get)
 	err := hostsysctl.Sync(a.sysctls, host)
+	a.repairs.add(time.Now(), repairedSysctls(a.parameters, before, a.sysctls.Get)...)
+	a.parameters.hold(host)
 	var notes []error
 	for _, text := range host.Notes(a.sysctls.Get) {
 		notes = append(notes, errors.New(text))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/agent/paths"
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/app/serving"
@@ -30,6 +31,7 @@ type Status struct {
 	healthy func(context.Context) error
 	traffic func() map[netip.Addr]bgp.Traffic // nil: not counted
 	told    func() []netip.Prefix             // nil: not known
+	paths   func() paths.Report               // nil: not probed
 	// policies is nil if nothing is done about NetworkPolicies.
 	policies *policies.Worker
 	pages    map[string]http.HandlerFunc
@@ -70,6 +72,14 @@ func (s *Status) ShowTraffic(traffic func() map[netip.Addr]bgp.Traffic, totals f
 // ShowGuard makes metrics of what the packet guard drops. It is to be called before the agent runs.
 func (s *Status) ShowGuard(read func(context.Context) (map[string]nft.Counter, error)) {
 	s.metrics.addGuard(read)
+}
+
+// showPaths shows which nodes are reached. It is to be called before the agent runs.
+func (s *Status) showPaths(report func() paths.Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paths = report
+	s.metrics.addPaths(report)
 }
 
 // SetFacts notes what the plugins were told.
@@ -196,6 +206,7 @@ func (s *Status) Report() nodestatus.Report {
 		known.told = s.told()
 	}
 	r := known.report(time.Now())
+	r.Paths = s.pathReport()
 	var problems []string
 	var reasons map[string]string
 	r.Policy, problems, reasons = policyReport(s.policies)

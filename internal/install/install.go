@@ -54,6 +54,8 @@ type Installer struct {
 	metrics *Metrics
 	hooks   hooks
 	noted   bool // the ledger has what this process wrote
+
+	conflist []byte // as written last
 }
 
 // errUndone stops an installer that stays from writing over what a rollback or an uninstallation has put back.
@@ -170,6 +172,7 @@ func (i *Installer) activate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	i.conflist = conflist
 	i.metrics.active.Set(1)
 	if text := cniconf.Unread(conflist); text != "" {
 		text = fmt.Sprintf("%s has %s", i.cfg.ConfName, text)

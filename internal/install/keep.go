@@ -21,13 +21,27 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 	life := lifetime{i: i, expires: expires, renewed: time.Now(), backoff: wait.Backoff{First: firstRetry, Most: maxRetry}}
 	life.plan(i.untilRenewal(expires))
 	life.refused() // before the watch began
+	restorer := newRestorer()
+	var again <-chan time.Time // to look at the conflist
+	restore := func() {
+		if w.serves != nil {
+			return
+		}
+		after, err := i.restore(ctx, restorer)
+		if again = nil; after > 0 {
+			again = time.After(after)
+		}
+		if err != nil {
+			i.log.Warn("trying again", "error", err, "pause", after)
+		}
+	}
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-w.serves:
-			w.serves = nil
+			w.serves, restorer.others = nil, i.otherNetworks()
 			err = i.activate(ctx)
 		case <-w.etcd:
 			if w.serves == nil {
@@ -35,6 +49,9 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 			}
 		case <-w.network:
 			err = i.reportForeign()
+			restore()
+		case <-again:
+			restore()
 		case <-w.account:
 			life.renew(ctx)
 		case <-w.refusals:

@@ -353,3 +353,96 @@ func TestKeysWithoutEffect(t *testing.T) {
 		t.Errorf("events: %q", h.said())
 	}
 }
+
+// settled are an installer that stays, and its host, after the conflist was written.
+func settled(t *testing.T) (*host, *Installer, string) {
+	t.Helper()
+	h := newHost(t)
+	put(t, h.net("99-loopback.conf"), `{"type":"loopback"}`) // was there before
+	i := h.installer(fixedToken("secret"))
+	run(t, i)
+	await(t, "the conflist is counted", func() bool { return value(t, i, "tortie_install_active") == 1 })
+	return h, i, read(t, h.net("10-calico.conflist"))
+}
+
+func (h *host) hasSaid(texts ...string) bool {
+	return slices.ContainsFunc(h.said(), func(e string) bool {
+		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(e, text) })
+	})
+}
+
+// What another program does to the conflist is undone at once, as it would keep all new pods from this node.
+func TestTheConflistIsRestored(t *testing.T) {
+	h, _, want := settled(t)
+	path := h.net("10-calico.conflist")
+	back := func() bool { text, err := os.ReadFile(path); return err == nil && string(text) == want }
+	unlink(t, path)
+	await(t, "a removed conflist is back", back)
+	await(t, "it is told", func() bool {
+		return h.hasSaid(eventRestored, "10-calico.conflist in /etc/cni/net.d was removed", "put back (1 times")
+	})
+	put(t, path, `{"name":"k8s-pod-network","plugins":[{"type":"bridge"}]}`)
+	await(t, "a changed conflist is back", back)
+	await(t, "it is told", func() bool { return h.hasSaid(eventRestored, "was changed", "put back (2 times") })
+	put(t, path, "{")
+	await(t, "a damaged conflist is back", back)
+}
+
+// A service mesh chains its plugin behind the network's: both would write for ever.
+func TestAChainedPluginStays(t *testing.T) {
+	h, _, want := settled(t)
+	path := h.net("10-calico.conflist")
+	chained := strings.Replace(want, `"plugins": [`, `"plugins": [{"type": "first"},`, 1)
+	chained = chained[:strings.LastIndex(chained, "]")] + `, {"type": "istio-cni", "kubernetes": {"a": 1}}]}`
+	if chained == want || !extends([]byte(chained), []byte(want)) {
+		t.Fatalf("the test's own conflist is wrong: %s", chained)
+	}
+	put(t, path, chained)
+	marker := h.net("05-marker.conf") // what comes later has been seen, so has the change
+	put(t, marker, `{"type":"a"}`)
+	await(t, "a later change was seen", func() bool { return h.hasSaid(eventForeign, "05-marker.conf") })
+	if got := read(t, path); got != chained {
+		t.Errorf("the chained plugin is gone: %s", got)
+	}
+}
+
+// An operator changes to another network.
+func TestAnotherNetworkIsAChoice(t *testing.T) {
+	h, _, _ := settled(t)
+	path := h.net("10-calico.conflist")
+	put(t, h.net("20-other.conflist"), `{"name":"other","plugins":[{"type":"bridge"}]}`)
+	unlink(t, path)
+	await(t, "it is told", func() bool { return h.hasSaid(eventRestored, "left so: 20-other.conflist has come") })
+	if there(path)() {
+		t.Error("the conflist is put back beside the operator's choice")
+	}
+	unlink(t, h.net("20-other.conflist"))
+	await(t, "without that network the conflist is back", there(path))
+}
+
+// A program that removes the conflist again and again is not fought.
+func TestRestoresAreBounded(t *testing.T) {
+	h, _, _ := settled(t)
+	path := h.net("10-calico.conflist")
+	for range restores {
+		unlink(t, path)
+		await(t, "the conflist is back", there(path))
+	}
+	unlink(t, path)
+	await(t, "it is told", func() bool { return h.hasSaid(eventRestored, "left so: it was put back 5 times") })
+	if there(path)() {
+		t.Error("the conflist is put back without end")
+	}
+}
+
+// An uninstallation removes what this installer wrote.
+func TestAnUninstallationIsNotUndone(t *testing.T) {
+	h, i, _ := settled(t)
+	errtest.Must(t, Uninstall(t.Context(), h.cfg.InstallHost, slog.New(slog.DiscardHandler)))
+	put(t, h.net("05-marker.conf"), `{"type":"a"}`)
+	await(t, "a later change was seen", func() bool { return h.hasSaid(eventForeign, "05-marker.conf") })
+	await(t, "the other network is counted", func() bool { return value(t, i, "tortie_install_foreign_configurations") == 1 })
+	if there(h.net("10-calico.conflist"))() || h.hasSaid(eventRestored) {
+		t.Errorf("after an uninstallation the conflist is back, or missed: %q", h.said())
+	}
+}

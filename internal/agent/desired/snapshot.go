@@ -594,6 +594,9 @@ func (s *Snapshot) MemberAt(a netip.Addr) (*Member, bool) {
 	return &s.Others[i], true
 }
 
+// PortOf returns the TCP port of BGP on another node.
+func (s *Snapshot) PortOf(m *Member) uint16 { return cmp.Or(m.Port, s.meshPort) }
+
 // Member returns the node with a name, if it has announced an address.
 func (s *Snapshot) Member(name string) (*Member, bool) {
 	i, ok := s.index.byName[name]

@@ -48,6 +48,8 @@ type Report struct {
 	Learned   []Path      `json:"learned" help:"Prefixes that BGP has learned and that may be used."`
 	Routes    Routes      `json:"routes" help:"Routes to other nodes' blocks, of the own blocks, and by way of routers."`
 
+	Paths *Paths `json:"paths,omitempty" help:"Whether other nodes forward packets of this node's pods, by probes that they send back."`
+
 	Facts   *Facts  `json:"facts,omitempty" help:"What the plugins were told last."`
 	Journal Journal `json:"journal" help:"What the plugins have left to the agent."`
 }
@@ -58,6 +60,24 @@ func (r *Report) Reason(problem, reason string) {
 		r.ProblemReasons = map[string]string{}
 	}
 	r.ProblemReasons[problem] = reason
+}
+
+// Paths are the ways of pods' packets to other nodes.
+type Paths struct {
+	Up             int          `json:"up" help:"How many nodes answered their last probes."`
+	Down           int          `json:"down" help:"How many nodes have answered, and do not now."`
+	Unknown        int          `json:"unknown,omitempty" help:"How many nodes have not answered yet: nothing is concluded from that."`
+	Unprobed       int          `json:"unprobed,omitempty" help:"How many nodes cannot be probed."`
+	UnprobedReason string       `json:"unprobedReason,omitempty" help:"Why, of the first of them."`
+	Missed         []MissedPath `json:"missed,omitempty" help:"The nodes that do not answer now, 16 at most."`
+}
+
+// MissedPath is a way that was up and is not.
+type MissedPath struct {
+	Node    string    `json:"node" help:"The other node."`
+	Address string    `json:"address" help:"Its address."`
+	Kind    string    `json:"kind" help:"How packets of pods travel there: VXLAN, IPIP or no encapsulation."`
+	Since   time.Time `json:"since" help:"When the first probe was lost."`
 }
 
 // Policy is the state of the agent's enforcement of policies.

@@ -130,6 +130,7 @@ func (r *Report) summary() [][]string {
 		{"Reflection", r.reflectionText()},
 		{"Policies", r.policiesText()},
 		{"Routes", r.Routes.count()},
+		{"Paths", r.pathsText()},
 		{"Facts", r.factsText()},
 		{"Journal", r.journalText()},
 	}...)
@@ -258,6 +259,31 @@ func (r *Report) reflectionText() string {
 		text += "; " + f.Why
 	}
 	return text
+}
+
+// pathsText is empty if no other node has pods, or none could be probed yet.
+func (r *Report) pathsText() string {
+	p := r.Paths
+	if p == nil || p.Up+p.Down+p.Unknown+p.Unprobed == 0 {
+		return ""
+	}
+	var parts []string
+	for _, m := range p.Missed {
+		parts = append(parts, fmt.Sprintf("pods do not reach %s (%s) for %s", m.Node, m.Kind, r.ago(m.Since)))
+	}
+	if more := p.Down - len(p.Missed); more > 0 {
+		parts = append(parts, fmt.Sprintf("nor %d more", more))
+	}
+	if p.Up > 0 {
+		parts = append(parts, "pods reach "+count(p.Up, "node"))
+	}
+	if p.Unknown > 0 {
+		parts = append(parts, count(p.Unknown, "node")+" not known yet")
+	}
+	if p.Unprobed > 0 {
+		parts = append(parts, fmt.Sprintf("%s cannot be probed: %s", count(p.Unprobed, "node"), p.UnprobedReason))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func (r *Report) announcedTable() [][]string {

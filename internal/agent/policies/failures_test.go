@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -171,9 +172,14 @@ func TestForeignChangesAreUndone(t *testing.T) {
 	n := newNode(t)
 	client, other, at := guarded(t, n, "10.90.4")
 	d := behind(t, n)
+	var told atomic.Int32
+	n.configure = func(o *policies.Options) { o.Repaired = func() { told.Add(1) } }
 	w, _ := n.work(t)
 	eventually(t, soon, "in force", func() bool { return w.Seen().Enforcing && reaches(t, client, at) && !reaches(t, other, at) })
 	d.set(true)
+	if told.Load() != 0 {
+		t.Error("the first table is told as a repair")
+	}
 	rules := func() string {
 		var kept []string
 		for line := range strings.Lines(n.table(t)) {
@@ -183,9 +189,10 @@ func TestForeignChangesAreUndone(t *testing.T) {
 	}
 	want := rules()
 	for _, script := range []string{"delete table inet tortie-policy", "flush ruleset", "flush chain inet tortie-policy ingress", "flush map inet tortie-policy to"} {
-		begun := time.Now()
+		begun, before := time.Now(), told.Load()
 		n.ns.Run(t, "nft", script)
 		eventually(t, soon, "repair of "+script, func() bool { return rules() == want })
+		eventually(t, soon, "word of the repair of "+script, func() bool { return told.Load() > before })
 		t.Logf("%s: undone, as seen by nft, after %v", script, time.Since(begun))
 	}
 	if !reaches(t, client, at) || reaches(t, other, at) {

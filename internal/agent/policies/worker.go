@@ -82,6 +82,8 @@ type Options struct {
 	Flowtable Flowtable
 	// Decided is called with whether another engine enforces, or none is to, when that has changed; nil: not called.
 	Decided func(stayOut bool)
+	// Repaired is called after another program's change of the table was undone; nil: not called.
+	Repaired func()
 }
 
 // Flowtable is flowtable.Syncer.
@@ -411,6 +413,9 @@ func (w *Worker) apply(ctx context.Context, touched []netip.Addr, all bool) erro
 	})
 	w.done()
 	restored := stats.Read && stats.Transactions > 0 // connections may have begun meanwhile
+	if stats.Foreign && stats.Transactions > 0 && w.Repaired != nil {
+		w.Repaired()
+	}
 	if (w.forbids || restored) && !w.KeepConnections {
 		wait.Signal(w.sweepWanted)
 	}

@@ -94,30 +94,57 @@ func (c Config) Notes(get Get) []string {
 		for _, key := range []sysctl.Key{forward4, forward6} {
 			if value, err := get(key); err == nil && value == "0" && (c.IPv6 || len(key) == len(forward4)) {
 				note("%s is 0, and FelixConfiguration spec.ipForwarding Disabled keeps the agent from setting it: pods reach no other host until you run: sysctl -w %s=1",
-					dotted(key), dotted(key))
+					Dotted(key), Dotted(key))
 			}
 		}
 	}
 	if value, err := get(routerKey(c.Link)); c.Forward && c.IPv6 && err == nil && value == "1" {
 		note("%s is 1: a host that forwards ignores router advertisements then, and loses an IPv6 default route that came by one: run: sysctl -w %s=2",
-			dotted(routerKey(c.Link)), dotted(routerKey(c.Link)))
+			Dotted(routerKey(c.Link)), Dotted(routerKey(c.Link)))
 	}
 	if c.IPv6 && lacksIPv6(get) {
-		note("%s is missing: this kernel has no IPv6, and pods have none here although there is a pool for it: boot without ipv6.disable=1", dotted(forward6))
+		note("%s is missing: this kernel has no IPv6, and pods have none here although there is a pool for it: boot without ipv6.disable=1", Dotted(forward6))
 	}
 	if _, err := get(conntrack); errors.Is(err, fs.ErrNotExist) {
-		note("%s is missing: the kernel does not track connections, without which there is neither NAT nor a Service: run: modprobe nf_conntrack", dotted(conntrack))
+		note("%s is missing: the kernel does not track connections, without which there is neither NAT nor a Service: run: modprobe nf_conntrack", Dotted(conntrack))
 	}
 	return notes
 }
 
-// dotted is a key as people type it. A dot in a link's name becomes a slash, as with sysctl(8).
-func dotted(key sysctl.Key) string {
+// Dotted is a key as people type it. A dot in a link's name becomes a slash, as with sysctl(8).
+func Dotted(key sysctl.Key) string {
 	parts := make([]string, len(key))
 	for i, part := range key {
 		parts[i] = strings.ReplaceAll(part, ".", "/")
 	}
 	return strings.Join(parts, ".")
+}
+
+// Forwarding returns the parameters by which the host is to forward packets.
+func (c Config) Forwarding() (keys []sysctl.Key) {
+	if c.Forward {
+		keys = append(keys, forward4)
+	}
+	if c.Forward && c.IPv6 {
+		keys = append(keys, forward6)
+	}
+	return keys
+}
+
+// Difference is a parameter that has another value than it should.
+type Difference struct {
+	Setting
+	Was string
+}
+
+// Differing returns the parameters that Sync would set. It is pure but for get.
+func (c Config) Differing(get Get) (all []Difference) {
+	for _, s := range c.Wanted(get) {
+		if was, err := get(s.Key); err == nil && was != s.Value {
+			all = append(all, Difference{s, was})
+		}
+	}
+	return all
 }
 
 // Sync sets what is wanted below root, and writes nothing that is so already. The error joins what could not be set, each with
@@ -126,7 +153,7 @@ func Sync(root sysctl.Root, c Config) error {
 	var errs []error
 	for _, s := range c.Wanted(root.Get) {
 		if err := root.Set(s.Key, s.Value); err != nil {
-			errs = append(errs, fmt.Errorf("%s must be %s (%s): %w: %s", dotted(s.Key), s.Value, s.Why, err, remedy(s, err)))
+			errs = append(errs, fmt.Errorf("%s must be %s (%s): %w: %s", Dotted(s.Key), s.Value, s.Why, err, remedy(s, err)))
 		}
 	}
 	return errors.Join(errs...)
@@ -136,5 +163,5 @@ func remedy(s Setting, err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "the kernel has no such parameter: is this a mount of /proc/sys?"
 	}
-	return fmt.Sprintf("run sysctl -w %s=%s on the host, or let the agent do so: TORTIE_SYSCTL_ROOT must be a writable mount of /proc/sys", dotted(s.Key), s.Value)
+	return fmt.Sprintf("run sysctl -w %s=%s on the host, or let the agent do so: TORTIE_SYSCTL_ROOT must be a writable mount of /proc/sys", Dotted(s.Key), s.Value)
 }

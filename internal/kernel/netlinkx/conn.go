@@ -29,6 +29,9 @@ const (
 // Conn is an rtnetlink connection into one network namespace. It is safe for concurrent use; requests are answered one at
 // a time.
 type Conn struct {
+	// Replaced is called after Own has deleted a link of another kind; nil: not called. It is to be set before the first Own, and must not wait.
+	Replaced func(name, kind string)
+
 	ns *Namespace
 
 	// requests is for links, addresses and policy rules.

@@ -334,6 +334,9 @@ func (c *Conn) Own(name, kind string) (Link, error) {
 	if err := c.DeleteLink(link.Index); err != nil && !IsNotExist(err) {
 		return link, fmt.Errorf("link %s is of kind %s, not %s, and cannot be deleted: rename it: %w", name, link.Kind, kind, err)
 	}
+	if c.Replaced != nil {
+		c.Replaced(name, link.Kind)
+	}
 	return Link{}, fmt.Errorf("link %s was of kind %s, not %s: %w", name, link.Kind, kind, unix.ENODEV)
 }
 

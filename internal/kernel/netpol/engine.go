@@ -77,6 +77,8 @@ func (e *Engine) Close() {
 type Stats struct {
 	// Read: the table was read, as it was not known or another program had changed it.
 	Read bool
+	// Foreign: another program had changed the table since the last Sync.
+	Foreign bool
 	// Transactions and Elements are how many were written; Elements are those of sets, added or deleted.
 	Transactions, Elements int
 }
@@ -107,7 +109,7 @@ func (e *Engine) Sync(ctx context.Context, rs *policy.Ruleset, touched []netip.A
 	}
 	e.shut.Store(false)
 	if foreign {
-		e.have = nil
+		stats.Foreign, e.have = e.have != nil, nil
 	}
 	if touched != nil && e.have != nil {
 		if done, err := e.syncMembers(ctx, rs, touched, &stats); done || err != nil {

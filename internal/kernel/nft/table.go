@@ -28,6 +28,10 @@ const (
 // Table is the table "inet tortie" in one network namespace. It is safe for concurrent use, and the owners of one namespace's
 // parts should share one.
 type Table struct {
+	// Repaired is called with the owner's prefix after a Sync has written again what it had written before; nil: not called. It is to be set
+	// before the first Sync, and must not wait.
+	Repaired func(prefix string)
+
 	ns *netlinkx.Namespace // nil: that of the process
 
 	mu      sync.Mutex         // held for a whole Sync
@@ -89,7 +93,9 @@ func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool
 	if err != nil {
 		return false, err
 	}
-	if known := t.settled[p.owner()]; known.generation == generation && !rebuild && reflect.DeepEqual(known.part, p) {
+	known := t.settled[p.owner()]
+	same := reflect.DeepEqual(known.part, p)
+	if known.generation == generation && !rebuild && same {
 		return false, nil
 	}
 	have, err := t.look(s, p, generation, rebuild)
@@ -102,6 +108,9 @@ func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool
 			return false, err
 		}
 		generation = t.made(generation)
+		if same && t.Repaired != nil {
+			t.Repaired(p.owner())
+		}
 	}
 	t.settle(p, generation)
 	return len(requests) > 0, nil

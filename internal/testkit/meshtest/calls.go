@@ -1,15 +1,20 @@
 package meshtest
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
+	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -120,4 +125,30 @@ func (n *Node) Condition(t testing.TB, kind, status string) {
 	t.Helper()
 	patch := kubernetes.Patch{Status: map[string]any{"conditions": []api.NodeCondition{{Type: kind, Status: status, Reason: "Test"}}}}
 	errtest.Must(t, n.Store.PatchStatus(t.Context(), &api.Node{Meta: api.Meta{Name: n.Name}}, patch, false))
+}
+
+// Events returns the Events about an object that is in no namespace.
+func (c *Cluster) Events(t testing.TB, kind, name string) (all []events.Event) {
+	t.Helper()
+	client, err := rest.HTTPClientFor(c.Admin)
+	errtest.Must(t, err)
+	response, err := client.Get(c.Admin.Host + "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D" + name)
+	errtest.Must(t, err)
+	defer response.Body.Close()
+	var list struct{ Items []events.Event }
+	errtest.Must(t, json.NewDecoder(response.Body).Decode(&list))
+	return slices.DeleteFunc(list.Items, func(e events.Event) bool { return e.InvolvedObject.Kind != kind })
+}
+
+// HasEvent returns nil if there is an Event with a reason about an object, from a node's agent, whose message has the text.
+func (c *Cluster) HasEvent(t testing.TB, kind, name, reason string, from *Node, text string) error {
+	t.Helper()
+	var seen []string
+	for _, e := range c.Events(t, kind, name) {
+		if e.Reason == reason && e.Source.Host == from.Name && strings.Contains(e.Message, text) {
+			return nil
+		}
+		seen = append(seen, fmt.Sprintf("%s of %s: %s", e.Reason, e.Source.Host, e.Message))
+	}
+	return fmt.Errorf("%s %s has no Event %s of %s with %q, but %q", kind, name, reason, from.Name, text, seen)
 }

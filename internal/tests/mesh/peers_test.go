@@ -1,6 +1,8 @@
 package mesh
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -106,4 +108,38 @@ func TestPeers(t *testing.T) {
 		meshtest.Settle(t, all...)
 		packets.Intact(t)
 	})
+}
+
+// TestMeshPeerDown drops BGP at one node, as a firewall does: the others say so on its Node, by one text, and it says so itself.
+func TestMeshPeerDown(t *testing.T) {
+	t.Parallel()
+	c := meshtest.NewCluster(t)
+	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
+	var nodes []*meshtest.Node
+	for i := range 3 {
+		n, _ := c.NewNodeWithPod(t, 0, 10+i)
+		n.Start(t, meshtest.Build)
+		nodes = append(nodes, n)
+	}
+	meshtest.Settle(t, nodes...)
+	bad := nodes[2]
+	bad.Run(t, "nft", "add table inet hostfw; add chain inet hostfw i { type filter hook input priority -10; }; add chain inet hostfw o { type filter hook output priority -10; }; add rule inet hostfw i tcp dport 179 drop; add rule inet hostfw i tcp sport 179 drop")
+	text := fmt.Sprintf("other nodes have no BGP session with %s at %s: ", bad.Name, bad.Prefix.Addr())
+	meshtest.Within(t, 4*meshtest.Patience, func() error { // the hold time and as much again
+		return errors.Join(bad.HasEvent(t, "Node", bad.Name, "PeerDown", bad, bad.Name+" has no BGP session with any of 2 nodes"),
+			either(bad.HasEvent(t, "Node", bad.Name, "PeerDown", nodes[0], text), bad.HasEvent(t, "Node", bad.Name, "PeerDown", nodes[1], text)))
+	})
+	for _, n := range nodes[:2] {
+		if events := n.Events(t, "Node", n.Name); hasReason(events, "PeerDown") {
+			t.Errorf("a node that BGP reaches is blamed: %+v", events)
+		}
+	}
+}
+
+// either is nil if one of two is.
+func either(a, b error) error {
+	if a == nil || b == nil {
+		return nil
+	}
+	return errors.Join(a, b)
 }

@@ -1,0 +1,193 @@
+package paths
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func ring(n int) (all []Peer) {
+	for i := range n {
+		all = append(all, Peer{Node: fmt.Sprintf("n%02d", i), Kind: VXLAN})
+	}
+	return all
+}
+
+func without(peers []Peer, self string) []Peer {
+	return slices.DeleteFunc(slices.Clone(peers), func(p Peer) bool { return p.Node == self })
+}
+
+// TestPick: of any number of nodes each probes three at most, each is probed by two at least in each round, each probes each in turn, and a node
+// that is down is probed again in the next rounds.
+func TestPick(t *testing.T) {
+	none := func(Peer) bool { return false }
+	for n := 1; n < 30; n++ {
+		all := ring(n)
+		probed := map[[2]string]bool{}
+		for round := range n {
+			by := map[string]int{}
+			for _, self := range all {
+				picked := pick(self.Node, without(all, self.Node), round, none)
+				if len(picked) > atOnce {
+					t.Fatalf("%d nodes: %v", n, picked)
+				}
+				for _, p := range picked {
+					if p.Node == self.Node || probed[[2]string{self.Node, p.Node}] && len(picked) < min(atOnce, n-1) {
+						t.Fatalf("%d nodes: %s probes %v", n, self.Node, picked)
+					}
+					by[p.Node]++
+					probed[[2]string{self.Node, p.Node}] = true
+				}
+			}
+			for _, p := range all {
+				if by[p.Node] < min(fixed, n-1) {
+					t.Fatalf("%d nodes, round %d: %s is probed %d times", n, round, p.Node, by[p.Node])
+				}
+			}
+		}
+		if len(probed) != n*(n-1) {
+			t.Errorf("%d nodes: %d pairs were probed in %d rounds", n, len(probed), n)
+		}
+	}
+	all := ring(20)
+	down := all[15]
+	times := 0
+	for round := range 20 {
+		for _, p := range pick("n00", all[1:], round, func(p Peer) bool { return p.Node == down.Node }) {
+			if p.Node == down.Node {
+				times++
+			}
+		}
+	}
+	if times < 10 {
+		t.Errorf("a node that is down is probed %d times in 20 rounds", times)
+	}
+}
+
+// say runs rounds of node n00, of which each has the results of some peers.
+type story struct {
+	t   *testing.T
+	w   *Worker
+	now time.Time
+}
+
+func newStory(t *testing.T) *story {
+	t.Helper()
+	return &story{t: t, w: &Worker{Node: "n00", states: map[string]*state{}}, now: time.Date(2026, 11, 29, 7, 35, 0, 0, time.UTC)}
+}
+
+func (s *story) round(results ...result) string {
+	s.now = s.now.Add(period)
+	for i := range results {
+		results[i].first = s.now
+	}
+	var texts []string
+	for _, e := range s.w.conclude(s.now, results) {
+		text, _, _ := strings.Cut(e.text, ": see")
+		texts = append(texts, fmt.Sprintf("%s %s %s", e.node, map[bool]string{false: "PathDown", true: "PathUp"}[e.good], text))
+	}
+	return strings.Join(texts, "\n")
+}
+
+func (s *story) want(got, want string) {
+	s.t.Helper()
+	if got != want {
+		s.t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func up(node string) result   { return result{Peer: Peer{Node: node, Kind: VXLAN}, answered: true} }
+func lost(node string) result { return result{Peer: Peer{Node: node, Kind: VXLAN}, lost: enough} }
+func alive(node string) result {
+	r := lost(node)
+	r.alive = true
+	return r
+}
+
+func TestConclude(t *testing.T) {
+	t.Run("one node", func(t *testing.T) {
+		s := newStory(t)
+		s.want(s.round(up("n01"), up("n02")), "")
+		s.want(s.round(alive("n01"), up("n02")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+		s.want(s.round(lost("n01"), up("n02")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+		s.want(s.round(up("n01"), up("n02")), "n01 PathUp n01 is reached by pods of n00 again (VXLAN), after 20s")
+		s.want(s.round(up("n01"), up("n02")), "")
+	})
+	t.Run("never answered", func(t *testing.T) { // a node that does not send probes back, such as of another network
+		s := newStory(t)
+		for range 20 {
+			s.want(s.round(alive("n01"), up("n02")), "")
+		}
+	})
+	t.Run("another way", func(t *testing.T) {
+		s := newStory(t)
+		s.want(s.round(up("n01")), "")
+		other := alive("n01")
+		other.Kind = Plain
+		s.want(s.round(other), "")
+	})
+	t.Run("few lost", func(t *testing.T) {
+		s := newStory(t)
+		few := alive("n01")
+		few.lost = enough - 1
+		s.round(up("n01"))
+		s.want(s.round(few), "")
+		s.want(s.round(up("n01")), "")
+		s.want(s.round(few), "")
+	})
+	t.Run("node silent", func(t *testing.T) { // while it starts again, its kubelet's last word holds for a while
+		s := newStory(t)
+		s.round(up("n01"), up("n02"))
+		since := s.now.Add(period)
+		for s.now.Sub(since) < aliveTime-period {
+			r := lost("n01")
+			r.ready = true
+			s.want(s.round(r, up("n02")), "")
+		}
+		s.want(s.round(lost("n01"), up("n02")), "")
+		r := lost("n01")
+		r.ready = true
+		s.want(s.round(r, up("n02")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+	})
+	t.Run("node that starts", func(t *testing.T) { // it answers before its agent runs
+		s := newStory(t)
+		s.round(up("n01"), up("n02"))
+		s.want(s.round(lost("n01"), up("n02")), "")
+		silent := s.now
+		for s.now.Sub(silent) < aliveTime-period {
+			s.want(s.round(alive("n01"), up("n02")), "")
+		}
+		s.want(s.round(alive("n01"), up("n02")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+	})
+	t.Run("this node", func(t *testing.T) {
+		s := newStory(t)
+		s.round(up("n01"), up("n02"))
+		s.want(s.round(alive("n01"), alive("n02")), "n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:20 UTC), neither n01 nor n02")
+		s.want(s.round(alive("n01"), alive("n02")), "n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:20 UTC), neither n01 nor n02")
+		s.want(s.round(up("n01"), alive("n02")), "n00 PathUp pods of n00 reach other nodes again, after 20s\nn02 PathDown n02 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+		s.want(s.round(up("n01"), up("n02")), "n02 PathUp n02 is reached by pods of n00 again (VXLAN), after 30s")
+	})
+	t.Run("two nodes", func(t *testing.T) {
+		s := newStory(t)
+		s.round(up("n01"))
+		s.want(s.round(alive("n01")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+	})
+}
+
+func TestReport(t *testing.T) {
+	s := newStory(t)
+	for _, p := range ring(25)[1:] {
+		p.Unprobed = map[string]string{"n03": "it is far"}[p.Node]
+		s.w.peers = append(s.w.peers, p)
+	}
+	for i := 4; i < 25; i++ {
+		s.round(up(fmt.Sprintf("n%02d", i)))
+	}
+	s.round(alive("n20"))
+	r := s.w.Report()
+	if r.Up != 20 || r.Down != 1 || r.Unknown != 2 || r.Unprobed != 1 || r.Why != "it is far" || len(r.Paths) != mostShown || r.Paths[0].Node != "n20" || r.Paths[0].Up || r.Paths[0].Since.IsZero() || r.Paths[1].Node != "n04" || !r.Paths[1].Up {
+		t.Errorf("%+v", r)
+	}
+}

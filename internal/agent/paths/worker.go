@@ -1,0 +1,252 @@
+package paths
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/kernel/hairpin"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+const (
+	// period is from the beginning of a round to the next, less or more jitter.
+	period = 10 * time.Second
+	jitter = time.Second
+	// within is how long a probe may take, and each of the questions whether a node answers otherwise.
+	within = 700 * time.Millisecond
+)
+
+// Worker probes.
+type Worker struct {
+	Node string
+	// Peers returns the nodes that there are routes to, in the order of their names; none while routes are not complete.
+	Peers  func() []Peer
+	Kernel *netlinkx.Conn
+	// Ready asks the API server whether a Node is ready, which is seldom needed.
+	Ready func(ctx context.Context, node string) bool
+	// Down and Up tell operators, of a Node.
+	Down, Up func(node, message string)
+	Log      *slog.Logger
+
+	mu     sync.Mutex // guards the rest
+	states map[string]*state
+	alone  time.Time // since when no peer is reached
+	peers  []Peer    // of the last round
+}
+
+// Run probes until ctx ends.
+func (w *Worker) Run(ctx context.Context) error {
+	for round := 0; wait.Sleep(ctx, period-jitter+rand.N(2*jitter)-w.round(ctx, round)); round++ {
+	}
+	return nil
+}
+
+// round probes some peers, and returns how long that took.
+func (w *Worker) round(ctx context.Context, number int) time.Duration {
+	begun := time.Now()
+	peers := w.Peers()
+	probed := slices.DeleteFunc(slices.Clone(peers), func(p Peer) bool { return p.Unprobed != "" })
+	w.keep(peers)
+	picked := pick(w.Node, probed, number, func(p Peer) bool { s := w.of(p); return s.down })
+	results := make([]result, len(picked))
+	var group sync.WaitGroup
+	for i, p := range picked {
+		group.Go(func() { results[i] = w.probe(ctx, p) })
+	}
+	group.Wait()
+	if ctx.Err() != nil {
+		return 0
+	}
+	results = slices.DeleteFunc(results, func(r result) bool { return !r.answered && r.lost == 0 }) // could not be tried
+	w.mu.Lock()
+	said := w.conclude(time.Now(), results)
+	w.mu.Unlock()
+	for _, s := range said {
+		w.say(s)
+	}
+	return time.Since(begun)
+}
+
+func (w *Worker) say(s saying) {
+	if s.good {
+		w.Up(s.node, s.text)
+		w.Log.Info("path of pods is up again", "node", s.node, "text", s.text)
+		return
+	}
+	if !s.again {
+		w.Log.Warn("path of pods is down", "node", s.node, "text", s.text)
+	}
+	w.Down(s.node, s.text)
+}
+
+// keep forgets nodes that are gone.
+func (w *Worker) keep(peers []Peer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.peers = peers
+	all := make(map[string]*state, len(peers))
+	for _, p := range peers {
+		if s := w.states[p.Node]; s != nil && s.kind == p.Kind {
+			all[p.Node] = s
+		}
+	}
+	w.states = all
+}
+
+// of returns a copy of what is known of a peer.
+func (w *Worker) of(p Peer) state {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.states[p.Node]; s != nil && s.kind == p.Kind {
+		return *s
+	}
+	return state{}
+}
+
+// probe probes one peer: again and again if it answered before, until it is known to be down.
+func (w *Worker) probe(ctx context.Context, p Peer) result {
+	r, before := result{Peer: p, first: time.Now()}, w.of(p)
+	tries := 1
+	if before.answered && !before.down {
+		tries = enough
+	}
+	way, err := w.way(ctx, p)
+	if err != nil {
+		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "err", err)
+		return r
+	}
+	probe, err := hairpin.Open(ctx, way)
+	if err != nil {
+		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "err", err)
+		return r
+	}
+	defer probe.Close()
+	for range tries {
+		begun := time.Now()
+		answered, err := probe.Answered(ctx, within)
+		if answered {
+			r.answered = true
+			return r
+		}
+		if err != nil && !wait.Sleep(ctx, within-time.Since(begun)) { // it was not sent, such as by a link that is down
+			return r
+		}
+		r.lost++
+	}
+	if before.answered && !before.down {
+		r.alive = w.alive(ctx, p, way)
+		r.ready = !r.alive && time.Since(before.since) >= aliveTime && w.Ready(ctx, p.Node)
+	}
+	return r
+}
+
+// way fills in what the kernel knows.
+func (w *Worker) way(ctx context.Context, p Peer) (hairpin.Way, error) {
+	way := p.Way
+	link, err := w.Kernel.LinkByName(p.Device)
+	if err != nil {
+		return way, err
+	}
+	way.Link = link.Index
+	if p.Kind != Plain {
+		return way, nil
+	}
+	for range 2 {
+		neighbours, err := w.Kernel.Neighbours(link.Index, netlinkx.IPv4)
+		if err != nil {
+			return way, err
+		}
+		for _, n := range neighbours {
+			if n.Addr == p.Addr && n.MAC != ([6]byte{}) {
+				way.MAC = n.MAC
+				return way, nil
+			}
+		}
+		hairpin.Echo(ctx, way.From, p.Addr, within) // has the kernel ask for it
+	}
+	return way, fmt.Errorf("the MAC of %s on %s is not known", p.Addr, p.Device)
+}
+
+// alive reports that a node answers an echo, or TCP at its port of BGP.
+func (w *Worker) alive(ctx context.Context, p Peer, way hairpin.Way) bool {
+	if hairpin.Echo(ctx, way.From, p.Addr, within) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", net.JoinHostPort(p.Addr.String(), strconv.Itoa(int(p.Port))))
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// mostShown bounds the list of a Report, and the series of a metric.
+const mostShown = 16
+
+// Path is what is known of the way to one node.
+type Path struct {
+	Node  string
+	Kind  Kind
+	Addr  netip.Addr
+	Up    bool
+	Since time.Time // when the first probe was lost, if it is not up
+}
+
+// Report is what is known of all.
+type Report struct {
+	Up, Down int
+	// Unknown have not answered yet, Unprobed cannot be probed.
+	Unknown, Unprobed int
+	Why               string // of the first that cannot be probed
+	// Paths are at most 16 of those up and down, the latter first.
+	Paths []Path
+}
+
+// Report returns what is known now.
+func (w *Worker) Report() (r Report) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.peers {
+		s := w.states[p.Node]
+		switch {
+		case p.Unprobed != "":
+			if r.Unprobed++; r.Why == "" {
+				r.Why = p.Unprobed
+			}
+			continue
+		case s == nil || !s.answered:
+			r.Unknown++
+			continue
+		case s.down:
+			r.Down++
+		default:
+			r.Up++
+		}
+		path := Path{Node: p.Node, Kind: p.Kind, Addr: p.Addr, Up: !s.down}
+		if s.down {
+			path.Since = s.since
+		}
+		r.Paths = append(r.Paths, path)
+	}
+	slices.SortStableFunc(r.Paths, func(a, b Path) int {
+		if a.Up != b.Up {
+			return map[bool]int{false: -1, true: 1}[a.Up]
+		}
+		return cmp.Compare(a.Node, b.Node)
+	})
+	r.Paths = r.Paths[:min(len(r.Paths), mostShown)]
+	return r
+}

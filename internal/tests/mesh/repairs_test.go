@@ -1,0 +1,61 @@
+package mesh
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/vxlan"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// TestRepairsAreTold undoes what an agent has made, as other programs do: it is made again, and an Event and the log name it.
+func TestRepairsAreTold(t *testing.T) {
+	t.Parallel()
+	c := meshtest.NewCluster(t)
+	pool := meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever)
+	pool.Spec.VXLANMode = api.EncapAlways
+	c.Create(t, pool)
+	var nodes []*meshtest.Node
+	for i := range 2 {
+		n, _ := c.NewNodeWithPod(t, 0, 10+i)
+		n.Start(t, meshtest.Build)
+		nodes = append(nodes, n)
+	}
+	meshtest.Settle(t, nodes...)
+	n := nodes[0]
+	if events := n.Events(t, "Node", n.Name); hasReason(events, "Repaired") {
+		t.Errorf("what is made for the first time is no repair: %+v", events)
+	}
+	told := func(texts ...string) {
+		t.Helper()
+		meshtest.Within(t, 2*meshtest.Patience, func() error { // there is one Event a minute
+			for _, text := range texts {
+				if err := n.HasEvent(t, "Node", n.Name, "Repaired", n, text); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	n.Run(t, "sysctl", "-w", "net.ipv4.ip_forward=0")
+	told("net.ipv4.ip_forward was 0, set to 1 (1st time today)")
+	// All the rest, while the agent sleeps: it would be faster than the test.
+	errtest.Must(t, n.Cmd.Process.Signal(syscall.SIGSTOP))
+	n.Run(t, "sysctl", "-w", "net.ipv4.ip_forward=0")
+	n.Run(t, "ip", "link", "delete", vxlan.Device4)
+	n.Run(t, "ip", "link", "add", vxlan.Device4, "type", "bridge")
+	n.Run(t, "nft", "flush", "ruleset")
+	errtest.Must(t, n.Cmd.Process.Signal(syscall.SIGCONT))
+	told("net.ipv4.ip_forward was 0, set to 1 (2nd time today)", "link vxlan.calico was another program's, of kind bridge: replaced by ours (1st time today)",
+		"nftables table inet tortie, chains guard-* were changed or removed, written again (1st time today)", "were missing or changed, such as one to 10.90.1")
+	if log := n.Tail(1 << 20); strings.Count(log, "repaired what another program has changed") < 5 {
+		t.Errorf("the log has not a line for each:\n%s", log)
+	}
+	meshtest.Settle(t, nodes...)
+	if events := nodes[1].Events(t, "Node", nodes[1].Name); hasReason(events, "Repaired") {
+		t.Errorf("a node that nothing was done to: %+v", events)
+	}
+}
