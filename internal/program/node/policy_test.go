@@ -18,7 +18,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/policyview"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
-	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -40,11 +39,7 @@ func shop(t *testing.T, node string) {
 				Name: "c", Image: "none", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 80}},
 			}}},
 		}
-		pod, err := core.CoreV1().Pods("shop").Create(t.Context(), pod, metav1.CreateOptions{})
-		errtest.Must(t, err)
-		pod.Status.PodIP, pod.Status.PodIPs = p.address, []corev1.PodIP{{IP: p.address}}
-		_, err = core.CoreV1().Pods("shop").UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
-		errtest.Must(t, err)
+		createAt(t, pod, p.address)
 	}
 	app := func(name string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
@@ -61,16 +56,26 @@ func shop(t *testing.T, node string) {
 	}
 }
 
+// createAt makes a pod whose address a kubelet has reported.
+func createAt(t *testing.T, pod *corev1.Pod, address string) {
+	t.Helper()
+	pods := clientset.NewForConfigOrDie(labtest.RESTConfig(t)).CoreV1().Pods("shop")
+	made, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
+	errtest.Must(t, err)
+	made.Status.PodIP, made.Status.PodIPs = address, []corev1.PodIP{{IP: address}}
+	_, err = pods.UpdateStatus(t.Context(), made, metav1.UpdateOptions{})
+	errtest.Must(t, err)
+}
+
 // services makes a Service whose ports lead to others of two pods, one of a Deployment on another node.
 func services(t *testing.T) {
 	t.Helper()
 	core := clientset.NewForConfigOrDie(labtest.RESTConfig(t))
-	_, err := core.CoreV1().Pods("shop").Create(t.Context(), &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "far-web-7d9f-x1", GenerateName: "far-web-7d9f-", Labels: map[string]string{"app": "free"}, Annotations: map[string]string{api.AnnotationPodIPs: "10.95.1.3/32"}},
+	createAt(t, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "far-web-7d9f-x1", GenerateName: "far-web-7d9f-", Labels: map[string]string{"app": "free"}},
 		Spec:       corev1.PodSpec{NodeName: "elsewhere", Containers: []corev1.Container{{Name: "c", Image: "none"}}},
-	}, metav1.CreateOptions{})
-	errtest.Must(t, err)
-	_, err = core.CoreV1().Services("shop").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: corev1.ServiceSpec{
+	}, "10.95.1.3")
+	_, err := core.CoreV1().Services("shop").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "front"}, Spec: corev1.ServiceSpec{
 		ClusterIP: "10.96.0.77", Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(80)}, {Name: "alt", Port: 8080, TargetPort: intstr.FromInt32(81)}},
 	}}, metav1.CreateOptions{})
 	errtest.Must(t, err)
