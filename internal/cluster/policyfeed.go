@@ -153,8 +153,7 @@ func (f *PolicyFeed) makeStores() {
 	f.clusterPolicies.listed = func() { f.noteList(partClusterPolicies) }
 	f.namespaces = newObjectStore(sameNamespace, func(*api.Namespace) { f.note(partNamespaces) })
 	f.namespaces.listed = func() { f.noteList(partNamespaces) }
-	same := func(a, b *policyPod) bool { return samePolicyPod(a, b) && slices.Equal(a.unread, b.unread) }
-	f.own = newObjectStore(same, func(p *policyPod) { f.notePod(p); f.notePlain(key(&p.meta)); f.noteUnread(key(&p.meta)) })
+	f.own = newObjectStore(samePolicyPod, func(p *policyPod) { f.notePod(p); f.notePlain(key(&p.meta)); f.noteUnread(key(&p.meta)) })
 	f.own.listed = func() { f.noteList(partOwn) }
 }
 
@@ -235,6 +234,19 @@ func (f *PolicyFeed) PlainPods() []string {
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Values(f.plain))
 }
+
+// noteUnread is notePlain for annotations.
+func (f *PolicyFeed) noteUnread(name string) {
+	var keys []string
+	if p := f.own.get(name); p != nil {
+		keys = p.unread
+	}
+	f.unread.set(name, keys)
+}
+
+// UnreadAnnotations returns the annotations without effect of this node's pods, by NAMESPACE/NAME. Those with api.AnnotationFloatingIPs are pods that
+// have it, and addresses of their own: the kernel tells whether these are in force.
+func (f *PolicyFeed) UnreadAnnotations() map[string][]string { return f.unread.all() }
 
 // PlainPodsChanged wakes its one reader after PlainPods changed, but for an interrupted watch.
 func (f *PolicyFeed) PlainPodsChanged() <-chan struct{} { return f.replain }

@@ -68,7 +68,6 @@ func (p *policyPod) UnmarshalProtobuf(data []byte) error {
 func newPolicyPod(obj *corev1.Pod) policyPod {
 	m := &obj.ObjectMeta
 	p := policyPod{meta: named(&api.Meta{Namespace: m.Namespace, Name: m.Name, UID: string(m.UID), ResourceVersion: m.ResourceVersion, Annotations: m.Annotations})}
-	p.unread = unreadOf(obj)
 	if !m.CreationTimestamp.IsZero() {
 		p.created = m.CreationTimestamp.Unix()
 	}
@@ -76,8 +75,12 @@ func newPolicyPod(obj *corev1.Pod) policyPod {
 		return p
 	}
 	p.plain = m.DeletionTimestamp == nil && api.PlainPod(m.Annotations)
+	p.unread = api.UnreadOf("Pod", m.Annotations)
 	found, reported := podAddresses(obj)
 	p.firm = reported && !(m.DeletionTimestamp != nil && released(obj))
+	if p.firm && m.Annotations[api.AnnotationFloatingIPs] != "" {
+		p.unread = append(p.unread, api.AnnotationFloatingIPs)
+	}
 	p.pod = &policy.Pod{
 		PodKey: policy.PodKey{Namespace: p.meta.Namespace, Name: p.meta.Name}, Prefix: namePrefix(p.meta.Name, m.GenerateName), UID: string(m.UID), Labels: sharedLabels(m.Labels),
 		Account: shared(obj.Spec.ServiceAccountName), Addresses: found, Ports: namedPorts(obj),
@@ -199,7 +202,7 @@ func namedPorts(obj *corev1.Pod) []policy.NamedPort {
 }
 
 func samePolicyPod(a, b *policyPod) bool {
-	return a.created == b.created && a.firm == b.firm && a.plain == b.plain && samePodOf(a.pod, b.pod)
+	return a.created == b.created && a.firm == b.firm && a.plain == b.plain && slices.Equal(a.unread, b.unread) && samePodOf(a.pod, b.pod)
 }
 
 func samePodOf(a, b *policy.Pod) bool {

@@ -4,10 +4,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-
-	corev1 "k8s.io/api/core/v1"
-
-	"github.com/tortie-net/tortie/internal/api"
 )
 
 // unread has the annotations without effect of objects, by their names.
@@ -39,25 +35,3 @@ func (u *unread) all() map[string][]string {
 	defer u.mu.Unlock()
 	return maps.Clone(u.by)
 }
-
-// unreadOf returns the annotations without effect of a Pod, and floatingIPs if its kubelet has reported an address.
-func unreadOf(obj *corev1.Pod) []string {
-	keys := api.UnreadOf("Pod", obj.Annotations)
-	if obj.Annotations[api.AnnotationFloatingIPs] != "" && !obj.Spec.HostNetwork && !finished(obj) && obj.Status.PodIP != "" {
-		keys = append(keys, api.AnnotationFloatingIPs)
-	}
-	return keys
-}
-
-// noteUnread updates the annotations without effect after the watch of this node's pods reported one.
-func (f *PolicyFeed) noteUnread(name string) {
-	var keys []string
-	if p := f.own.get(name); p != nil {
-		keys = p.unread
-	}
-	f.unread.set(name, keys)
-}
-
-// UnreadAnnotations returns the annotations without effect of this node's pods, by NAMESPACE/NAME. Those with api.AnnotationFloatingIPs are pods that
-// have it, and addresses of their own: the kernel tells whether these are in force.
-func (f *PolicyFeed) UnreadAnnotations() map[string][]string { return f.unread.all() }
