@@ -104,7 +104,7 @@ var harms = []harm{
 	{name: "pool for others", pool: `, namespaceSelector: "team == 'red'"`, code: codeNoPool, words: []string{"namespaceSelector", "team"}},
 	{name: "unknown pool", edit: func(c *call) {
 		c.stdin = strings.Replace(c.stdin, `"type":"calico-ipam"`, `"type":"calico-ipam","ipv4_pools":["none"]`, 1)
-	}, code: codeNoPool, words: []string{`"none"`, "does not exist"}},
+	}, code: codeNoPool, words: []string{"the given pool (none)", "does not exist"}},
 	{name: "no family", edit: func(c *call) {
 		c.stdin = strings.Replace(c.stdin, `"type":"calico-ipam"`, `"type":"calico-ipam","assign_ipv4":"false"`, 1)
 	}, code: types.ErrInvalidNetworkConfig, words: []string{"assign_ipv4", "assign_ipv6"}},
