@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
@@ -57,14 +58,18 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	}
 	opts.Progress("looking at this host")
 	host{opts.Root, kernel}.look(ctx, o)
-	o.askCluster(ctx, opts.Settings.Kubeconfig)
-	o.Claims = lookForDuplicates(ctx, o)
-	o.Service = lookAtService(ctx, kernel, opts.Settings)
+	var group sync.WaitGroup
+	if !o.Foreign { // beside the probes of peers, as each waits for answers
+		group.Go(func() { o.askCluster(ctx, opts.Settings.Kubeconfig) })
+		group.Go(func() { o.Claims = lookForDuplicates(ctx, o) })
+		group.Go(func() { o.Service = lookAtService(ctx, kernel, opts.Settings) })
+	}
 	passwords, ao := netlinkx.WrongPasswords(), netlinkx.ReadAO().Refused()
 	if len(o.Peers) > 0 {
 		opts.Progress(fmt.Sprintf("probing peers: %d", len(o.Peers)))
 		newProber(o.report()).probeAll(ctx, o.Peers)
 	}
+	group.Wait()
 	o.WrongPasswords, o.WrongAO = netlinkx.WrongPasswords()-passwords, netlinkx.ReadAO().Refused()-ao
 	r := &Result{Node: o.report().Node, Time: begun, Seconds: time.Since(begun).Seconds(), Findings: Check(o)}
 	r.Order()

@@ -26,8 +26,12 @@ type Claims struct {
 	Err  error
 }
 
-// mostAsked bounds the peers that are asked for their MAC.
-const mostAsked = 256
+const (
+	// mostAsked bounds the peers that are asked for their MAC.
+	mostAsked = 256
+	// macTries is how often; all answers to each question are awaited.
+	macTries = 2
+)
 
 // lookForDuplicates asks on the node's links who has its addresses, and those of peers in the same subnets. It changes no neighbour entries of
 // others: a probe for the own address names no sender (RFC 5227, RFC 4862).
@@ -44,7 +48,8 @@ func lookForDuplicates(ctx context.Context, o *Observations) (all []Claims) {
 			continue
 		}
 		wanted := []Claims{{Addr: subnet.Addr(), Link: own.link, Own: true}}
-		for _, p := range o.Peers {
+		for i := range o.Peers {
+			p := &o.Peers[i] // which is being probed: its other fields change
 			if len(wanted) <= mostAsked && p.Way == own.link && p.Addr != subnet.Addr() && subnet.Masked().Contains(p.Addr) {
 				wanted = append(wanted, Claims{Addr: p.Addr, Link: own.link, Node: p.Node})
 			}
@@ -83,7 +88,7 @@ func askForMACs(ctx context.Context, name string, link int, self netip.Addr, min
 		_ = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, request)
 	}
 	b := make([]byte, 2048)
-	for range tries {
+	for range macTries {
 		for i := range wanted {
 			sender := self
 			if wanted[i].Addr == self { // a probe has no sender

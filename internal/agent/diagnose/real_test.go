@@ -469,6 +469,7 @@ func TestManagersFromThePod(t *testing.T) {
 func TestServiceOfKubernetes(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t)
+	n.agent(t)
 	n.env = []string{"KUBERNETES_PORT=tcp://10.96.0.1:443"}
 	const about = "kubernetes, 10.96.0.1:443"
 	n.here.Run(t, "nft", "table ip kube-proxy { chain out { type nat hook output priority -100; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.2.0.5:6443; }; }")

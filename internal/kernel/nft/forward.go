@@ -57,17 +57,18 @@ func (t *Table) Closings(ctx context.Context) (all []Closing, err error) {
 		c.Chains = names[Place{Family: c.Family, Table: c.Table}]
 		var a nlmsg.Attributes
 		a.Text(unix.NFTA_RULE_TABLE, c.Table)
-		open := false
+		open, decided := false, false
 		err = s.list(unix.NFT_MSG_GETRULE, c.Family, a, func(_ uint8, b []byte) {
 			if nlmsg.Text(nlmsg.Find(b, unix.NFTA_RULE_TABLE)) != c.Table {
 				return
 			}
 			r := readRule(b)
 			c.Values, c.Sets = append(c.Values, r.values...), c.Sets || r.sets
-			if nlmsg.Text(nlmsg.Find(b, unix.NFTA_RULE_CHAIN)) == c.Chain && !open && !r.conditional {
-				if open = r.accepts; r.closes != "" { // the rules behind it are never reached
+			if nlmsg.Text(nlmsg.Find(b, unix.NFTA_RULE_CHAIN)) == c.Chain && !decided && !r.conditional {
+				if open = r.accepts; r.closes != "" {
 					c.How = "last rule " + r.closes
 				}
+				decided = r.accepts || r.closes != "" // the rules behind it are never reached
 			}
 		})
 		if err != nil {
