@@ -17,8 +17,8 @@ import (
 	clientset "k8s.io/client-go/kubernetes"
 
 	"github.com/tortie-net/tortie/internal/agent/policyview"
-	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
