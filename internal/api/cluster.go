@@ -121,6 +121,9 @@ const (
 	AnnotationLabels = "projectcalico.org/labels"
 )
 
+// TunnelAddresses are the annotations with the addresses of a Node's tunnel devices.
+var TunnelAddresses = []string{AnnotationIPv4TunnelAddr, AnnotationIPv4VXLANAddr, AnnotationIPv6VXLANAddr, AnnotationIPv4WireGuard, AnnotationIPv6WireGuard}
+
 // Annotations that agents of this project write on their Nodes, and that others write for them.
 const (
 	// AnnotationReflection is by which nodes agree on route reflectors. Only the node's own agent writes it.

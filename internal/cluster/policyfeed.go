@@ -245,7 +245,11 @@ func (f *PolicyFeed) SetGround(g Ground) {
 	if f.table.settle(g) {
 		wait.Signal(f.changed)
 	}
-	if f.nodes != nil {
+	nodes, strays := f.knownNodes()
+	same := func(a, b policy.Node) bool {
+		return maps.Equal(a.Labels, b.Labels) && slices.Equal(a.Addresses, b.Addresses)
+	}
+	if !maps.EqualFunc(nodes, f.view.Nodes, same) || len(strays) != len(f.view.Strays) {
 		f.noteLocked(partNodes)
 	}
 }

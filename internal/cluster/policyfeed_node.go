@@ -44,10 +44,12 @@ func (n *policyNode) UnmarshalJSON(data []byte) error {
 	m := obj.Meta.Annotations
 	*n = policyNode{
 		meta: named(&obj.Meta), labels: sharedLabels(obj.Meta.Labels), reported: addresses(texts),
-		tunnels: addresses([]string{
-			m[api.AnnotationIPv4TunnelAddr], m[api.AnnotationIPv4VXLANAddr], m[api.AnnotationIPv6VXLANAddr], m[api.AnnotationIPv4WireGuard], m[api.AnnotationIPv6WireGuard],
-		}),
 	}
+	texts = texts[:0]
+	for _, key := range api.TunnelAddresses {
+		texts = append(texts, m[key])
+	}
+	n.tunnels = addresses(texts)
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
@@ -138,7 +139,7 @@ func knownPod(name string, created int64, addrs ...string) *policyPod {
 	for _, a := range addrs {
 		p.Addresses = append(p.Addresses, netip.MustParseAddr(a))
 	}
-	return &policyPod{pod: p, created: created, node: "n", words: make([]word, len(addrs))}
+	return &policyPod{meta: api.Meta{UID: p.UID}, pod: p, created: created, node: "n", words: make([]word, len(addrs))}
 }
 
 // ground has the nodes of blocks, "" for those of no node, in a pool as large as all of them together.

@@ -181,7 +181,7 @@ func (t *podTable) verdict(c *podClaim, i int, a netip.Addr) rank {
 func (c *podClaim) at(a netip.Addr) rank { return c.ranks[slices.Index(c.pod.Addresses, a)] }
 
 func (c *podClaim) newer(other *podClaim) bool {
-	return cmp.Or(cmp.Compare(c.created, other.created), cmp.Compare(c.pod.UID, other.pod.UID)) > 0
+	return cmp.Or(cmp.Compare(c.created, other.created), cmp.Compare(c.meta.UID, other.meta.UID)) > 0
 }
 
 // take updates a map of the shown pods. It returns the changed pods, ascending, and whether one of them is of this node, now or before.

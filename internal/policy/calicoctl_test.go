@@ -55,7 +55,7 @@ func TestCalicoctlsObjects(t *testing.T) {
 		"HostEndpoint node1-all":   "{Name:node1-all Labels:map[scope:all] Addresses:[] Ports:[] Node:node1 Interface:* Allows:false AllowsWith: Inherits:[]}",
 		"HostEndpoint node1-uplink": "{Name:node1-uplink Labels:map[uplink:eth0] Addresses:[192.0.2.1 2001:db8::1] Ports:[{Name:ssh Protocol:6 Port:22}] Node:node1 Interface:eth0 " +
 			"Allows:true AllowsWith: Inherits:[]}",
-		"FelixConfiguration default": `{"failsafeInboundHostPorts":[{"protocol":"tcp","port":22},{"protocol":"udp","port":68,"net":"192.0.2.0/24"}],` +
+		"FelixConfiguration default": `{"floatingIPs":"Disabled","failsafeInboundHostPorts":[{"protocol":"tcp","port":22},{"protocol":"udp","port":68,"net":"192.0.2.0/24"}],` +
 			`"failsafeOutboundHostPorts":[],"defaultEndpointToHostAction":"Accept","disableConntrackInvalidCheck":true}`,
 	}, got)
 }

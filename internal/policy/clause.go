@@ -54,7 +54,7 @@ func (c *compiler) clause(k clauseKey) *clause {
 	c.narrow(&p, k)
 	cl := &clause{any: p.any, nets: c.terms.addNets(p.nets)}
 	for _, t := range p.terms {
-		t.denies = rule.Action == Deny
+		t.unsure = rule.Action.countsUnsure()
 		cl.terms = append(cl.terms, c.terms.add(t))
 	}
 	slices.Sort(cl.terms)

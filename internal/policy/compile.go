@@ -480,7 +480,7 @@ func (x *index) of(addr netip.Addr) []SetID {
 		}
 		byLabels := k.class.terms
 		if unsure {
-			byLabels = x.sets.terms.denying(byLabels)
+			byLabels = x.sets.terms.unsure(byLabels)
 		}
 		ids = x.sets.of(k.pod, byLabels, x.inside[at], unsure)
 		found[at] = ids

@@ -176,9 +176,9 @@ func (r *Rule) matches(state State, subject *Pod, c connection) bool {
 	if r.Family != 0 && r.Family != family || !r.ownMatches(state, subject, c) {
 		return false
 	}
-	peer := r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.matches(state, c, r.Action == Deny) })
+	peer := r.AnyPeer || slices.ContainsFunc(r.Peers, func(p Peer) bool { return p.matches(state, c, r.Action) })
 	own, other := end{pod: subject}, end{pod: c.pod, addr: c.peer.Address}
-	if c.pod != nil && c.pod.mayHave(c.peer.Address) && r.Action != Deny {
+	if c.pod != nil && c.pod.mayHave(c.peer.Address) && !r.Action.countsUnsure() {
 		other.anyOf = state.Pods
 	}
 	if r.HostPorts {
@@ -198,16 +198,16 @@ func (r *Rule) ownMatches(state State, subject *Pod, c connection) bool {
 	case r.Own == nil:
 		return true
 	case c.host != nil:
-		return r.Own.matches(state, c.host.addr, c.host.pod, r.Action == Deny)
+		return r.Own.matches(state, c.host.addr, c.host.pod, r.Action)
 	}
-	return r.Own.ofOwn(state, subject, familyOf(c.peer.Address), r.Action == Deny)
+	return r.Own.ofOwn(state, subject, familyOf(c.peer.Address), r.Action)
 }
 
-func (p *Peer) matches(state State, c connection, unknown bool) bool {
+func (p *Peer) matches(state State, c connection, action Action) bool {
 	addr := c.peer.Address
 	switch {
 	case p.Pods != nil:
-		return c.pod != nil && (unknown || !c.pod.mayHave(addr)) && p.Pods.selects(state.directory(), c.pod, unknown)
+		return c.pod != nil && (action.countsUnsure() || !c.pod.mayHave(addr)) && p.Pods.selects(state.directory(), c.pod, action == Deny)
 	case p.Nodes != nil:
 		for _, node := range state.Nodes {
 			if p.Nodes.Matches(node.Labels) && slices.ContainsFunc(node.Addresses, func(a netip.Addr) bool { return a.Unmap() == addr }) {
@@ -221,7 +221,7 @@ func (p *Peer) matches(state State, c connection, unknown bool) bool {
 			return e.Address.Unmap() == addr && (at || c.direction == Ingress)
 		})
 	case p.Match != nil:
-		return p.Match.matches(state, addr, c.pod, unknown)
+		return p.Match.matches(state, addr, c.pod, action)
 	}
 	return contains([]netip.Prefix{p.Net}, addr) && !contains(p.Except, addr)
 }
@@ -230,18 +230,17 @@ func contains(nets []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-// matches judges an address, which is that of the pod if there is one, or may be. deny: the rule denies, and so matches what may be meant while labels
-// are not known, or whose address it is.
-func (m *Match) matches(state State, addr netip.Addr, pod *Pod, deny bool) bool {
+// matches judges an address, which is that of the pod if there is one, or may be. A rule that denies matches what may be meant while labels are not known.
+func (m *Match) matches(state State, addr netip.Addr, pod *Pod, action Action) bool {
 	if m.Nets != nil && !contains(m.Nets, addr) || contains(m.NotNets, addr) {
 		return false
 	}
 	if m.Select == nil {
 		return true
 	}
-	d, unknown := state.directory(), deny != m.Not
+	d, unknown := state.directory(), (action == Deny) != m.Not
 	selected := pod != nil && m.Select.selects(d, pod, unknown)
-	if pod != nil && pod.mayHave(addr) && !deny {
+	if pod != nil && pod.mayHave(addr) && !action.countsUnsure() {
 		selected = m.Not
 	}
 	for i := 0; i < len(state.Sets) && !selected; i++ {
@@ -264,7 +263,8 @@ func (s *NetworkSet) contains(addr netip.Addr, owner string, unknown bool) bool 
 }
 
 // ofOwn judges the addresses that a pod has of a family, or of any family if it is 0. Of a family of which the pod has none, its labels decide.
-func (m *Match) ofOwn(state State, pod *Pod, family uint8, deny bool) bool {
+func (m *Match) ofOwn(state State, pod *Pod, family uint8, action Action) bool {
+	deny := action == Deny
 	all := pod.addresses()
 	if len(all) == 0 && (m.Nets != nil || len(m.NotNets) > 0) {
 		return deny
@@ -273,7 +273,7 @@ func (m *Match) ofOwn(state State, pod *Pod, family uint8, deny bool) bool {
 		all = []netip.Addr{{}}
 	}
 	for _, a := range all {
-		if m.matches(state, a, pod, deny) == deny {
+		if m.matches(state, a, pod, action) == deny {
 			return deny
 		}
 	}

@@ -53,6 +53,10 @@ const (
 	Log
 )
 
+// countsUnsure reports that a rule matches addresses which may be a pod's as the pod's. An address takes the pod's way through the tiers, and what would
+// allow it because it is the pod's does not.
+func (a Action) countsUnsure() bool { return a == Deny || a == Pass }
+
 // Tier is a list of policies that decide before those of later tiers. A tier counts for a pod and direction only if one of its policies
 // selects the pod in that direction.
 type Tier struct {
@@ -224,7 +228,8 @@ type Pod struct {
 	Labels    map[string]string
 	Account   string // the name of its service account
 	Addresses []netip.Addr
-	// Unsure are addresses that may be the pod's: they count for it in rules that deny, and for no pod in rules that allow. Of a local pod there are none.
+	// Unsure are addresses that may be the pod's: they count for it in Deny and Pass, and for no pod in Allow and Log. So they are allowed nothing that the pod
+	// is denied. Of a local pod there are none.
 	Unsure []netip.Addr
 	Ports  []NamedPort
 

@@ -18,7 +18,7 @@ const none int32 = -1
 type term struct {
 	pods, nets, declared, absent int32
 	negated                      bool
-	denies                       bool // the rule does
+	unsure                       bool // it matches addresses that may be the pods', too
 }
 
 var anyPod = term{pods: none, nets: none, declared: none, absent: none}
@@ -103,7 +103,7 @@ func (t *terms) digest(x term) digest {
 	if x.negated {
 		b = append(b, '!')
 	}
-	if x.pods == none && x.denies { // of selections their answer while labels are not known tells
+	if x.unsure != (x.pods != none && t.pods.all[x.pods].unknown != x.negated) { // of selections their answer while labels are not known tells most
 		b = append(b, 'D')
 	}
 	return sha256.Sum256(b)
@@ -185,20 +185,20 @@ func (t *terms) ofPod(pod *Pod) (found []int32) {
 	return found
 }
 
-// denying are those of the terms whose rules deny: all that an address counts for which may be another pod's.
-func (t *terms) denying(ids []int32) (found []int32) {
+// unsure are those of the terms that an address counts for which may be another pod's.
+func (t *terms) unsure(ids []int32) (found []int32) {
 	for _, id := range ids {
-		if t.all[id].denies {
+		if t.all[id].unsure {
 			found = append(found, id)
 		}
 	}
 	return found
 }
 
-// ofAddress returns the terms that the pod matches because its address is inside of networks, in ascending order. unsure: see denying.
+// ofAddress returns the terms that the pod matches because its address is inside of networks, in ascending order. unsure: it may be another pod's.
 func (t *terms) ofAddress(pod *Pod, inside []bool, unsure bool) (found []int32) {
 	for _, id := range t.byNets {
-		if x := &t.all[id]; inside[x.nets] && t.declares(pod, x) && (x.denies || !unsure) {
+		if x := &t.all[id]; inside[x.nets] && t.declares(pod, x) && (x.unsure || !unsure) {
 			found = append(found, id)
 		}
 	}

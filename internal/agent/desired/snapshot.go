@@ -210,6 +210,7 @@ type index struct {
 	byName   map[string]int              // place in Others
 	nested   bool                        // one pool lies in another
 	addrs    []netip.Addr                // of Others, in ascending order
+	tunnels  map[netip.Addr]string       // addresses of tunnel devices in their nodes' blocks, with the nodes
 	covered  map[netip.Prefix]netip.Addr // blocks that hold an address which certainly is a node's
 	twins    map[netip.Addr]string       // nodes whose kubelets say an address of this one
 	lengths4 []int                       // of blocks
@@ -234,6 +235,7 @@ func build(self Self, w state.Cluster, ev Evidence) (Snapshot, []error) {
 	s.members(w, &ev, note)
 	s.pools(w.Pools, note)
 	s.blocks(w.Affinities, &ev, note)
+	s.tunnelAddresses(w.Nodes)
 	s.checkVTEPs(w.Nodes, &ev, note)
 	s.checkKeys(w.Nodes, &ev, note)
 	s.coverMembers(&ev, note)
@@ -582,7 +584,32 @@ func (s *Snapshot) Place(a netip.Addr) (pooled bool, node string) {
 		node = owner.Node
 	}
 	pool, in := s.poolOf(single)
-	return in && !pool.servicesOnly(), node
+	pooled = in && slices.Contains(pool.Uses, api.UseWorkload) && (node != "" || pool.Reason != api.PoolDisabled)
+	return pooled && !s.isNodes(a, node), node
+}
+
+// isNodes reports that an address is a node's, or its tunnel's. One that lies in another node's block is not for a node to announce.
+func (s *Snapshot) isNodes(a netip.Addr, owner string) bool {
+	if m, is := s.MemberAt(a); is && (owner == "" || owner == m.Name) {
+		return true
+	}
+	return s.index.tunnels[a] == owner && owner != "" || slices.Contains(s.Self.addrs(), a)
+}
+
+// tunnelAddresses are those that nodes announce for their tunnel devices, with the nodes, as far as these have the blocks.
+func (s *Snapshot) tunnelAddresses(nodes []api.Node) {
+	s.index.tunnels = map[netip.Addr]string{}
+	for _, n := range nodes {
+		for _, key := range api.TunnelAddresses {
+			a, err := netip.ParseAddr(n.Annotations[key])
+			if err != nil {
+				continue
+			}
+			if _, owner, in := s.blockOf(netip.PrefixFrom(a, a.BitLen())); in && owner.Node == n.Name {
+				s.index.tunnels[a] = n.Name
+			}
+		}
+	}
 }
 
 // MemberAt returns the node with an address.

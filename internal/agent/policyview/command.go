@@ -175,7 +175,11 @@ func (c *command) ground(ctx context.Context) (*desired.Snapshot, error) {
 	if err := c.fetch(ctx, "BlockAffinities", &affinities); err != nil {
 		return nil, err
 	}
-	s, _ := desired.Build(desired.Self{Name: c.settings.Nodename}, state.Cluster{Pools: pools.Items, Affinities: affinities.Items})
+	var nodes api.List[api.Node, *api.Node]
+	if err := c.fetch(ctx, "Nodes", &nodes); err != nil {
+		return nil, err
+	}
+	s, _ := desired.Build(desired.Self{Name: c.settings.Nodename}, state.Cluster{Pools: pools.Items, Affinities: affinities.Items, Nodes: nodes.Items})
 	return &s, nil
 }
 
