@@ -190,13 +190,18 @@ func preferred(dir, conf string) (foreign, meta []string, err error) {
 		switch {
 		case f.Name >= conf:
 			return foreign, meta, nil
-		case len(f.Types) > 0 && strings.HasPrefix(f.Types[0], "multus"): // it calls the network's others, and is meant to come first
+		case isMeta(f):
 			meta = append(meta, f.Name)
 		default:
 			foreign = append(foreign, f.Name)
 		}
 	}
 	return foreign, meta, nil
+}
+
+// isMeta reports that a configuration is multus', which calls the network's others, and is meant to come first.
+func isMeta(f cniconf.File) bool {
+	return len(f.Types) > 0 && strings.HasPrefix(f.Types[0], "multus")
 }
 
 // jsonInner escapes s for the inside of a JSON string.

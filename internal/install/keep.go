@@ -41,8 +41,10 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 		case <-ctx.Done():
 			return nil
 		case <-w.serves:
-			w.serves, restorer.others = nil, i.otherNetworks()
-			err = i.activate(ctx)
+			w.serves = nil
+			if err = i.begin(ctx, restorer); err == nil {
+				err = i.activate(ctx)
+			}
 		case <-w.etcd:
 			if w.serves == nil {
 				err = i.activate(ctx)

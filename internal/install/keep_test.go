@@ -420,6 +420,103 @@ func TestAnotherNetworkIsAChoice(t *testing.T) {
 	await(t, "without that network the conflist is back", there(path))
 }
 
+// Calico's installer replaces the plugins, the kubeconfig and the conflist, by the same names.
+func TestCalicosInstallationIsAChoice(t *testing.T) {
+	h, _, _ := settled(t)
+	put(t, h.bin("calico"), plugin("Calico's calico"))
+	put(t, h.net(KubeconfigName), "Calico's kubeconfig")
+	await(t, "it is told", func() bool { return h.hasSaid(eventRestored, "calico-kubeconfig", "left so: the plugin calico") })
+	put(t, h.net("10-calico.conflist"), calicosConflist)
+	await(t, "it is told", func() bool {
+		return h.hasSaid(eventRestored, "10-calico.conflist in /etc/cni/net.d was changed, and is left so: the plugin calico")
+	})
+	if conflist, kubeconfig := read(t, h.net("10-calico.conflist")), read(t, h.net(KubeconfigName)); conflist != calicosConflist || kubeconfig != "Calico's kubeconfig" {
+		t.Errorf("Calico's files are replaced by %s and %s", conflist, kubeconfig)
+	}
+}
+
+// A directory of plugins that is not this installer's to write may have had another network's before.
+func TestAnotherNetworksPluginsMayStay(t *testing.T) {
+	h := calicoHost(t)
+	h.cfg.UpdateBinaries = false
+	run(t, h.installer(fixedToken("secret")))
+	path := h.net("10-calico.conflist")
+	await(t, "it is installed", func() bool { return read(t, path) != calicosConflist })
+	unlink(t, path)
+	await(t, "the conflist is back", there(path))
+}
+
+// Multus makes its own configuration of the network's, after that has come.
+func TestMultusIsNoOtherNetwork(t *testing.T) {
+	h, _, _ := settled(t)
+	path := h.net("10-calico.conflist")
+	put(t, h.net("00-multus.conf"), `{"name":"multus-cni-network","type":"multus-shim"}`)
+	unlink(t, path)
+	await(t, "the conflist is back", there(path))
+}
+
+// The conflist of a network without its kubeconfig would fail every ADD.
+func TestTheKubeconfigIsRestored(t *testing.T) {
+	h, _, _ := settled(t)
+	path, kubeconfig := h.net("10-calico.conflist"), h.net(KubeconfigName)
+	unlink(t, kubeconfig)
+	await(t, "the kubeconfig is back", there(kubeconfig))
+	await(t, "it is told", func() bool {
+		return h.hasSaid(eventRestored, "calico-kubeconfig in /etc/cni/net.d was removed", "put back (1 times")
+	})
+	unlink(t, kubeconfig)
+	unlink(t, path)
+	await(t, "the conflist is back", there(path))
+	if !there(kubeconfig)() {
+		t.Error("the conflist is back without its kubeconfig")
+	}
+}
+
+// While the API server gives no token that works, the conflist stays away.
+func TestNoConflistWithoutAKubeconfig(t *testing.T) {
+	h := newHost(t)
+	synctest.Test(t, func(t *testing.T) {
+		i, fails := h.installer(nil), error(nil)
+		asked := 0
+		i.tokens = tokenFunc(func(context.Context) (Token, error) {
+			asked++
+			return Token{Value: fmt.Sprint("token", asked), Expires: time.Now().Add(tokenLife)}, nil
+		})
+		i.hooks.prove = func(context.Context, string) error { return fails }
+		changed := make(chan struct{}, 1)
+		i.hooks.changes = func(_ context.Context, dir, _ string, _ *slog.Logger) <-chan struct{} {
+			if dir == h.cfg.HostNetDir {
+				return changed
+			}
+			return nil
+		}
+		run(t, i)
+		synctest.Wait()
+		path := h.net("10-calico.conflist")
+		fails = errors.New("connection refused")
+		unlink(t, path)
+		unlink(t, h.net(KubeconfigName))
+		for range 100 { // the kubeconfig that is tried is a change, too
+			changed <- struct{}{}
+			synctest.Wait()
+		}
+		if there(path)() || asked != 2 || !h.hasSaid(eventRestored, "10-calico.conflist", "not back yet: putting the kubeconfig back: connection refused") {
+			t.Errorf("the conflist is there: %v, after %d tokens; %q", there(path)(), asked, h.said())
+		}
+		time.Sleep(restores * 2 * refusalPause)
+		synctest.Wait()
+		if there(path)() || asked < restores {
+			t.Errorf("the conflist is there: %v, after %d tokens", there(path)(), asked)
+		}
+		fails = nil
+		time.Sleep(refusalPause)
+		synctest.Wait()
+		if !there(path)() || !there(h.net(KubeconfigName))() || !h.hasSaid(eventRestored, "put back (1 times") {
+			t.Errorf("files %v, said %q", h.files(t), h.said())
+		}
+	})
+}
+
 // A program that removes the conflist again and again is not fought.
 func TestRestoresAreBounded(t *testing.T) {
 	h, _, _ := settled(t)

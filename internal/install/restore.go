@@ -25,16 +25,34 @@ const (
 	restorePause = 5 * time.Minute
 )
 
-// restorer puts the conflist back if another program removes or changes it.
+// restorer puts the conflist, and the kubeconfig that it names, back if another program removes or changes them.
 type restorer struct {
-	limit  *rate.Limiter
-	times  int
-	others []string // configurations of other networks that were there as the conflist was written
-	said   string   // why the conflist is left as it is
+	limit   *rate.Limiter
+	times   int
+	others  []string  // configurations of other networks that were there as the conflist was written
+	foreign bool      // another network's plugin was there, too, as in a directory that is read-only
+	said    string    // why the conflist is left as it is
+	failed  bool      // the last try: the next one is no further restoration
+	next    time.Time // not before, after a failure
 }
 
 func newRestorer() *restorer {
 	return &restorer{limit: rate.NewLimiter(rate.Every(restorePause), restores)}
+}
+
+// begin notes what is there of other networks before the conflist is written.
+func (i *Installer) begin(ctx context.Context, r *restorer) error {
+	r.others = i.otherNetworks()
+	return i.locked(ctx, func(l *ledger) error {
+		r.foreign = l.others
+		return nil
+	})
+}
+
+// loss is what was done to the conflist and the kubeconfig, empty if they are as they should be.
+type loss struct {
+	conflist, kubeconfig string
+	left                 string // why they should be left so, if they should
 }
 
 // restore looks at the conflist after something has changed in its directory, and returns how long to wait before it looks again; 0: until the
@@ -43,17 +61,24 @@ func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Durati
 	if !i.noted { // without a ledger an uninstallation could not be told from an accident
 		return 0, nil
 	}
-	done, left := i.lost(ctx, r)
+	lost := i.lost(ctx, r)
+	name, done := i.cfg.ConfName, lost.conflist
 	if done == "" {
-		r.said = ""
+		name, done = KubeconfigName, lost.kubeconfig
+	}
+	if done == "" {
+		r.said, r.failed = "", false
 		return 0, nil
 	}
-	if left == "" && !r.limit.Allow() {
-		again = restorePause
-		left = fmt.Sprintf("it was put back %d times since this installer started: find the program that does this; it is put back in %v", r.times, again)
+	if pause := time.Until(r.next); r.failed && pause > 0 && lost.left == "" {
+		return pause, nil
 	}
-	if left != "" {
-		text := fmt.Sprintf("%s in %s was %s, and is left so: %s", i.cfg.ConfName, i.cfg.NetDir, done, left)
+	if lost.left == "" && !r.failed && !r.limit.Allow() {
+		again = restorePause
+		lost.left = fmt.Sprintf("it was put back %d times since this installer started: find the program that does this; it is put back in %v", r.times, again)
+	}
+	if lost.left != "" {
+		text := fmt.Sprintf("%s in %s was %s, and is left so: %s", name, i.cfg.NetDir, done, lost.left)
 		if r.said != text {
 			r.said = text
 			i.log.Warn("conflist is not put back", "path", i.cfg.Conf(), "reason", text)
@@ -61,51 +86,81 @@ func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Durati
 		i.warn(eventRestored, text)
 		return again, nil
 	}
-	if err := i.activate(ctx); err != nil {
-		return refusalPause, fmt.Errorf("putting the conflist back: %w", err)
+	if err := i.putBack(ctx, lost, r.failed); err != nil {
+		r.failed, r.next = true, time.Now().Add(refusalPause)
+		i.warn(eventRestored, fmt.Sprintf("%s in %s was %s by another program, and is not back yet: %v", name, i.cfg.NetDir, done, err))
+		return refusalPause, err
 	}
-	r.said = ""
+	r.said, r.failed = "", false
 	r.times++
-	i.log.Warn("conflist is put back", "path", i.cfg.Conf(), "was", done, "times", r.times)
-	i.warn(eventRestored, fmt.Sprintf("%s in %s was %s by another program, and is put back (%d times since this installer started)", i.cfg.ConfName, i.cfg.NetDir, done, r.times))
+	i.log.Warn("conflist is put back", "file", name, "dir", i.cfg.NetDir, "was", done, "times", r.times)
+	i.warn(eventRestored, fmt.Sprintf("%s in %s was %s by another program, and is put back (%d times since this installer started)", name, i.cfg.NetDir, done, r.times))
 	return 0, nil
 }
 
-// lost says what was done to the conflist, empty if it is as it should be, and why it should be left so, if it should.
-func (i *Installer) lost(ctx context.Context, r *restorer) (done, left string) {
-	if i.locked(ctx, func(l *ledger) error { // an installation of another version is no change by others
-		if l.isOurs(i.cfg.Conf()) {
-			done = ""
-			return nil
+// putBack writes what is lost, in the order of an installation: with a conflist whose kubeconfig does not work every ADD would fail. A try that failed
+// may have left a kubeconfig that was not proven.
+func (i *Installer) putBack(ctx context.Context, lost loss, unproven bool) error {
+	if i.tokens != nil && (unproven || lost.kubeconfig != "") {
+		if _, err := i.renew(ctx); err != nil {
+			return fmt.Errorf("putting the kubeconfig back: %w", err)
 		}
-		now, err := os.ReadFile(i.cfg.Conf())
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			done = "removed"
-		case err != nil || !extends(now, i.conflist):
-			done = "changed"
+	}
+	if lost.conflist == "" {
+		return nil
+	}
+	if err := i.activate(ctx); err != nil {
+		return fmt.Errorf("putting the conflist back: %w", err)
+	}
+	return nil
+}
+
+// lost compares with what was written.
+func (i *Installer) lost(ctx context.Context, r *restorer) (lost loss) {
+	others := false
+	if i.locked(ctx, func(l *ledger) error { // an installation of another version is no change by others
+		others = l.others && !r.foreign
+		lost.conflist = l.done(i.cfg.Conf(), func(now []byte) bool { return extends(now, i.conflist) })
+		if i.tokens != nil {
+			lost.kubeconfig = l.done(i.kubeconfig(), func([]byte) bool { return false })
 		}
 		return nil
 	}) != nil { // the host was rolled back or uninstalled, or the lock is held: the next change asks again
-		return "", ""
+		return loss{}
 	}
-	if done == "" {
-		return "", ""
+	came := slices.DeleteFunc(i.otherNetworks(), func(name string) bool { return slices.Contains(r.others, name) })
+	switch {
+	case others:
+		lost.left = fmt.Sprintf("the plugin %s on this host is another network's now, which is taken for an operator's choice; to go back to this network, start this pod anew", mainPlugin)
+	case len(came) > 0:
+		lost.left = fmt.Sprintf("%s has come, which is taken for an operator's choice; to go back to this network, remove it", strings.Join(came, ", "))
 	}
-	if came := slices.DeleteFunc(i.otherNetworks(), func(name string) bool { return slices.Contains(r.others, name) }); len(came) > 0 {
-		left = fmt.Sprintf("%s has come, which is taken for an operator's choice; to go back to this network, remove it", strings.Join(came, ", "))
-	}
-	return done, left
+	return lost
 }
 
-// otherNetworks are the other configurations in the runtime's directory.
+// done says what another program did to a file, empty if nothing, or if what it has now will do.
+func (l *ledger) done(path string, willDo func(now []byte) bool) string {
+	if l.isOurs(path) {
+		return ""
+	}
+	now, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "removed"
+	case err != nil || !willDo(now):
+		return "changed"
+	}
+	return ""
+}
+
+// otherNetworks are the other configurations in the runtime's directory, but for those of multus, which makes its own of the network's.
 func (i *Installer) otherNetworks() (names []string) {
 	files, err := cniconf.Read(i.cfg.HostNetDir)
 	if err != nil {
 		return nil
 	}
 	for _, f := range files {
-		if f.Name != i.cfg.ConfName {
+		if f.Name != i.cfg.ConfName && !isMeta(f) {
 			names = append(names, f.Name)
 		}
 	}

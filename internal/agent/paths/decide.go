@@ -40,13 +40,15 @@ const (
 	fixed = 2
 	// enough probes lost in a row make a node that answered before down.
 	enough = 6
-	// aliveTime is how long a node must be missed that answers nothing else while its kubelet says that it is ready, or that answered nothing a moment ago.
+	// aliveTime is how long a node must be missed that answers nothing else while its kubelet says that it is ready, or that may have started meanwhile.
 	aliveTime = time.Minute
+	// recent is the most that lies between the looks of two rounds at a peer: in that time no node starts again.
+	recent = period + period/2
 )
 
 // pick returns the peers to probe in a round, at most atOnce of them; peers are in the order of names. The third place goes round among the rest, in
-// each other round among those of them that are down.
-func pick(self string, peers []Peer, round int, isDown func(Peer) bool) []Peer {
+// each other round among those of them that lose probes.
+func pick(self string, peers []Peer, round int, loses func(Peer) bool) []Peer {
 	first := 0
 	for first < len(peers) && peers[first].Node < self {
 		first++
@@ -56,14 +58,17 @@ func pick(self string, peers []Peer, round int, isDown func(Peer) bool) []Peer {
 		return ring
 	}
 	picked, rest := ring[:fixed:fixed], ring[fixed:]
-	var down []Peer
+	var losing []Peer
 	for _, p := range rest {
-		if isDown(p) {
-			down = append(down, p)
+		if loses(p) {
+			losing = append(losing, p)
 		}
 	}
-	if len(down) > 0 && round%2 == 1 {
-		rest, round = down, round/2
+	if len(losing) > 0 {
+		if round%2 == 1 {
+			rest = losing
+		}
+		round /= 2
 	}
 	return append(picked, rest[round%len(rest)])
 }
@@ -81,32 +86,52 @@ type result struct {
 // state is what is known of a peer.
 type state struct {
 	kind     Kind
-	answered bool // it has answered a probe once: before that nothing is concluded
-	lost     int  // since its last answer
+	answered bool      // it has answered a probe once: before that nothing is concluded
+	heard    time.Time // the look in which it answered last
+	lost     int       // since its last answer
 	since    time.Time
-	silent   time.Time // when it last answered nothing at all
+	quick    bool      // it answered in the round before the loss, and something else ever since
+	alive    time.Time // the first look since which it has answered something else in each
 	down     bool
 	told     bool // by an Event of its own
 }
 
-// see takes a result, and reports whether the peer is up again.
-func (s *state) see(now time.Time, r result) (again bool) {
+// losing reports that a peer that answered before loses probes.
+func (s state) losing() bool { return s.answered && s.lost > 0 }
+
+// see takes a result.
+func (s *state) see(now time.Time, r result) {
 	if r.answered {
-		again = s.down
-		*s = state{kind: r.Kind, answered: true, told: s.told}
-		return again
+		*s = state{kind: r.Kind, answered: true, heard: r.first, told: s.told}
+		return
 	}
 	if s.lost == 0 {
-		s.since = r.first
+		s.quick = r.first.Sub(s.heard) <= recent
+		if !s.told {
+			s.since = r.first
+		}
 	}
 	s.lost += r.lost
-	if !r.alive {
-		s.silent = now
+	switch {
+	case !r.alive:
+		s.quick, s.alive = false, time.Time{}
+	case s.alive.IsZero():
+		s.alive = r.first
 	}
 	// A node that starts answers pings before its agent has made the tunnel.
-	alive := r.alive && now.Sub(s.silent) >= aliveTime
+	alive := r.alive && (s.quick || now.Sub(s.alive) >= aliveTime)
 	s.down = s.down || s.answered && s.lost >= enough && (alive || r.ready && now.Sub(s.since) >= aliveTime)
-	return false
+}
+
+// by returns what is known of a peer by a way of that kind: of another way only that it was told down, and since when.
+func (s *state) by(k Kind) *state {
+	switch {
+	case s == nil:
+		return &state{kind: k}
+	case s.kind != k:
+		return &state{kind: k, since: s.since, told: s.told}
+	}
+	return s
 }
 
 // saying is an Event about a Node.
@@ -119,27 +144,25 @@ type saying struct {
 // conclude takes the results of a round, and returns what is to be said. If a node misses all that it probes, two at least, the cause is most likely
 // its own.
 func (w *Worker) conclude(now time.Time, results []result) (said []saying) {
-	missed, judged := 0, 0
-	var again []result
+	missed := 0
+	var judged, again []result
 	before := map[string]time.Time{}
 	for _, r := range results {
-		s := w.states[r.Node]
-		if s == nil || s.kind != r.Kind {
-			s = &state{kind: r.Kind}
-			w.states[r.Node] = s
-		}
+		s := w.states[r.Node].by(r.Kind)
+		w.states[r.Node] = s
 		before[r.Node] = s.since
-		if s.see(now, r) && s.told {
+		s.see(now, r)
+		if r.answered && s.told {
 			again = append(again, r)
 		}
-		if s.answered {
-			judged++
+		if r.answered || s.down {
+			judged = append(judged, r)
 		}
 		if s.down {
 			missed++
 		}
 	}
-	alone := judged > 1 && missed == judged
+	alone := len(judged) > 1 && missed == len(judged)
 	for _, r := range again {
 		w.states[r.Node].told = false
 		said = append(said, saying{r.Node, fmt.Sprintf("%s is reached by pods of %s again (%s), after %s", r.Node, w.Node, r.Kind, now.Sub(before[r.Node]).Round(time.Second)), true, false})
@@ -148,14 +171,14 @@ func (w *Worker) conclude(now time.Time, results []result) (said []saying) {
 	case alone:
 		repeated := !w.alone.IsZero()
 		if !repeated {
-			w.alone = w.states[results[0].Node].since
+			w.alone = w.states[judged[0].Node].since
 		}
 		var names []string
-		for _, r := range results {
+		for _, r := range judged {
 			names = append(names, r.Node)
 		}
-		return append(said, saying{w.Node, fmt.Sprintf("pods of %s reach no other node (%s, since %s), neither %s: %s", w.Node, results[0].Kind, clock(w.alone), strings.Join(names, " nor "), remedy(results[0].Kind, w.Node)), false, repeated})
-	case !w.alone.IsZero() && judged > missed:
+		return append(said, saying{w.Node, fmt.Sprintf("pods of %s reach no other node (%s, since %s), neither %s: %s", w.Node, judged[0].Kind, clock(w.alone), strings.Join(names, " nor "), remedy(judged[0].Kind, w.Node)), false, repeated})
+	case !w.alone.IsZero() && len(judged) > missed:
 		said = append(said, saying{w.Node, fmt.Sprintf("pods of %s reach other nodes again, after %s", w.Node, now.Sub(w.alone).Round(time.Second)), true, false})
 		w.alone = time.Time{}
 	}

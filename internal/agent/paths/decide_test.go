@@ -51,18 +51,19 @@ func TestPick(t *testing.T) {
 			t.Errorf("%d nodes: %d pairs were probed in %d rounds", n, len(probed), n)
 		}
 	}
-	all := ring(20)
+	all := ring(21)
 	down := all[15]
-	times := 0
-	for round := range 20 {
+	times, others := 0, map[string]bool{}
+	for round := range 40 {
 		for _, p := range pick("n00", all[1:], round, func(p Peer) bool { return p.Node == down.Node }) {
 			if p.Node == down.Node {
 				times++
 			}
+			others[p.Node] = true
 		}
 	}
-	if times < 10 {
-		t.Errorf("a node that is down is probed %d times in 20 rounds", times)
+	if times < 20 || len(others) != 20 {
+		t.Errorf("a node that is down is probed %d times in 40 rounds, and %d nodes at all", times, len(others))
 	}
 }
 
@@ -89,6 +90,14 @@ func (s *story) round(results ...result) string {
 		texts = append(texts, fmt.Sprintf("%s %s %s", e.node, map[bool]string{false: "PathDown", true: "PathUp"}[e.good], text))
 	}
 	return strings.Join(texts, "\n")
+}
+
+// quiet has the same results for a while, of which nothing is said.
+func (s *story) quiet(d time.Duration, results ...result) {
+	s.t.Helper()
+	for end := s.now.Add(d); s.now.Before(end); {
+		s.want(s.round(results...), "")
+	}
 }
 
 func (s *story) want(got, want string) {
@@ -155,11 +164,53 @@ func TestConclude(t *testing.T) {
 		s := newStory(t)
 		s.round(up("n01"), up("n02"))
 		s.want(s.round(lost("n01"), up("n02")), "")
-		silent := s.now
-		for s.now.Sub(silent) < aliveTime-period {
-			s.want(s.round(alive("n01"), up("n02")), "")
-		}
+		s.quiet(aliveTime, alive("n01"), up("n02"))
 		s.want(s.round(alive("n01"), up("n02")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+	})
+	t.Run("node in the third place that starts", func(t *testing.T) { // nothing is known of the time between
+		s := newStory(t)
+		s.round(up("n01"), up("n02"), up("n07"))
+		s.now = s.now.Add(5 * time.Minute)
+		s.quiet(aliveTime, up("n01"), up("n02"), alive("n07"))
+		s.want(s.round(up("n01"), up("n02"), up("n07")), "")
+		s.now = s.now.Add(5 * time.Minute)
+		s.quiet(aliveTime, up("n01"), up("n02"), alive("n07"))
+		s.want(s.round(up("n01"), up("n02"), alive("n07")), "n07 PathDown n07 is not reached by pods of n00 (VXLAN, since 07:46:30 UTC)")
+	})
+	t.Run("node in the third place that was off", func(t *testing.T) { // looks at it may be minutes apart
+		s := newStory(t)
+		s.round(up("n07"))
+		s.round(lost("n07"))
+		s.now = s.now.Add(5 * time.Minute)
+		s.quiet(aliveTime, alive("n07"))
+		s.want(s.round(lost("n07")), "")
+		s.quiet(aliveTime, alive("n07"))
+	})
+	t.Run("this node, and one in the third place", func(t *testing.T) {
+		s := newStory(t)
+		s.round(up("n01"), up("n02"), up("n07"))
+		s.round(up("n01"), up("n02"))
+		s.round(up("n01"), up("n02"))
+		s.want(s.round(alive("n01"), alive("n02"), alive("n07")), "n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:40 UTC), neither n01 nor n02")
+	})
+	t.Run("this node, and one that never answered", func(t *testing.T) {
+		s := newStory(t)
+		never := alive("n01")
+		never.Kind = Plain
+		s.round(never, up("n02"), up("n03"))
+		s.want(s.round(never, alive("n02"), alive("n03")), "n00 PathDown pods of n00 reach no other node (VXLAN, since 07:35:20 UTC), neither n02 nor n03")
+	})
+	t.Run("another way while it is down", func(t *testing.T) {
+		s := newStory(t)
+		s.round(up("n01"), up("n02"))
+		s.want(s.round(alive("n01"), up("n02")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, since 07:35:20 UTC)")
+		other := lost("n01")
+		other.Kind = Plain
+		s.w.keep([]Peer{other.Peer, up("n02").Peer})
+		s.want(s.round(other, up("n02")), "")
+		other.answered = true
+		s.want(s.round(other, up("n02")), "n01 PathUp n01 is reached by pods of n00 again (no encapsulation), after 20s")
+		s.want(s.round(other, up("n02")), "")
 	})
 	t.Run("this node", func(t *testing.T) {
 		s := newStory(t)
@@ -185,6 +236,7 @@ func TestReport(t *testing.T) {
 	for i := 4; i < 25; i++ {
 		s.round(up(fmt.Sprintf("n%02d", i)))
 	}
+	s.round(up("n20"))
 	s.round(alive("n20"))
 	r := s.w.Report()
 	if r.Up != 20 || r.Down != 1 || r.Unknown != 2 || r.Unprobed != 1 || r.Why != "it is far" || len(r.Paths) != mostShown || r.Paths[0].Node != "n20" || r.Paths[0].Up || r.Paths[0].Since.IsZero() || r.Paths[1].Node != "n04" || !r.Paths[1].Up {

@@ -59,7 +59,7 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 	peers := w.Peers()
 	probed := slices.DeleteFunc(slices.Clone(peers), func(p Peer) bool { return p.Unprobed != "" })
 	w.keep(peers)
-	picked := pick(w.Node, probed, number, func(p Peer) bool { s := w.of(p); return s.down })
+	picked := pick(w.Node, probed, number, func(p Peer) bool { return w.of(p).losing() })
 	results := make([]result, len(picked))
 	var group sync.WaitGroup
 	for i, p := range picked {
@@ -98,8 +98,8 @@ func (w *Worker) keep(peers []Peer) {
 	w.peers = peers
 	all := make(map[string]*state, len(peers))
 	for _, p := range peers {
-		if s := w.states[p.Node]; s != nil && s.kind == p.Kind {
-			all[p.Node] = s
+		if s := w.states[p.Node]; s != nil {
+			all[p.Node] = s.by(p.Kind)
 		}
 	}
 	w.states = all
