@@ -517,12 +517,15 @@ func (a *Agent) setProblems(about string, problems []error) {
 	if slices.Equal(found, a.broken[about]) {
 		return
 	}
-	before := a.broken[about]
+	before := map[string]bool{}
+	for _, text := range a.broken[about] {
+		before[text] = true
+	}
 	a.broken[about] = found
 	a.Status.SetReasons(about, a.reporter.reasonsOf(problems))
 	a.Status.SetProblems(about, found)
 	for _, text := range found {
-		if !slices.Contains(before, text) {
+		if !before[text] {
 			a.logProblem(about, text)
 		}
 	}

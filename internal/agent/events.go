@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
@@ -57,13 +58,15 @@ func (t *eventReporter) report(now time.Time, k *seen, err error) {
 		return
 	}
 	self := k.self()
+	var known []error
 	for _, leaf := range leaves(err) {
-		if about, reason, ok := classify(self, leaf); ok {
-			t.warn(about, reason, leaf)
+		if _, _, ok := classify(self, leaf); ok {
+			known = append(known, leaf)
 		} else if lasts(&t.failing, now, true) {
 			t.to.Warn(self, "NotAsItShouldBe", leaf.Error())
 		}
 	}
+	t.warnAll(self, known)
 	if err == nil {
 		t.failing = time.Time{}
 	}
@@ -202,13 +205,30 @@ func firstLine(text string) string {
 
 // reportProblems says what is wrong with objects, each by its own name, and with this node.
 func (t *eventReporter) reportProblems(problems []error) {
-	if t.to == nil {
-		return
+	if t.to != nil {
+		t.warnAll(desired.NodeObject(t.node), problems)
 	}
+}
+
+// warnAll says what is wrong as one Event for each object and reason: the Recorder keeps one text of each.
+func (t *eventReporter) warnAll(self api.ObjectReference, problems []error) {
+	type event struct {
+		about  api.ObjectReference
+		reason string
+	}
+	var order []event
+	same := map[event][]error{}
 	for _, err := range problems {
-		if about, reason, ok := classify(desired.NodeObject(t.node), err); ok {
-			t.warn(about, reason, err)
+		if about, reason, ok := classify(self, err); ok {
+			e := event{about, reason}
+			if same[e] == nil {
+				order = append(order, e)
+			}
+			same[e] = append(same[e], err)
 		}
+	}
+	for _, e := range order {
+		t.warn(e.about, e.reason, same[e])
 	}
 }
 
@@ -224,11 +244,11 @@ func (t *eventReporter) reasonsOf(problems []error) map[string]string {
 }
 
 // warn says what is wrong. With an object it is so on all nodes.
-func (t *eventReporter) warn(about api.ObjectReference, reason string, err error) {
+func (t *eventReporter) warn(about api.ObjectReference, reason string, errs []error) {
 	var p *desired.Problem
-	if errors.As(err, &p) {
-		t.to.WarnCommon(about, reason, err.Error())
+	if errors.As(errs[0], &p) {
+		t.to.WarnCommon(about, reason, events.Join(texts(errs)))
 		return
 	}
-	t.to.Warn(about, reason, err.Error())
+	t.to.Warn(about, reason, events.Join(texts(errs)))
 }

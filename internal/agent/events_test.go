@@ -68,6 +68,8 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		{"port taken", &base, &bgp.ListenError{Addr: "10.0.0.5:179", Err: errors.New("in use")}, []string{"Node n1: BGPPortTaken: listen for BGP on 10.0.0.5:179: in use: check the node address and BGP port"}},
 		{"two at once", &base, errors.Join(errors.Join(fmt.Errorf("a: %w: %w", routes.ErrForeign, unknown)), fmt.Errorf("b: %w", ipam.ErrExhausted)),
 			[]string{"Node n1: ForeignRoute: a: a foreign route is in the way: netlink: no buffer space", "Node n1: NoTunnelAddress: b: no free address"}},
+		{"two for one reason", &base, errors.Join(fmt.Errorf("a: %w", vxlan.ErrNoVXLAN), fmt.Errorf("b: %w", vxlan.ErrNoVXLAN)),
+			[]string{"Node n1: NoVXLAN: a: " + vxlan.ErrNoVXLAN.Error() + "; b: " + vxlan.ErrNoVXLAN.Error()}},
 		{"an object", &base, desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("spec.cidr is odd")), []string{"IPPool p: InvalidPool, of all nodes: IPPool p: spec.cidr is odd"}},
 		{"this node", &base, fmt.Errorf("a pass: %w", desired.InSelf("NoNodeAddress", errors.New("no InternalIP"))), []string{"Node n1: NoNodeAddress: a pass: no InternalIP"}},
 		{"what may cure itself", &base, unknown, nil},
@@ -103,8 +105,9 @@ func TestProblemsAreTold(t *testing.T) {
 	reporter := eventReporter{to: &got, node: "n1"}
 	reporter.reportProblems([]error{
 		desired.InObject((*api.IPPool)(nil).ResourceType(), api.Meta{Name: "p"}, errors.New("odd")), errors.New("a path"), desired.InSelf("AmbiguousAddress", errors.New("two would do")),
+		desired.InSelf("AnnotationUnused", errors.New("one key")), desired.InSelf("AnnotationUnused", errors.New("another")),
 	})
-	want := []string{"IPPool p: InvalidPool, of all nodes: IPPool p: odd", "Node n1: AmbiguousAddress: two would do"}
+	want := []string{"IPPool p: InvalidPool, of all nodes: IPPool p: odd", "Node n1: AmbiguousAddress: two would do", "Node n1: AnnotationUnused: one key; another"}
 	difftest.Want(t, "", want, got.lines)
 	if desired.InSelf("x", nil) != nil {
 		t.Error("nothing became an error")

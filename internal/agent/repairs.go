@@ -20,8 +20,9 @@ import (
 
 const (
 	// repairPause is how long after an Event the next one may follow; what is repaired meanwhile is in that one. A program that undoes all at once
-	// whatever the agent writes makes one Event and one line of the log a minute.
-	repairPause = time.Minute
+	// whatever the agent writes makes one Event and one line of the log a minute. It is
+	// longer than the time in which the Recorder drops a new text.
+	repairPause = time.Minute + time.Second
 	// mostRepairs bounds what one Event names, and what is counted of a day.
 	mostRepairs = 5
 )

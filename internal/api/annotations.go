@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -69,14 +70,30 @@ func Unread(kind, key string) bool {
 	return calicos(key) && !slices.ContainsFunc(CalicoAnnotations, func(i Input) bool { return i.On == kind && i.Key == key && i.Fate != Named })
 }
 
-// UnreadOf returns the annotations of an object of a kind that have no effect, in ascending order.
+// Whoever may write an object can give it thousands of annotations.
+const (
+	mostUnread   = 8   // keys of one object
+	mostExamples = 10  // texts about objects of one kind
+	mostKey      = 128 // bytes of a key in a text
+)
+
+// UnreadOf returns the annotations of an object of a kind that have no effect, in ascending order. Of many it has the first, and then how many more.
 func UnreadOf(kind string, annotations map[string]string) (keys []string) {
+	count := 0
 	for key := range annotations {
-		if calicos(key) && Unread(kind, key) {
-			keys = append(keys, key)
+		if !Unread(kind, key) {
+			continue
+		}
+		count++
+		at, _ := slices.BinarySearch(keys, key)
+		if at < mostUnread {
+			keys = slices.Insert(keys, at, key)
+			keys = keys[:min(len(keys), mostUnread)]
 		}
 	}
-	slices.Sort(keys)
+	if more := count - len(keys); more > 0 {
+		keys = append(keys, fmt.Sprintf("%d more", more))
+	}
 	return keys
 }
 
@@ -84,6 +101,10 @@ func UnreadOf(kind string, annotations map[string]string) (keys []string) {
 func ErrUnread(kind, key, of string) error {
 	why := "no annotation of Calico's on a " + kind + " is spelt so, or Tortie does not act on it: docs/calico-inputs.csv lists all"
 	i := slices.IndexFunc(CalicoAnnotations, func(i Input) bool { return i.On == kind && i.Key == key })
+	if !calicos(key) { // the last of UnreadOf
+		return fmt.Errorf("%s annotations of Calico's of %s have no effect: remove them", key, of)
+	}
+	key = shownKey(key)
 	switch {
 	case key == AnnotationFloatingIPs && i >= 0:
 		return fmt.Errorf("annotation %s of %s has no effect: the pod got its network before it had it, or from another plugin or IPAM: delete the pod, so that its owner makes it anew", key, of)
@@ -93,16 +114,30 @@ func ErrUnread(kind, key, of string) error {
 	return fmt.Errorf("annotation %s of %s has no effect: %s: remove it", key, of, why)
 }
 
-// Examples returns, for each annotation of those that objects of a kind have, an error that names the first of these objects.
+// shownKey is a key as texts have it.
+func shownKey(key string) string {
+	quoted := strconv.QuoteToASCII(key[:min(len(key), mostKey)])
+	shown := quoted[1 : len(quoted)-1]
+	if len(key) > mostKey {
+		shown += "..."
+	}
+	return shown
+}
+
+// Examples returns, for each annotation of those that objects of a kind have, an error that names the first of these objects. After some it says how many
+// more there are.
 func Examples(kind string, by map[string][]string, text func(object string) string) (all []error) {
 	seen := map[string]bool{}
 	for _, object := range slices.Sorted(maps.Keys(by)) {
 		for _, key := range by[object] {
-			if !seen[key] {
-				seen[key] = true
+			if !seen[key] && len(seen) < mostExamples {
 				all = append(all, ErrUnread(kind, key, text(object)))
 			}
+			seen[key] = true
 		}
+	}
+	if more := len(seen) - len(all); more > 0 {
+		all = append(all, fmt.Errorf("%d more annotations of Calico's of %ss have no effect: remove them", more, kind))
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -46,5 +47,32 @@ func TestEveryAnnotationOfCalico(t *testing.T) {
 		if text := ErrUnread(kind, key, "it").Error(); !strings.Contains(text, key) || !strings.Contains(text, "spelt") {
 			t.Errorf("%s", text)
 		}
+	}
+}
+
+// TestManyUnreadAnnotations: however many annotations of whatever length objects have, a few are kept and named, and how many more there are.
+func TestManyUnreadAnnotations(t *testing.T) {
+	many := map[string]string{}
+	for i := range 12000 {
+		many[fmt.Sprintf("projectcalico.org/%05d", i)] = "x"
+	}
+	keys := UnreadOf("Pod", many)
+	if len(keys) != mostUnread+1 || keys[0] != "projectcalico.org/00000" || keys[7] != "projectcalico.org/00007" || keys[8] != "11992 more" {
+		t.Errorf("%q", keys)
+	}
+	if text := ErrUnread("Pod", keys[8], "it").Error(); text != "11992 more annotations of Calico's of it have no effect: remove them" {
+		t.Error(text)
+	}
+	by := map[string][]string{}
+	for i := range 12000 {
+		by[fmt.Sprintf("%05d", i)] = []string{fmt.Sprintf("projectcalico.org/%05d", i), "projectcalico.org/all"}
+	}
+	all := Examples("Pod", by, func(pod string) string { return pod })
+	if len(all) != mostExamples+1 || !strings.Contains(all[0].Error(), "projectcalico.org/00000 of 00000") || !strings.HasPrefix(all[10].Error(), "11991 more annotations of Calico's of Pods") {
+		t.Errorf("%q", all)
+	}
+	long := "projectcalico.org/\x1b" + strings.Repeat("x", 300)
+	if text := ErrUnread("Pod", long, "it").Error(); strings.Contains(text, "\x1b") || strings.Contains(text, strings.Repeat("x", mostKey)) || !strings.Contains(text, `projectcalico.org/\x1bxxx`) {
+		t.Errorf("%q", text)
 	}
 }

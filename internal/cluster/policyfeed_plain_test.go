@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -119,4 +121,17 @@ func TestPlainPodsOfAnInterruptedWatch(t *testing.T) {
 	r.plain(t, "an interrupted watch")
 	r.answer.Store(nil)
 	r.plain(t, "a watch that is open again", "early")
+}
+
+// Annotations without effect are kept of this node's pods only.
+func TestUnreadOfOtherNodesIsNotKept(t *testing.T) {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{"projectcalico.org/misspelt": "x"}}}
+	o := object[policyPod]{value: newPolicyPod(&pod)}
+	if len(o.value.unread) != 1 {
+		t.Errorf("own: %q", o.value.unread)
+	}
+	src := podSource("")
+	if src.prepare(&o); o.value.unread != nil {
+		t.Errorf("another node's: %q", o.value.unread)
+	}
 }

@@ -24,7 +24,7 @@ type policyPod struct {
 	created int64  // seconds
 	// plain: see PolicyFeed.PlainPods.
 	plain bool
-	// unread: see PolicyFeed.UnreadAnnotations. Few pods have any.
+	// unread: see PolicyFeed.UnreadAnnotations. Few pods have any, and those of other nodes none.
 	unread []string
 }
 

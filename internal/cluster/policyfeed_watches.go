@@ -139,11 +139,17 @@ func (w *tempWatch[T]) unused(idle bool, now time.Time) bool {
 }
 
 func (f *PolicyFeed) openPods(ctx context.Context, s podScope) *tempWatch[policyPod] {
+	return openTemp(ctx, f, podSource(s), newObjectStore(samePolicyPod, f.notePod), partMore)
+}
+
+// podSource are pods of all nodes. What only matters of this node's pods is in own.
+func podSource(s podScope) source[policyPod] {
 	src := source[policyPod]{name: "Pod in " + string(s), namespace: string(s), fields: running, pages: podPage, doubtful: true}
 	if s == "" {
 		src.name = "Pod"
 	}
-	return openTemp(ctx, f, src, newObjectStore(samePolicyPod, f.notePod), partMore)
+	src.trim = func(p *policyPod) { p.unread = nil }
+	return src
 }
 
 // openTemp starts a watch; its first list makes a part of the view stale.

@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/app/progress"
 	"github.com/tortie-net/tortie/internal/app/wait"
+	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/controllers/loadbalancer"
 	"github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -216,8 +217,12 @@ func (b *balancer) judge(s *api.Service, h *serviceHolder, pools *loadbalancer.P
 		return r, false
 	}
 	delete(b.refused, s.UID)
+	var unused []string
 	for _, key := range api.UnreadOf("Service", s.Annotations) {
-		b.warn(reference(s, &s.Meta), reasonUnused, api.ErrUnread("Service", key, "the Service").Error())
+		unused = append(unused, api.ErrUnread("Service", key, "the Service").Error())
+	}
+	if len(unused) > 0 {
+		b.warn(reference(s, &s.Meta), reasonUnused, events.Join(unused))
 	}
 	wish, err := loadbalancer.Read(s)
 	r = request{Service: s, wish: wish}

@@ -47,6 +47,8 @@ const (
 	clusterNamespace = "default"
 	// maxMessage is the API server's bound of a message, in bytes.
 	maxMessage = 1024
+	// mostJoined is how many texts Join shows.
+	mostJoined = 8
 	// maxName leaves room for the hash in an Event's name, which may have 253 characters.
 	maxName = 200
 )
@@ -71,6 +73,22 @@ func build(s Source, k key, message string, common bool, first, last time.Time, 
 		Source: s, ReportingComponent: s.Component, ReportingInstance: s.Host,
 		FirstTimestamp: first.UTC().Truncate(time.Second), LastTimestamp: last.UTC().Truncate(time.Second), Count: count,
 	}
+}
+
+// Join is one text of several, for one Event: those at the beginning, and how many more there are.
+func Join(texts []string) string {
+	shown, length := 0, 0
+	for shown < min(len(texts), mostJoined) {
+		length += len(texts[shown]) + len("; ")
+		if shown > 0 && length > maxMessage-len("; and 1000000 more") {
+			break
+		}
+		shown++
+	}
+	if more := len(texts) - shown; more > 0 {
+		return fmt.Sprintf("%s; and %d more", strings.Join(texts[:shown], "; "), more)
+	}
+	return strings.Join(texts, "; ")
 }
 
 // cut shortens a text to so many bytes, between two characters.

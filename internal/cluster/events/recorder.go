@@ -18,6 +18,9 @@ import (
 const (
 	// repeat is how often the same text about the same object is written at most.
 	repeat = 10 * time.Minute
+	// newText is how long after one text a warning about the same object, for the same reason, with another text is written at the earliest: texts
+	// that alternate must not take the writes of all others.
+	newText = time.Minute
 	// retry is how long after a write that failed the same is tried again, if it is still said.
 	retry = 30 * time.Second
 	// writeTime bounds one write.
@@ -73,6 +76,7 @@ type entry struct {
 	total       int  // the Event's count
 	unsaid      int  // how often it was said since the last write
 	next        time.Time
+	taken       time.Time // when it was last queued, be it with another text
 	queued      bool
 }
 
@@ -139,7 +143,13 @@ func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 	k := key{about, reason}
 	e := r.known[k]
 	if e == nil || e.message != fresh.message {
-		fresh.first, fresh.queued = now, e != nil && e.queued
+		fresh.first = now
+		if e != nil {
+			fresh.queued, fresh.taken = e.queued, e.taken
+			if !fresh.normal && !e.taken.IsZero() {
+				fresh.next = e.taken.Add(newText)
+			}
+		}
 		e = fresh
 		r.remember(k, e)
 	}
@@ -153,7 +163,7 @@ func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 		r.dropped++
 		return
 	}
-	e.queued = true
+	e.queued, e.taken = true, now
 	r.waiting = append(r.waiting, k)
 	wait.Signal(r.wake)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -111,7 +112,7 @@ func TestTheSameIsWrittenEveryTenMinutes(t *testing.T) {
 	}
 }
 
-func TestANewTextIsWrittenAtOnce(t *testing.T) {
+func TestANewTextIsWritten(t *testing.T) {
 	d := newDesk()
 	d.Warn(pool, "InvalidPool", "one")
 	d.Warn(pool, "InvalidPool", "two") // before the first was written: only the newest counts
@@ -119,10 +120,49 @@ func TestANewTextIsWrittenAtOnce(t *testing.T) {
 	if e := d.server.only(t); e.Message != "two" || e.Count != 1 {
 		t.Errorf("%+v", e)
 	}
-	d.Warn(pool, "InvalidPool", "three")
-	_ = d.drain(t)
-	if len(d.server.events) != 2 {
-		t.Errorf("%+v", d.server.events)
+	for _, want := range []int{1, 2} {
+		d.at = d.at.Add(newText / 2)
+		d.Warn(pool, "InvalidPool", "three")
+		_ = d.drain(t)
+		if len(d.server.events) != want {
+			t.Errorf("%d events, want %d: %+v", len(d.server.events), want, d.server.events)
+		}
+	}
+}
+
+// Two texts that are said in turn leave room for all others, and what is said once is written at once.
+func TestTextsThatAlternate(t *testing.T) {
+	d := newDesk()
+	for second := range 3600 {
+		d.Warn(pool, "InvalidPool", fmt.Sprint("text ", second%2))
+		errtest.Must(t, d.drain(t))
+		d.at = d.at.Add(time.Second)
+	}
+	alternating, _ := d.Counts()
+	if alternating > 60 {
+		t.Errorf("%d Events were written in an hour", alternating)
+	}
+	for i := range burst - 2 {
+		d.Note(pool, "PathUp", fmt.Sprint("to ", i))
+		errtest.Must(t, d.drain(t))
+	}
+	if all, _ := d.Counts(); all-alternating != burst-2 {
+		t.Errorf("%d others were written, want %d", all-alternating, burst-2)
+	}
+}
+
+// Texts are joined as far as they fit, and it is told how many do not.
+func TestJoin(t *testing.T) {
+	for _, c := range []struct {
+		texts, size int
+		want        string
+	}{
+		{1, 3, "xxx"}, {2, 3, "xxx; xxx"}, {8, 1, "x; x; x; x; x; x; x; x"}, {10, 1, "x; x; x; x; x; x; x; x; and 2 more"},
+		{3, 500, strings.Repeat("x", 500) + "; " + strings.Repeat("x", 500) + "; and 1 more"}, {2, 2000, strings.Repeat("x", 2000) + "; and 1 more"},
+	} {
+		if got := Join(slices.Repeat([]string{strings.Repeat("x", c.size)}, c.texts)); got != c.want {
+			t.Errorf("%d of %d: %q", c.texts, c.size, got)
+		}
 	}
 }
 
