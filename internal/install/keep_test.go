@@ -476,13 +476,18 @@ func TestTheKubeconfigIsRestored(t *testing.T) {
 func TestNoConflistWithoutAKubeconfig(t *testing.T) {
 	h := newHost(t)
 	synctest.Test(t, func(t *testing.T) {
-		i, fails := h.installer(nil), error(nil)
-		asked := 0
+		i := h.installer(nil)
+		var asked atomic.Int32
+		var fails atomic.Bool
 		i.tokens = tokenFunc(func(context.Context) (Token, error) {
-			asked++
-			return Token{Value: fmt.Sprint("token", asked), Expires: time.Now().Add(tokenLife)}, nil
+			return Token{Value: fmt.Sprint("token", asked.Add(1)), Expires: time.Now().Add(tokenLife)}, nil
 		})
-		i.hooks.prove = func(context.Context, string) error { return fails }
+		i.hooks.prove = func(context.Context, string) error {
+			if fails.Load() {
+				return errors.New("connection refused")
+			}
+			return nil
+		}
 		changed := make(chan struct{}, 1)
 		i.hooks.changes = func(_ context.Context, dir, _ string, _ *slog.Logger) <-chan struct{} {
 			if dir == h.cfg.HostNetDir {
@@ -493,22 +498,22 @@ func TestNoConflistWithoutAKubeconfig(t *testing.T) {
 		run(t, i)
 		synctest.Wait()
 		path := h.net("10-calico.conflist")
-		fails = errors.New("connection refused")
+		fails.Store(true)
 		unlink(t, path)
 		unlink(t, h.net(KubeconfigName))
 		for range 100 { // the kubeconfig that is tried is a change, too
 			changed <- struct{}{}
 			synctest.Wait()
 		}
-		if there(path)() || asked != 2 || !h.hasSaid(eventRestored, "10-calico.conflist", "not back yet: putting the kubeconfig back: connection refused") {
-			t.Errorf("the conflist is there: %v, after %d tokens; %q", there(path)(), asked, h.said())
+		if there(path)() || asked.Load() != 2 || !h.hasSaid(eventRestored, "10-calico.conflist", "not back yet: putting the kubeconfig back: connection refused") {
+			t.Errorf("the conflist is there: %v, after %d tokens; %q", there(path)(), asked.Load(), h.said())
 		}
 		time.Sleep(restores * 2 * refusalPause)
 		synctest.Wait()
-		if there(path)() || asked < restores {
-			t.Errorf("the conflist is there: %v, after %d tokens", there(path)(), asked)
+		if there(path)() || asked.Load() < restores {
+			t.Errorf("the conflist is there: %v, after %d tokens", there(path)(), asked.Load())
 		}
-		fails = nil
+		fails.Store(false)
 		time.Sleep(refusalPause)
 		synctest.Wait()
 		if !there(path)() || !there(h.net(KubeconfigName))() || !h.hasSaid(eventRestored, "put back (1 times") {
