@@ -72,7 +72,7 @@ func (t *eventReporter) report(now time.Time, k *seen, err error) {
 	}
 	for _, p := range k.peers {
 		if p.HeldUntil.After(now) {
-			t.to.Warn(k.peerNode(p), "PeerHeldDown", fmt.Sprintf("%s keeps its BGP session with %s closed: %s", k.node, p.Addr, p.LastError))
+			t.to.Warn(k.peerNode(p), "PeerHeldDown", fmt.Sprintf("%s keeps its BGP session with %s closed: %s", k.node, p.Addr, whyDown(p)))
 		}
 	}
 	if lasts(&t.refused, now, desired.Objections(k.routes.refused) > 0) { // a block that moves is refused for a moment

@@ -114,11 +114,15 @@ func (o *objectPeers) add(now time.Time, p bgp.PeerStatus) {
 	}
 }
 
-// whyDown returns the reason why there is no session.
+// whyDown returns the reason why there is no session, as Events have it: each text makes one, so that it has nothing of what the peer has said. node peers
+// has the details.
 func whyDown(p bgp.PeerStatus) string {
 	switch {
-	case p.LastError != "":
-		return firstLine(p.LastError)
+	case p.Failure != "":
+		return p.Failure
+	case p.LastError != "": // there is no session to try
+		class, _, _ := strings.Cut(firstLine(p.LastError), ": ")
+		return class
 	case p.Passive:
 		return "it has not connected: this end is passive and waits for it"
 	}

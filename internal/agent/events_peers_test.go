@@ -75,7 +75,7 @@ func TestMeshIsTold(t *testing.T) {
 	sessions := func(up ...string) (all []bgp.PeerStatus) {
 		for i := 2; i < 5; i++ {
 			for _, form := range []string{"10.9.0.%d", "fd09::%d"} {
-				p := bgp.PeerStatus{Addr: addr(fmt.Sprintf(form, i)), State: bgp.Active, Since: begin, LastError: "no answer: filtered\nand more"}
+				p := bgp.PeerStatus{Addr: addr(fmt.Sprintf(form, i)), State: bgp.Active, Since: begin, LastError: "no answer: the peer says " + fmt.Sprint(i), Failure: "no answer"}
 				k.snapshot.Peering.Sources[p.Addr] = peering.Source{Node: fmt.Sprint("n", i)}
 				for _, a := range up {
 					if p.Addr == addr(a) {
@@ -96,12 +96,12 @@ func TestMeshIsTold(t *testing.T) {
 		want  []string
 	}{
 		{"down just now", meshPatience, sessions(), nil},
-		{"one node", meshPatience + 1, sessions("10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), []string{"Node n2: PeerDown, of all nodes: other nodes have no BGP session with n2 at 10.9.0.2 and fd09::2: no answer: filtered"}},
+		{"one node", meshPatience + 1, sessions("10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), []string{"Node n2: PeerDown, of all nodes: other nodes have no BGP session with n2 at 10.9.0.2 and fd09::2: no answer"}},
 		{"one family of two nodes", meshPatience + 1, sessions("fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4"), []string{
-			"Node n2: PeerDown, of all nodes: other nodes have no BGP session with n2 at 10.9.0.2: no answer: filtered",
-			"Node n4: PeerDown, of all nodes: other nodes have no BGP session with n4 at fd09::4: no answer: filtered",
+			"Node n2: PeerDown, of all nodes: other nodes have no BGP session with n2 at 10.9.0.2: no answer",
+			"Node n4: PeerDown, of all nodes: other nodes have no BGP session with n4 at fd09::4: no answer",
 		}},
-		{"this node", meshPatience + 1, sessions(), []string{"Node n1: PeerDown: n1 has no BGP session with any of 3 nodes, with n2: no answer: filtered"}},
+		{"this node", meshPatience + 1, sessions(), []string{"Node n1: PeerDown: n1 has no BGP session with any of 3 nodes, with n2: no answer"}},
 		{"up again", meshPatience + 1, sessions("10.9.0.2", "fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), []string{"Node n1: PeerUp, which is normal: n1 has BGP sessions with other nodes again"}},
 		{"all is well", meshPatience + 1, sessions("10.9.0.2", "fd09::2", "10.9.0.3", "fd09::3", "10.9.0.4", "fd09::4"), nil},
 	} {

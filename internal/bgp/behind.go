@@ -142,9 +142,14 @@ func (b behind) Changed() {
 // Ended implements relay.Behind.
 func (b behind) Ended(end relay.End) {
 	b.ends.ended(b.peer, end)
-	if end.Failure {
-		b.fail(end.Reason)
+	if !end.Failure {
+		return
 	}
+	class := classOf(end.Reason)
+	if end.By == relay.ByUs && end.Sent != "" {
+		class = classOf(relay.ClosedHere + end.Sent)
+	}
+	b.fail(end.Reason, class)
 }
 
 // Failed implements relay.Behind.
@@ -152,11 +157,11 @@ func (b behind) Failed(reason string) {
 	if !b.hist.get(b.peer).up {
 		b.ends.failed(b.peer, reason)
 	}
-	b.fail(reason)
+	b.fail(reason, classOf(reason))
 }
 
-func (b behind) fail(reason string) {
-	if b.hist.failed(b.peer, reason) {
+func (b behind) fail(reason, class string) {
+	if b.hist.failedAs(b.peer, reason, class) {
 		b.log.Info("BGP session is not established", "peer", b.peer, "reason", reason)
 		b.wake()
 	}

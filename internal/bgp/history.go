@@ -27,6 +27,8 @@ type history struct {
 	toldAt time.Time
 	// lastWord is why the peer ended the last session. Later errors, such as refused connections, explain less.
 	lastWord string
+	// class is that of err, lastClass that of lastWord.
+	class, lastClass string
 }
 
 // tellPause is between two failures of one peer that are told. A peer can fail in ever new ways as often as it likes; what
@@ -61,12 +63,17 @@ func (h *histories) state(addr netip.Addr, up bool) {
 	}
 	p.up, p.since = up, h.now()
 	if up {
-		p.lastWord = ""
+		p.lastWord, p.lastClass = "", ""
 	}
 }
 
 // failed notes why a session is not established and reports whether that is a change, and not the next one within moments.
 func (h *histories) failed(addr netip.Addr, reason string) bool {
+	return h.failedAs(addr, reason, classOf(reason))
+}
+
+// failedAs is failed with a class of the failure, see PeerStatus.Failure.
+func (h *histories) failedAs(addr netip.Addr, reason, class string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.peers[addr]
@@ -74,10 +81,12 @@ func (h *histories) failed(addr netip.Addr, reason string) bool {
 		return false
 	}
 	if strings.HasPrefix(reason, relay.ClosedByPeer) {
-		p.lastWord = reason
+		p.lastWord, p.lastClass = reason, class
 	} else if p.lastWord != "" {
 		reason += "; before that, " + p.lastWord
+		class += "; before that, " + p.lastClass
 	}
+	p.class = class
 	now := h.now()
 	p.errAt = now
 	if p.err == reason && !p.errSince.Before(p.since) {
@@ -89,6 +98,27 @@ func (h *histories) failed(addr netip.Addr, reason string) bool {
 	}
 	p.toldAt = now
 	return true
+}
+
+// noSession is how the reason begins for which a session is not tried.
+const noSession = "no session: "
+
+// classOf is a reason without what the peer has said and without details: one of few texts, whatever the peer does.
+func classOf(reason string) string {
+	if strings.HasPrefix(reason, noSession) {
+		return reason // it is about this node
+	}
+	for _, by := range []string{relay.ClosedByPeer, relay.ClosedHere} {
+		if words, ok := strings.CutPrefix(reason, by); ok {
+			names, _, _ := strings.Cut(words, ": ")
+			if strings.ContainsAny(names, "0123456789") {
+				names = "an error without a name"
+			}
+			return by + names
+		}
+	}
+	class, _, _ := strings.Cut(reason, ": ")
+	return class
 }
 
 // get returns a copy; the zero history if there is none.

@@ -148,8 +148,8 @@ func (s *Server) link(p Peer, known session) {
 	outer, back := s.relayPeer(p), behind{Server: s, place: known.place}
 	switch hindrance := s.unsigned(p); {
 	case hindrance != "":
-		s.hist.failed(p.Addr, "no session: "+hindrance)
-		s.ends.failed(p.Addr, "no session: "+hindrance)
+		s.hist.failed(p.Addr, noSession+hindrance)
+		s.ends.failed(p.Addr, noSession+hindrance)
 		known.retire()
 		known.release()
 		known.link = nil
@@ -342,7 +342,7 @@ func (s *Server) status(p Peer) PeerStatus {
 	past := s.hist.get(p.Addr)
 	status := PeerStatus{
 		Addr: p.Addr, ASN: p.ASN, LocalASN: s.localASN(p), Client: p.Client, Passive: p.Passive,
-		State: Idle, Since: past.since, LastError: past.err, ErrorSince: past.errSince, LastErrorAt: past.errAt,
+		State: Idle, Since: past.since, LastError: past.err, Failure: past.class, ErrorSince: past.errSince, LastErrorAt: past.errAt,
 		Received: now.Received, Sent: now.Sent, Restarting: now.Restarting, HeldUntil: known.heldUntil(),
 		Supports: now.Offer, SaysEnd: now.SaysEnd, TableEnded: now.TableEnded, Refused: now.Refused, OldKeys: now.OldKeys, WrongKeys: now.WrongKeys, BFD: s.bfd.Status(p.Addr),
 		Self: now.Self,

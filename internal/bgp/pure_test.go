@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	bgplog "github.com/osrg/gobgp/v3/pkg/log"
 
+	"github.com/tortie-net/tortie/internal/bgp/relay"
 	"github.com/tortie-net/tortie/internal/bgp/wire"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -423,5 +424,33 @@ func TestListenError(t *testing.T) {
 		if !errtest.Names(e, "10.0.0.1:179 "+want) || !errors.Is(e, err) {
 			t.Errorf("%v: %q, want %q", err, e, want)
 		}
+	}
+}
+
+// TestClassesOfFailures: what a peer says or chooses is in no class, so that it cannot make new ones.
+func TestClassesOfFailures(t *testing.T) {
+	peer := netip.MustParseAddr("10.0.0.1")
+	h := newHistories(time.Now)
+	h.begin(peer)
+	b := behind{Server: &Server{hist: h, ends: NewEnds(time.Now), log: slog.New(slog.DiscardHandler)}, place: &place{neighbour: neighbour{peer: peer}}}
+	for _, c := range []struct {
+		end  relay.End
+		want string
+	}{
+		{relay.End{Reason: "connect failed: odd"}, "connect failed"},
+		{relay.End{By: relay.ByConnection, Reason: "connection lost", Error: "reset"}, "connection lost"},
+		{relay.End{By: relay.ByUs, Reason: "peer is AS 65001, configured 64512", Sent: "OPEN Message Error/Bad Peer AS"}, "closed by this node: OPEN Message Error/Bad Peer AS"},
+		{relay.End{By: relay.ByPeer, Reason: relay.ClosedByPeer + "Error 77/13"}, "closed by the peer: an error without a name"},
+		{relay.End{By: relay.ByPeer, Reason: relay.ClosedByPeer + "Cease/Administrative Shutdown: ticket 5: odd"}, "closed by the peer: Cease/Administrative Shutdown"},
+		{relay.End{Reason: "TCP refused on port 179: no BGP speaker"}, "TCP refused on port 179; before that, closed by the peer: Cease/Administrative Shutdown"},
+	} {
+		c.end.Failure = true
+		b.Ended(c.end)
+		if got := h.get(peer).class; got != c.want {
+			t.Errorf("%s: %q, want %q", c.end.Reason, got, c.want)
+		}
+	}
+	if got := classOf(noSession + "it has a password, and: odd"); got != noSession+"it has a password, and: odd" {
+		t.Error(got)
 	}
 }

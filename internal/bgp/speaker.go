@@ -292,6 +292,8 @@ type PeerStatus struct {
 	Restarting bool
 	// LastError is why the session is not, or last was not, established; empty if it never failed.
 	LastError string
+	// Failure is LastError without details and without what the peer has said: one of few texts, for what is kept by its text.
+	Failure string
 	// ErrorSince is when that was first so, without a different error or a session in between; LastErrorAt when it was last.
 	ErrorSince, LastErrorAt time.Time
 	// HeldUntil is until when the peer is held down for what it did, as LastError says; zero if it is not. Nothing is

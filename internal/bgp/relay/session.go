@@ -747,7 +747,7 @@ func (s *session) end(how ending) End {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if n := cmp.Or(s.said, s.verdict); n != nil {
-			end.Sent, end.Reason = n.Words(), closedHere+n.Error()
+			end.Sent, end.Reason = n.Words(), ClosedHere+n.Error()
 		}
 	}
 	return end
@@ -782,8 +782,8 @@ const silent = "nothing heard from it for the hold time"
 
 var holdTimerExpired = &wire.Notification{Code: wire.HoldTimerExpired}
 
-// closedHere is how a reason begins that this node has.
-const closedHere = "closed by this node: "
+// ClosedHere is how a reason for Failed begins that this node has.
+const ClosedHere = "closed by this node: "
 
 // ClosedByPeer is how a reason for Failed begins that the peer has given.
 const ClosedByPeer = "closed by the peer: "
@@ -798,5 +798,5 @@ func (s *session) closedByUs(n *wire.Notification) {
 		return
 	}
 	s.dropped.Store(true)
-	s.link.failed(closedHere + n.Words())
+	s.link.failed(ClosedHere + n.Words())
 }
