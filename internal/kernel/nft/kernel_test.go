@@ -451,3 +451,32 @@ func randomRule(r *rand.Rand, sets []nft.Set, later []nft.Chain) nft.Rule {
 	}
 	return nft.NewRule([]string{"", "a comment"}[r.IntN(2)], terms...)
 }
+
+// What others remove is told, also in a Sync that changes what is desired; what the owner changes is no repair, whatever others do beside it.
+func TestRepairsAreTold(t *testing.T) {
+	ns := netnstest.New(t)
+	table := nft.New(ns.Namespace)
+	told := 0
+	table.Repaired = func(string) { told++ }
+	p := policy()
+	less := func() {
+		p.Chains = slices.Clone(p.Chains)
+		p.Chains[1].Rules = p.Chains[1].Rules[1:]
+	}
+	for i, c := range []struct {
+		name string
+		do   func()
+		want int
+	}{
+		{"written first", func() {}, 0},
+		{"undone by another program", func() { ns.Run(t, "nft", "flush ruleset") }, 1},
+		{"undone while something else is desired", func() { ns.Run(t, "nft", "flush ruleset"); less() }, 2},
+		{"others write beside it while something else is desired", func() { ns.Run(t, "nft", "add table ip others"); less() }, 2},
+		{"something else is desired", less, 2},
+	} {
+		c.do()
+		if syncPart(t, table, p); told != c.want {
+			t.Errorf("%d, %s: told %d times, want %d", i, c.name, told, c.want)
+		}
+	}
+}

@@ -103,12 +103,16 @@ func (t *Table) attempt(ctx context.Context, p Part, rebuild bool) (written bool
 		return false, err
 	}
 	requests := plan(have, p, rebuild)
+	undone := same // what is missing of what was written before is another program's doing, whether more is to change or not
+	if !same && known.generation != 0 && known.generation != generation {
+		undone = len(plan(have, known.part, false)) > 0
+	}
 	if len(requests) > 0 {
 		if err := s.commit(generation, requests); err != nil {
 			return false, err
 		}
 		generation = t.made(generation)
-		if same && t.Repaired != nil {
+		if undone && t.Repaired != nil {
 			t.Repaired(p.owner())
 		}
 	}
