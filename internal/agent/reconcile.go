@@ -14,11 +14,8 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/duties"
 	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
-	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
-	"github.com/tortie-net/tortie/internal/kernel/vxlan"
-	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
 // What the CNI plugins read and write: in the state directory, and facts.json in the run directory. The plugins know them as
@@ -83,24 +80,6 @@ func (a *Agent) setGround(s *desired.Snapshot) {
 	}
 }
 
-// tunnelDevices are the names of the links that the agent makes.
-var tunnelDevices = []string{ipip.Device, vxlan.Device4, vxlan.Device6, wireguard.Device4, wireguard.Second4, wireguard.Device6, wireguard.Second6}
-
-// ownLinks are the indexes of the links that are this node's, whatever packets come by them: those of its addresses first, by which most come.
-func (a *Agent) ownLinks(s *desired.Snapshot) (indexes []int) {
-	is := func(own func(l netlinkx.Link) bool) {
-		for _, l := range a.links {
-			if own(l) && !slices.Contains(indexes, l.Index) {
-				indexes = append(indexes, l.Index)
-			}
-		}
-	}
-	is(func(l netlinkx.Link) bool { return l.Name == s.Self.Link || l.Name == s.Self.Link6 })
-	is(func(l netlinkx.Link) bool { return l.Kind != "veth" && slices.Contains(tunnelDevices, l.Name) })
-	is(func(l netlinkx.Link) bool { return l.Loopback })
-	return indexes
-}
-
 // syncGuard leaves the guard as it is before the first answer of the API server: the state file of an earlier agent may lack the newest nodes,
 // whose packets would be dropped.
 func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
@@ -108,7 +87,7 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 		return nil
 	}
 	c := s.Guard()
-	c.AllowBGPFromPods, c.OwnLinks = a.Config.AllowBGPFromPods, a.ownLinks(s)
+	c.AllowBGPFromPods = a.Config.AllowBGPFromPods
 	err := a.Guard.Sync(ctx, c)
 	if errors.Is(err, guard.ErrNoSourceCheck) {
 		a.setProblems("guard", []error{err})

@@ -35,9 +35,6 @@ type Config struct {
 	// AllowIPIPFromPods, AllowVXLANFromPods and AllowBGPFromPods let pods send such packets to other hosts, and open BGP
 	// connections and send BFD to their node.
 	AllowIPIPFromPods, AllowVXLANFromPods, AllowBGPFromPods bool
-	// OwnLinks are the indexes of the node's own links, by which packets with any source may come: its links to the network, those of tunnels, and
-	// loopback. Without any, packets by links that are no pods' are not judged. The kernel uses no index twice, so that no link takes the place of one.
-	OwnLinks []int
 	// Sources are prefixes that single pods may send from besides their own addresses.
 	Sources []Source
 }
@@ -64,7 +61,6 @@ const (
 	BFDFromPod        = "bfd-from-pod"
 	LoopbackFromPod   = "loopback-from-pod"
 	SpoofedFromPod    = "spoofed-from-pod"
-	PodElsewhere      = "pod-by-other-link"
 	NeighboursFromPod = "neighbours-from-pod"
 	ErrorFromPod      = "icmp-error-from-pod"
 	TranslatedVXLAN   = "vxlan-translated"
@@ -144,7 +140,7 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	}
 	p.Chains = slices.Concat(
 		chain(sourceChain, nil, c.source(sources)),
-		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), c.prerouting(sources)),
+		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), append([]nft.Rule{c.podsGo(sourceChain)}, c.betweenNodes()...)),
 		chain(ipipChain, nil, c.ipipInput()),
 		chain(vxlanChain, nil, c.vxlanInput()),
 		chain(inputChain, hook(nft.Input, priority), c.input()),
@@ -152,21 +148,6 @@ func (c Config) part(sources bool) (nft.Part, error) {
 		chain(forwardChain, hook(nft.Forward, priority), c.forward()),
 	)
 	return p, nil
-}
-
-// prerouting judges the sources of packets: of those from pods, then of others. A pod with CAP_NET_ADMIN can make a second link into the node, whose
-// packets no rule about pods' links matches. What comes by the node's own links costs a comparison each and is not looked up.
-func (c Config) prerouting(check bool) []nft.Rule {
-	rules := append([]nft.Rule{nft.NewRule("", c.fromPod(), nft.Do(nft.Goto(sourceChain)))}, c.betweenNodes()...)
-	if !check || len(c.OwnLinks) == 0 {
-		return rules
-	}
-	var terms []nft.Term
-	for _, index := range c.OwnLinks {
-		terms = append(terms, nft.InIndex.IsNot(nft.WordKey(uint32(index))))
-	}
-	terms = append(terms, nft.SourceLinkName.HasPrefix(c.PodLinks), nft.SourceLink.Is(nft.NoLink))
-	return append(rules, drop(PodElsewhere, terms...))
 }
 
 // input has packets of tunnels go to chains of their own: no other rule is about them. UDP to other ports passes before all: WireGuard's streams
@@ -302,6 +283,11 @@ func chain(name string, at *nft.Hook, rules []nft.Rule) []nft.Chain {
 }
 
 func (c Config) fromPod() nft.Term { return nft.InLink.HasPrefix(c.PodLinks) }
+
+// podsGo has packets from pods jump to a chain: other packets cost one comparison.
+func (c Config) podsGo(chain string) nft.Rule {
+	return nft.NewRule("", c.fromPod(), nft.Do(nft.Jump(chain)))
+}
 
 // family has the differences between IPv4 and IPv6.
 type family struct {

@@ -214,26 +214,6 @@ func (n *Node) plainWireGuard() (index int, public wireguard.Key, err error) {
 	return link.Index, have.Public, err
 }
 
-// ownLinks are those that the agent takes for the node's, in its order.
-func (n *Node) ownLinks() (indexes []int, err error) {
-	links, err := n.Conn.Links()
-	order := func(l netlinkx.Link) int {
-		switch {
-		case l.Name == "eth0":
-			return 0
-		case l.Loopback:
-			return 2
-		}
-		return 1
-	}
-	links = slices.DeleteFunc(links, func(l netlinkx.Link) bool { return l.Kind == "veth" && l.Name != "eth0" })
-	slices.SortStableFunc(links, func(a, b netlinkx.Link) int { return order(a) - order(b) })
-	for _, l := range links {
-		indexes = append(indexes, l.Index)
-	}
-	return indexes, err
-}
-
 func direct(ctx context.Context, n *Node, others ...*Node) error {
 	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Addr, Dev: "eth0"} })
 }
@@ -415,12 +395,7 @@ func (m *Mesh) AddRules(ctx context.Context) error {
 		config.Nodes = append(config.Nodes, n.Addr)
 	}
 	for _, n := range m.Nodes {
-		own, err := n.ownLinks()
-		if err != nil {
-			return err
-		}
-		config.OwnLinks = own
-		err = n.NS.Do(func() error {
+		err := n.NS.Do(func() error {
 			table := nft.New(nil)
 			return errors.Join(nat.New(table).Sync(ctx, nat.Config{Pools: []nat.Pool{pool}}), guard.New(table).Sync(ctx, config))
 		})
