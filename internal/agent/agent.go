@@ -126,7 +126,6 @@ type Agent struct {
 // clusterState is the known state of the cluster.
 type clusterState struct {
 	view        desired.View
-	grounded    uint64                // the build of view that policies know; see setGround
 	services    desired.ServiceView   // the announced prefixes of Services
 	gone        bool                  // this node was deleted
 	offline     error                 // there is no answer of the API server yet: the state in use is an earlier one; nil: there was

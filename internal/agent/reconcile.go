@@ -50,7 +50,6 @@ func (a *Agent) pass(ctx context.Context) error {
 	shown := s
 	a.Status.SetNode(&shown)
 	if a.offline == nil {
-		a.setGround(&shown)
 		a.Policies.SetHostRules(s.HostRules())
 		a.Policies.SetHandling(s.Felix.Handling, s.Felix.LogPrefix)
 	}
@@ -70,14 +69,6 @@ func (a *Agent) pass(ctx context.Context) error {
 		return errors.Join(published, err)
 	}
 	return a.openForPods(ctx, &s)
-}
-
-// setGround tells policies whose the addresses of pools are, once for each state of the cluster.
-func (a *Agent) setGround(s *desired.Snapshot) {
-	if a.grounded != a.view.Builds {
-		a.Policies.SetGround(s)
-		a.grounded = a.view.Builds
-	}
 }
 
 // syncGuard leaves the guard as it is before the first answer of the API server: the state file of an earlier agent may lack the newest nodes,
@@ -187,6 +178,8 @@ func (a *Agent) readCluster() (gone, err error) {
 		}
 	}
 	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, world)
+	ground := a.view.Base // also of a node that finds no address of its own
+	a.Policies.SetGround(&ground)
 	a.evidence.want(time.Now(), a.view.Base.Unsure)
 	a.changed.bgp = true
 	return nil, nil

@@ -237,8 +237,8 @@ func (f *PolicyFeed) PlainPods() []string {
 	return slices.Collect(maps.Values(f.plain))
 }
 
-// SetGround says whose the addresses of pools are, by which is decided for which pods and nodes addresses count. Before it is called annotations count
-// only where that denies, and of nodes the addresses in their status.
+// SetGround says whose the addresses of pools are, by which is decided for which pods and nodes addresses count. Before it is called annotations count,
+// and of nodes the addresses in their status.
 func (f *PolicyFeed) SetGround(g Ground) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -61,7 +61,8 @@ const (
 
 // rankOf judges what is said of a pod's address. A user who writes an annotation must not give his pod's rights, or what is denied to it, to an
 // address of the API server, of a node or of the Internet, which are in no pool; of one in a pool he gets no rights unless it is one of his pod's node.
-// A Pod without a node may stay so for ever, so that its annotation counts for nothing. ground is nil while it is not known.
+// A Pod without a node may stay so for ever, so that its annotation counts for nothing. ground is nil while it is not known: what an agent that starts programs then, as the API server is slow, must
+// not deny what the one before it allowed.
 func rankOf(ground Ground, node string, a netip.Addr, by word) rank {
 	pooled, owner := place(ground, a)
 	switch {
@@ -73,7 +74,7 @@ func rankOf(ground Ground, node string, a netip.Addr, by word) rank {
 		return reported
 	case node == "" || ground != nil && !pooled:
 		return nobodys
-	case by == byNote && owner == node:
+	case by == byNote && (owner == node || ground == nil):
 		return announced
 	}
 	return possible

@@ -593,7 +593,7 @@ func (s *Snapshot) isNodes(a netip.Addr, owner string) bool {
 	if m, is := s.MemberAt(a); is && (owner == "" || owner == m.Name) {
 		return true
 	}
-	return s.index.tunnels[a] == owner && owner != "" || slices.Contains(s.Self.addrs(), a)
+	return s.index.tunnels[a] == owner && owner != "" || slices.Contains(s.Self.Internal, a)
 }
 
 // tunnelAddresses are those that nodes announce for their tunnel devices, with the nodes, as far as these have the blocks.
