@@ -18,9 +18,10 @@ import (
 const (
 	// repeat is how often the same text about the same object is written at most.
 	repeat = 10 * time.Minute
-	// newText is how long after one text a warning about the same object, for the same reason, with another text is written at the earliest: texts
-	// that alternate must not take the writes of all others.
-	newText = time.Minute
+	// mostTexts is how many warnings about one object, for one reason, may follow one another; later there is one for each newText: texts that
+	// alternate must not take the writes of all others.
+	mostTexts = 8
+	newText   = 2 * spare
 	// retry is how long after a write that failed the same is tried again, if it is still said.
 	retry = 30 * time.Second
 	// writeTime bounds one write.
@@ -76,8 +77,8 @@ type entry struct {
 	total       int  // the Event's count
 	unsaid      int  // how often it was said since the last write
 	next        time.Time
-	taken       time.Time // when it was last queued, be it with another text
 	queued      bool
+	turns       *rate.Limiter // of the key, whatever the text
 }
 
 // New returns a Recorder that writes nothing until Run.
@@ -145,17 +146,16 @@ func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 	if e == nil || e.message != fresh.message {
 		fresh.first = now
 		if e != nil {
-			fresh.queued, fresh.taken = e.queued, e.taken
-			if !fresh.normal && !e.taken.IsZero() {
-				fresh.next = e.taken.Add(newText)
-			}
+			fresh.queued, fresh.turns = e.queued, e.turns
+		} else {
+			fresh.turns = rate.NewLimiter(rate.Every(newText), mostTexts)
 		}
 		e = fresh
 		r.remember(k, e)
 	}
 	e.last = now
 	e.unsaid++
-	if e.queued || now.Before(e.next) {
+	if e.queued || now.Before(e.next) || !e.normal && !e.turns.AllowN(now, 1) {
 		return
 	}
 	if len(r.waiting) >= maxWaiting || !r.limit.AllowN(now, 1) {
@@ -163,7 +163,7 @@ func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 		r.dropped++
 		return
 	}
-	e.queued, e.taken = true, now
+	e.queued = true
 	r.waiting = append(r.waiting, k)
 	wait.Signal(r.wake)
 }

@@ -120,13 +120,20 @@ func TestANewTextIsWritten(t *testing.T) {
 	if e := d.server.only(t); e.Message != "two" || e.Count != 1 {
 		t.Errorf("%+v", e)
 	}
-	for _, want := range []int{1, 2} {
-		d.at = d.at.Add(newText / 2)
-		d.Warn(pool, "InvalidPool", "three")
+	say := func(text string, want int) {
+		t.Helper()
+		d.Warn(pool, "InvalidPool", text)
 		_ = d.drain(t)
 		if len(d.server.events) != want {
-			t.Errorf("%d events, want %d: %+v", len(d.server.events), want, d.server.events)
+			t.Errorf("%s: %d events, want %d", text, len(d.server.events), want)
 		}
+	}
+	for i := 2; i <= mostTexts; i++ { // each at once
+		say(fmt.Sprint("text ", i), i)
+	}
+	for want := mostTexts; want <= mostTexts+1; want++ { // and then in time
+		say("another", want)
+		d.at = d.at.Add(newText)
 	}
 }
 
