@@ -43,6 +43,15 @@ func (b *babbler) leave(s *bgptest.Speaker) {
 	})
 }
 
+// goodbye ends the session with a NOTIFICATION, and returns when the speaker has closed as well: a connection that is closed with something unread is
+// reset, and what was not sent yet is lost.
+func (b *babbler) goodbye(s *bgptest.Speaker) {
+	b.T.Helper()
+	b.conn.send(bgptest.Message(3, 6, 2))
+	b.conn.last()
+	b.leave(s)
+}
+
 // say withdraws some prefixes and announces others.
 func (b *babbler) say(random *rand.Rand) {
 	b.T.Helper()
@@ -105,9 +114,10 @@ func TestTableIsGoBGPs(t *testing.T) {
 		switch b := babblers[round/10]; round % 10 {
 		case 5: // the connection breaks, or it says goodbye
 			if round > 20 {
-				b.conn.send(bgptest.Message(3, 6, 2))
+				b.goodbye(s)
+			} else {
+				b.leave(s)
 			}
-			b.leave(s)
 		case 9:
 			b.begin(s)
 			b.say(random)
@@ -159,8 +169,7 @@ func TestUntoldPaths(t *testing.T) {
 	say(babblers[:2]...)
 	sameTables(t, s, "in sessions that began with a router")
 	for _, b := range babblers[:2] {
-		b.conn.send(bgptest.Message(3, 6, 2))
-		b.conn.Close()
+		b.goodbye(s)
 		b.begin(s)
 	}
 	say(babblers[:2]...)
