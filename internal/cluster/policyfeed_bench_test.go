@@ -3,11 +3,14 @@ package cluster
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 
 	"k8s.io/client-go/rest"
 
+	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -62,5 +65,28 @@ func BenchmarkPolicyFeedEvent(b *testing.B) {
 		if view := f.Take(); len(view.Changed) != 1 || len(view.Pods) != manyPods || view.More {
 			b.Fatal(view.Changed)
 		}
+	}
+}
+
+// What a change of one pod costs of 1,000 that name the same addresses, which nobody has.
+func BenchmarkContestedAddresses(b *testing.B) {
+	table := newPodTable()
+	table.settle(ground{"10.0.0.0/16": "m"})
+	pod := func(i int) *policyPod {
+		p := &policyPod{node: "n", words: slices.Repeat([]word{byNote}, mostAddresses), created: int64(i)}
+		p.pod = &policy.Pod{PodKey: policy.PodKey{Name: fmt.Sprint(i)}}
+		for j := range mostAddresses {
+			p.pod.Addresses = append(p.pod.Addresses, netip.AddrFrom4([4]byte{10, 0, 0, byte(j)}))
+		}
+		return p
+	}
+	for i := range 1000 {
+		p := pod(i)
+		table.set(p.pod.PodKey, p, false)
+	}
+	for i := 0; b.Loop(); i++ {
+		p := pod(i % 1000)
+		table.set(p.pod.PodKey, nil, false)
+		table.set(p.pod.PodKey, p, false)
 	}
 }

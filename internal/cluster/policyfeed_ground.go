@@ -59,6 +59,9 @@ const (
 	athome
 )
 
+// sure reports whether the address is the pod's for certain.
+func (r rank) sure() bool { return r > possible && r != former }
+
 // rankOf judges what is said of a pod's address. A user who writes an annotation must not give his pod's rights, or what is denied to it, to an
 // address of the API server, of a node or of the Internet, which are in no pool; of one in a pool he gets no rights unless it is one of his pod's node.
 // A Pod without a node may stay so for ever, so that its annotation counts for nothing. ground is nil while it is not known: what an agent that starts programs then, as the API server is slow, must

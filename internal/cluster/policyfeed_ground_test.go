@@ -14,10 +14,10 @@ import (
 // home is the ground of the cases below: pods are on nodes n and m, and the block 10.0.3.0/24 is nobody's yet.
 var home = ground{"10.0.1.0/24": "n", "10.0.2.0/24": "m", "10.0.3.0/24": ""}
 
-// claims are pods as the API server shows them: name, node, status and annotation, either of which may be missing.
-type claims [][4]string
+// claimants are pods as the API server shows them: name, node, status and annotation, either of which may be missing.
+type claimants [][4]string
 
-func (all claims) pods(t *testing.T) (pods []*policyPod) {
+func (all claimants) pods(t *testing.T) (pods []*policyPod) {
 	for i, c := range all {
 		meta, status := "", ""
 		if c[3] != "" {
@@ -36,33 +36,33 @@ func (all claims) pods(t *testing.T) (pods []*policyPod) {
 
 func TestWhoseAddressesAre(t *testing.T) {
 	for name, c := range map[string]struct {
-		pods claims
+		pods claimants
 		want string // [certain] ?[possible]
 	}{
-		"reported at home":                           {claims{{"a", "n", "10.0.1.1", ""}}, "a[10.0.1.1]"},
-		"reported and noted":                         {claims{{"a", "n", "10.0.1.1", "10.0.1.1"}}, "a[10.0.1.1]"},
-		"borrowed":                                   {claims{{"a", "n", "10.0.2.1", "10.0.2.1"}}, "a[10.0.2.1]"},
-		"of another IPAM":                            {claims{{"a", "n", "192.168.0.1", ""}}, "a[192.168.0.1]"},
-		"noted at home":                              {claims{{"a", "n", "", "10.0.1.1"}}, "a[10.0.1.1]"},
-		"noted before the block is known":            {claims{{"a", "n", "", "10.0.3.1"}}, "a[] ?[10.0.3.1]"},
-		"noted and borrowed":                         {claims{{"a", "n", "", "10.0.2.1"}}, "a[] ?[10.0.2.1]"},
-		"an address of the Internet in the note":     {claims{{"a", "n", "", "8.8.8.8"}}, ""},
-		"a note without a node":                      {claims{{"a", "", "", "10.0.1.1"}}, ""},
-		"a note that names a pod's address":          {claims{{"victim", "n", "10.0.1.1", "10.0.1.1"}, {"thief", "n", "", "10.0.1.1"}}, "victim[10.0.1.1]"},
-		"a note that names a borrowed address":       {claims{{"victim", "n", "10.0.2.1", ""}, {"thief", "m", "", "10.0.2.1"}}, "victim[10.0.2.1]"},
-		"a note that names a starting pod's":         {claims{{"victim", "n", "", "10.0.1.1"}, {"thief", "n", "", "10.0.1.1"}}, "thief[] ?[10.0.1.1]"},
-		"a note of another node's pod":               {claims{{"victim", "n", "", "10.0.1.1"}, {"thief", "m", "", "10.0.1.1"}}, "victim[] ?[10.0.1.1]"},
-		"a status of a stolen node":                  {claims{{"victim", "n", "10.0.1.1", ""}, {"thief", "m", "10.0.1.1", ""}}, "victim[10.0.1.1]"},
-		"two statuses of an address of none of both": {claims{{"victim", "n", "10.0.3.1", ""}, {"thief", "m", "10.0.3.1", ""}}, "thief[] ?[10.0.3.1]"},
-		"a sandbox made anew":                        {claims{{"a", "n", "10.0.1.1", "10.0.1.2"}}, "a[] ?[10.0.1.1 10.0.1.2]"},
-		"its old address at the next pod": {claims{{"client", "n", "10.0.1.1", "10.0.1.2"}, {"evil", "n", "", "10.0.1.1"}},
+		"reported at home":                           {claimants{{"a", "n", "10.0.1.1", ""}}, "a[10.0.1.1]"},
+		"reported and noted":                         {claimants{{"a", "n", "10.0.1.1", "10.0.1.1"}}, "a[10.0.1.1]"},
+		"borrowed":                                   {claimants{{"a", "n", "10.0.2.1", "10.0.2.1"}}, "a[10.0.2.1]"},
+		"of another IPAM":                            {claimants{{"a", "n", "192.168.0.1", ""}}, "a[192.168.0.1]"},
+		"noted at home":                              {claimants{{"a", "n", "", "10.0.1.1"}}, "a[10.0.1.1]"},
+		"noted before the block is known":            {claimants{{"a", "n", "", "10.0.3.1"}}, "a[] ?[10.0.3.1]"},
+		"noted and borrowed":                         {claimants{{"a", "n", "", "10.0.2.1"}}, "a[] ?[10.0.2.1]"},
+		"an address of the Internet in the note":     {claimants{{"a", "n", "", "8.8.8.8"}}, ""},
+		"a note without a node":                      {claimants{{"a", "", "", "10.0.1.1"}}, ""},
+		"a note that names a pod's address":          {claimants{{"victim", "n", "10.0.1.1", "10.0.1.1"}, {"thief", "n", "", "10.0.1.1"}}, "victim[10.0.1.1]"},
+		"a note that names a borrowed address":       {claimants{{"victim", "n", "10.0.2.1", ""}, {"thief", "m", "", "10.0.2.1"}}, "victim[10.0.2.1]"},
+		"a note that names a starting pod's":         {claimants{{"victim", "n", "", "10.0.1.1"}, {"thief", "n", "", "10.0.1.1"}}, "thief[] ?[10.0.1.1]"},
+		"a note of another node's pod":               {claimants{{"victim", "n", "", "10.0.1.1"}, {"thief", "m", "", "10.0.1.1"}}, "victim[] ?[10.0.1.1]"},
+		"a status of a stolen node":                  {claimants{{"victim", "n", "10.0.1.1", ""}, {"thief", "m", "10.0.1.1", ""}}, "victim[10.0.1.1]"},
+		"two statuses of an address of none of both": {claimants{{"victim", "n", "10.0.3.1", ""}, {"thief", "m", "10.0.3.1", ""}}, "thief[] ?[10.0.3.1]"},
+		"a sandbox made anew":                        {claimants{{"a", "n", "10.0.1.1", "10.0.1.2"}}, "a[] ?[10.0.1.1 10.0.1.2]"},
+		"its old address at the next pod": {claimants{{"client", "n", "10.0.1.1", "10.0.1.2"}, {"evil", "n", "", "10.0.1.1"}},
 			"client[] ?[10.0.1.1 10.0.1.2]"},
-		"all pods of a node that has booted": {claims{{"client", "n", "10.0.1.1", "10.0.1.2"}, {"evil", "n", "10.0.1.2", "10.0.1.1"}}, "client[] ?[10.0.1.1] evil[] ?[10.0.1.2]"},
-		"the next pod is reported":           {claims{{"client", "n", "10.0.1.1", "10.0.1.2"}, {"evil", "n", "10.0.1.1", "10.0.1.1"}}, "client[] ?[10.0.1.2] evil[10.0.1.1]"},
-		"emptied":                            {claims{{"a", "n", "10.0.1.1", "-"}}, "a[] ?[10.0.1.1]"},
-		"two pods of a tenant against a denial": {claims{{"denied", "n", "10.0.1.1", "10.0.1.9"}, {"other", "n", "10.0.1.2", "10.0.1.1"}, {"third", "n", "", "10.0.1.1"}},
+		"all pods of a node that has booted": {claimants{{"client", "n", "10.0.1.1", "10.0.1.2"}, {"evil", "n", "10.0.1.2", "10.0.1.1"}}, "client[] ?[10.0.1.1] evil[] ?[10.0.1.2]"},
+		"the next pod is reported":           {claimants{{"client", "n", "10.0.1.1", "10.0.1.2"}, {"evil", "n", "10.0.1.1", "10.0.1.1"}}, "client[] ?[10.0.1.2] evil[10.0.1.1]"},
+		"emptied":                            {claimants{{"a", "n", "10.0.1.1", "-"}}, "a[] ?[10.0.1.1]"},
+		"two pods of a tenant against a denial": {claimants{{"denied", "n", "10.0.1.1", "10.0.1.9"}, {"other", "n", "10.0.1.2", "10.0.1.1"}, {"third", "n", "", "10.0.1.1"}},
 			"denied[] ?[10.0.1.1 10.0.1.9] other[] ?[10.0.1.2]"},
-		"a note against the status": {claims{{"a", "n", "10.0.1.1", "8.8.8.8"}}, "a[] ?[10.0.1.1]"},
+		"a note against the status": {claimants{{"a", "n", "10.0.1.1", "8.8.8.8"}}, "a[] ?[10.0.1.1]"},
 	} {
 		pods := c.pods.pods(t)
 		for _, order := range [][]*policyPod{pods, reversed(pods)} {
@@ -91,7 +91,7 @@ func reversed(pods []*policyPod) []*policyPod {
 // Before anything is known of pools annotations are believed.
 func TestAddressesWithoutGround(t *testing.T) {
 	table := newPodTable()
-	for _, p := range (claims{{"a", "n", "", "8.8.8.8"}, {"b", "n", "10.0.1.1", ""}}).pods(t) {
+	for _, p := range (claimants{{"a", "n", "", "8.8.8.8"}, {"b", "n", "10.0.1.1", ""}}).pods(t) {
 		table.set(p.pod.PodKey, p, false)
 	}
 	if got := takeAll(table, map[policy.PodKey]*policy.Pod{}); got != "a[8.8.8.8] b[10.0.1.1] / a b" {

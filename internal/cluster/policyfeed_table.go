@@ -12,9 +12,16 @@ import (
 type podTable struct {
 	ground Ground // nil: not known yet
 	pods   map[policy.PodKey]*podClaim
-	claims map[netip.Addr][]*podClaim
+	claims map[netip.Addr]claims
 	// changed are pods whose shown state differs from that of the last take; true: of this node, now or before.
 	changed map[policy.PodKey]bool
+}
+
+// claims are those on an address.
+type claims struct {
+	all   []*podClaim
+	first *podClaim // which precedes the others
+	left  rank      // that the first one has beside the others
 }
 
 // podClaim is a pod with the addresses that it claims.
@@ -27,7 +34,7 @@ type podClaim struct {
 }
 
 func newPodTable() *podTable {
-	return &podTable{pods: map[policy.PodKey]*podClaim{}, claims: map[netip.Addr][]*podClaim{}, changed: map[policy.PodKey]bool{}}
+	return &podTable{pods: map[policy.PodKey]*podClaim{}, claims: map[netip.Addr]claims{}, changed: map[policy.PodKey]bool{}}
 }
 
 // set replaces the state of a pod; nil removes it. It reports whether take would return a change.
@@ -46,12 +53,12 @@ func (t *podTable) set(key policy.PodKey, now *policyPod, local bool) bool {
 	if after != nil {
 		touched = slices.Concat(touched, after.pod.Addresses)
 	}
-	t.compare(key, before, after)
-	for _, a := range touched {
-		for _, rival := range t.claims[a] {
-			t.show(rival)
-		}
+	touched = slices.DeleteFunc(slices.Clone(touched), func(a netip.Addr) bool { return !t.order(a) })
+	if after != nil {
+		after.shown = t.allowed(after)
 	}
+	t.compare(key, before, after)
+	t.showAll(touched)
 	return len(t.changed) > 0
 }
 
@@ -63,10 +70,45 @@ func (t *podTable) enter(key policy.PodKey, now *policyPod, local bool) *podClai
 	c.judge(t.ground)
 	t.pods[key] = c
 	for _, a := range c.pod.Addresses {
-		t.claims[a] = append(t.claims[a], c)
+		on := t.claims[a]
+		on.all = append(on.all, c)
+		t.claims[a] = on
 	}
-	c.shown = t.allowed(c)
 	return c
+}
+
+// order finds who has the first claim on an address, and reports whether another one has, or with another rank. What two say of their pods, neither of
+// which is at home there, is certain for none.
+func (t *podTable) order(a netip.Addr) (changed bool) {
+	was, ok := t.claims[a]
+	if !ok {
+		return false
+	}
+	is := claims{all: was.all}
+	second := nobodys
+	for _, c := range is.all {
+		own := c.at(a)
+		switch {
+		case is.first == nil || own > is.left || own == is.left && c.newer(is.first):
+			second, is.first, is.left = is.left, c, own
+		case own > second:
+			second = own
+		}
+	}
+	if is.left == announced && second > nobodys || is.left == reported && second == reported {
+		is.left = possible
+	}
+	t.claims[a] = is
+	return is.first != was.first || is.left != was.left
+}
+
+// showAll updates the shown states of all pods that claim one of these addresses.
+func (t *podTable) showAll(addresses []netip.Addr) {
+	for _, a := range addresses {
+		for _, c := range t.claims[a].all {
+			t.show(c)
+		}
+	}
 }
 
 // judge judges the pod's addresses anew, and reports whether one ranks otherwise.
@@ -83,27 +125,26 @@ func (c *podClaim) judge(ground Ground) (changed bool) {
 // settle judges all addresses by another ground. It reports whether take would return a change.
 func (t *podTable) settle(ground Ground) bool {
 	t.ground = ground
-	touched := map[*podClaim]bool{}
+	var touched []netip.Addr
 	for _, c := range t.pods {
-		if !c.judge(ground) {
-			continue
-		}
-		for _, a := range c.pod.Addresses {
-			for _, rival := range t.claims[a] {
-				touched[rival] = true
-			}
+		if c.judge(ground) {
+			touched = append(touched, c.pod.Addresses...)
 		}
 	}
-	for c := range touched {
-		t.show(c)
+	slices.SortFunc(touched, netip.Addr.Compare)
+	touched = slices.Compact(touched)
+	for _, a := range touched {
+		t.order(a)
 	}
+	t.showAll(touched)
 	return len(t.changed) > 0
 }
 
 func (t *podTable) release(c *podClaim) {
 	for _, a := range c.pod.Addresses {
-		left := slices.DeleteFunc(t.claims[a], func(other *podClaim) bool { return other == c })
-		if t.claims[a] = left; len(left) == 0 {
+		on := t.claims[a]
+		on.all = slices.DeleteFunc(on.all, func(other *podClaim) bool { return other == c })
+		if t.claims[a] = on; len(on.all) == 0 {
 			delete(t.claims, a)
 		}
 	}
@@ -136,7 +177,9 @@ func (t *podTable) allowed(c *podClaim) *policy.Pod {
 	pod := c.pod
 	verdicts := make([]rank, len(pod.Addresses))
 	for i, a := range pod.Addresses {
-		verdicts[i] = t.verdict(c, i, a)
+		if on := t.claims[a]; on.first == c {
+			verdicts[i] = on.left
+		}
 	}
 	only := func(these func(rank) bool) (left []netip.Addr) {
 		for i, a := range pod.Addresses {
@@ -146,36 +189,16 @@ func (t *podTable) allowed(c *podClaim) *policy.Pod {
 		}
 		return left
 	}
-	sure := only(func(r rank) bool { return r > possible && r != former })
+	sure := only(rank.sure)
 	if len(sure) < len(pod.Addresses) {
 		less := *pod
-		less.Addresses, less.Unsure = sure, only(func(r rank) bool { return r == former || r == possible })
+		less.Addresses, less.Unsure = sure, only(func(r rank) bool { return r > nobodys && !r.sure() })
 		pod = &less
 	}
 	if len(pod.Addresses)+len(pod.Unsure) == 0 && !c.local {
 		return nil
 	}
 	return pod
-}
-
-// verdict is the rank that is left of an address of the pod: nobodys if another pod precedes. What two say of their pods, neither of which is at home there, is
-// certain for none.
-func (t *podTable) verdict(c *podClaim, i int, a netip.Addr) rank {
-	own, rivals := c.ranks[i], rank(0)
-	for _, other := range t.claims[a] {
-		if other == c {
-			continue
-		}
-		theirs := other.at(a)
-		if theirs > own || theirs == own && other.newer(c) {
-			return nobodys
-		}
-		rivals = max(rivals, theirs)
-	}
-	if own == announced && rivals > nobodys || own == reported && rivals == reported {
-		return possible
-	}
-	return own
 }
 
 func (c *podClaim) at(a netip.Addr) rank { return c.ranks[slices.Index(c.pod.Addresses, a)] }
