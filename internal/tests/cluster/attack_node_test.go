@@ -68,6 +68,37 @@ func (s *siege) annotations(t *testing.T) {
 			s.restore(t, path, meant)
 		})
 	}
+	s.tunnelOfAnother(t, path, meant)
+}
+
+// tunnelOfAnother gives the thief's tunnel the address of a pod, while a policy denies pods all nodes.
+func (s *siege) tunnelOfAnother(t *testing.T, path string, meant object) {
+	aim := "a pod's address as its tunnel's, to deny it to whom a policy denies nodes"
+	t.Run(aim, func(t *testing.T) {
+		const clusterPolicies = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
+		server, node := s.inside(t, s.tenants["server"]), at(s.is[witness].address, 10250)
+		errtest.Must(t, connect(server.NS, node))
+		s.must(t, request{by: "admin", verb: "POST", path: clusterPolicies, body: object{
+			"apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy", "metadata": object{"name": "no-nodes"}, "spec": object{
+				"tier": "Admin", "priority": 1, "subject": object{"namespaces": object{"matchLabels": object{"kubernetes.io/metadata.name": "team"}}},
+				"egress": []object{{"name": "no-nodes", "action": "Deny", "to": []object{{"nodes": object{}}}}},
+			},
+		}})
+		defer s.must(t, request{by: "admin", verb: "DELETE", path: clusterPolicies + "/no-nodes"})
+		meshtest.Within(t, time.Minute, func() error {
+			if connect(server.NS, node) == nil {
+				return fmt.Errorf("%s is reached", node)
+			}
+			return nil
+		})
+		r := request{by: "agent", verb: "PATCH", path: path, body: notes("projectcalico.org/IPv4VXLANTunnelAddr", s.web.Status.PodIP)}
+		s.must(t, r)
+		s.tells(t, "is said to be the address of a tunnel device, and lies in no block of this node")
+		serves(t, server.NS, at(s.web.Status.PodIP, 80), "web")
+		s.inVain(t)
+		s.record.add(row{part: partAnnotations, aim: aim, tried: r.String(), answer: "no address of a node to policies: the pod is reached", seen: victim + ": `node status`"})
+		s.restore(t, path, meant)
+	})
 }
 
 // lastOf returns the last address of a block.
@@ -242,7 +273,6 @@ func (s *siege) down(t *testing.T) string {
 
 // unknown sends packets and opens connections from addresses that are no node's.
 func (s *siege) unknown(t *testing.T) {
-	const outsider = "172.30.0.99"
 	ns := s.hosts[thief]
 	ns.Run(t, "ip", "addr", "add", outsider+"/24", "dev", "eth0")
 	defer ns.Run(t, "ip", "addr", "del", outsider+"/24", "dev", "eth0")

@@ -38,9 +38,11 @@ attacked lost [no packet](#effect-on-others).
 
 A real cluster of three nodes in [the lab](lab.md), dual stack, VXLAN for IPv4, no encapsulation for IPv6. The attacker is root on node1, with
 its agent's, plugins' and kubelet's tokens, and has two pods on node2, one with the runtime's default capabilities (including NET_RAW), one
-without any. Meanwhile pods on master and node2 talk. After each attack routes, tunnel neighbours and sessions of master and node2 are compared
-with those before the first one. A refusal (403) is in the API server's audit log; one by a policy also in
-apiserver_validating_admission_policy_check_total. Other signs are on nodes that are not the attacker's. Addresses and blocks are replaced by
+without any. Another attacker may write pods and policies of namespace tenant: he wants to reach SERVER, a pod of another namespace on node2, to
+which his pods, a host outside and the pod on node1 send all the time, and which an administrator's policies protect. Meanwhile pods on master and
+node2 talk. After each attack routes, tunnel neighbours and sessions of master and node2 are compared with those before the first one. A refusal
+(403) is in the API server's audit log; one by a policy also in apiserver_validating_admission_policy_check_total. Other signs are on nodes that are
+not the attacker's. Addresses and blocks are replaced by
 their owners' names. [The tests of each attack](defences.csv); [what the attacker can still
 do](security.md#a-stolen-node).
 
@@ -109,6 +111,9 @@ func (s *siege) named(text string) string {
 		with[m.end], with[m.mac] = "TUNNEL("+node+")", "MAC("+node+")"
 		with[s.pod[node].V4.String()], with[s.pod[node].V6.String()] = "POD("+node+")", "POD6("+node+")"
 		with[m.address], with[m.address6] = "NODE("+node+")", "NODE6("+node+")"
+	}
+	for name, p := range s.tenants {
+		with[p.Status.PodIP] = strings.ToUpper(name)
 	}
 	with[s.web.Status.PodIP], with[s.talker[thief]] = "WEB", "traffic"
 	with[lastOf(s.block(victim)).String()], with[netip.PrefixFrom(s.block(victim).Addr(), 27).String()] = "FREE(node2)", "HALF-BLOCK(node2)"

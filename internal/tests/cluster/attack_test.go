@@ -22,6 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
@@ -41,6 +42,8 @@ type siege struct {
 	talker map[string]string        // their names
 	is     map[string]*machine
 	web    corev1.Pod
+	// tenants are the pods of two other namespaces, by name.
+	tenants map[string]*corev1.Pod
 
 	packets meshtest.Traffic
 	prober  *prober
@@ -66,6 +69,7 @@ func TestAttack(t *testing.T) {
 	}{
 		{"by the API", (*siege).requests},
 		{"by pods", (*siege).hostilePods},
+		{"by a tenant's objects", (*siege).tenantsObjects},
 		{"by annotations of its Node", (*siege).annotations},
 		{"by BGP", (*siege).speaker},
 	} {
@@ -79,17 +83,26 @@ func TestAttack(t *testing.T) {
 func newSiege(t *testing.T) *siege {
 	t.Helper()
 	w := newWorld(t, "-ipv6", "-image", image(t, "dev"))
+	w.Kubectl(t, "apply", "-f", labtest.ClusterNetworkPolicyDefinition(t))
 	w.Release(t, "install", "dev", append(slices.Clone(dualStack), "--set", `ipPool.vxlanMode=Always,controllers.nodeSelector.kubernetes\.io/hostname=`+witness)...)
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
 	w.exclusive(t)
 	w.apply(t, "traffic.yaml")
 	w.apply(t, "attack.yaml")
+	w.apply(t, "tenants.yaml")
 	w.ends = map[string]*meshtest.Pod{}
-	s := &siege{world: w, by: map[string]rest.Interface{}, hosts: map[string]*netnstest.NS{}, pod: map[string]*meshtest.Pod{}, talker: map[string]string{}, is: map[string]*machine{}}
+	s := &siege{world: w, by: map[string]rest.Interface{}, hosts: map[string]*netnstest.NS{}, pod: map[string]*meshtest.Pod{}, talker: map[string]string{}, is: map[string]*machine{}, tenants: map[string]*corev1.Pod{}}
 	w.rolledOut(t, "daemonset/traffic")
 	s.web = w.readyPods(t, "attacked", 1)[0]
 	w.readyPods(t, "hostile", 2)
+	for _, namespace := range []string{"team", "tenant"} {
+		w.Kubectl(t, "wait", "pod", "--all", "--namespace", namespace, "--for=condition=Ready", "--timeout="+patience.String())
+		for _, p := range w.podsOf(t, namespace, "") {
+			s.tenants[p.Name] = &p
+			s.inside(t, &p) // for all parts
+		}
+	}
 	for _, p := range w.readyPods(t, "traffic", len(nodes)) {
 		s.pod[p.Spec.NodeName], s.talker[p.Spec.NodeName] = s.both(t, &p), p.Name
 	}
