@@ -244,7 +244,7 @@ var (
 )
 
 // Prefixes of the policies' messages, by which they are searched for.
-var fences = []string{"tortie fences nodes", "tortie fences hooks"}
+var fences = []string{"tortie fences nodes", "tortie fences hooks", "tortie fences pods"}
 
 var (
 	refusal = regexp.MustCompile(`(?m)^ +message: (.+)$|^ +messageExpression: "'(.+)"$`)

@@ -40,7 +40,7 @@ func wordOn(a netip.Addr, reported, noted []netip.Addr, emptied bool) word {
 	return byNote
 }
 
-// rank is how far an address counts as a pod's. Of several pods it counts for the one with the highest.
+// rank is how far an address counts as a pod's. Of several pods see claims.left.
 type rank uint8
 
 const (
@@ -50,17 +50,11 @@ const (
 	possible
 	// announced: the plugin, or a user, says it of an address of the pod's node, and nobody contradicts.
 	announced
-	// former: the status says it, and the annotation that it is over. It counts where that denies, before all that annotations say: whoever may write
-	// two pods could else take an address out of what is denied to one of them.
-	former
 	// reported: the kubelet says it, of an address that its node has borrowed, or that another program manages.
 	reported
 	// athome: the kubelet says it, of an address of the pod's node.
 	athome
 )
-
-// sure reports whether the address is the pod's for certain.
-func (r rank) sure() bool { return r > possible && r != former }
 
 // rankOf judges what is said of a pod's address. A user who writes an annotation must not give his pod's rights, or what is denied to it, to an
 // address of the API server, of a node or of the Internet, which are in no pool; of one in a pool he gets no rights unless it is one of his pod's node.
@@ -70,7 +64,7 @@ func rankOf(ground Ground, node string, a netip.Addr, by word) rank {
 	pooled, owner := place(ground, a)
 	switch {
 	case by == byKubeletAgainst:
-		return former
+		return possible
 	case by == byKubelet && owner != "" && owner == node:
 		return athome
 	case by == byKubelet:

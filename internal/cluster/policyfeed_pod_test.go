@@ -84,7 +84,7 @@ func TestTerminatingPodsKeepTheirAddresses(t *testing.T) {
 	}{
 		"running":   {deleted + noted(podIP+`"10.0.0.1/32"`), "a[10.0.0.1]"},
 		"not noted": {deleted, "a[10.0.0.1]"},
-		"released":  {deleted + noted(podIP+`""`), "a[] ?[10.0.0.1]"},
+		"released":  {deleted + noted(podIP+`""`), "a[] ?[10.0.0.1] b[] ?[10.0.0.1]"},
 	} {
 		table := newPodTable()
 		table.settle(ground{"10.0.0.0/24": "n"})

@@ -8,7 +8,8 @@ import (
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
-// podTable assigns each address to the pod for which it ranks highest, and of several to the newest. It collects the pods that changed since the last take.
+// podTable assigns each address to the pod for which it ranks highest, and of several to the newest, or, while it is certain for none, to all that may have
+// it. It collects the pods that changed since the last take.
 type podTable struct {
 	ground Ground // nil: not known yet
 	pods   map[policy.PodKey]*podClaim
@@ -19,9 +20,9 @@ type podTable struct {
 
 // claims are those on an address.
 type claims struct {
-	all   []*podClaim
-	first *podClaim // which precedes the others
-	left  rank      // that the first one has beside the others
+	all          []*podClaim
+	first        *podClaim // the newest of the highest rank
+	best, second rank      // of the first, and the highest of the others
 }
 
 // podClaim is a pod with the addresses that it claims.
@@ -77,29 +78,40 @@ func (t *podTable) enter(key policy.PodKey, now *policyPod, local bool) *podClai
 	return c
 }
 
-// order finds who has the first claim on an address, and reports whether another one has, or with another rank. What two say of their pods, neither of
-// which is at home there, is certain for none.
+// order finds who has the first claim on an address, and reports whether that may change what is left of one.
 func (t *podTable) order(a netip.Addr) (changed bool) {
 	was, ok := t.claims[a]
 	if !ok {
 		return false
 	}
 	is := claims{all: was.all}
-	second := nobodys
 	for _, c := range is.all {
 		own := c.at(a)
 		switch {
-		case is.first == nil || own > is.left || own == is.left && c.newer(is.first):
-			second, is.first, is.left = is.left, c, own
-		case own > second:
-			second = own
+		case is.first == nil || own > is.best || own == is.best && c.newer(is.first):
+			is.second, is.first, is.best = is.best, c, own
+		case own > is.second:
+			is.second = own
 		}
 	}
-	if is.left == announced && second > nobodys || is.left == reported && second == reported {
-		is.left = possible
-	}
 	t.claims[a] = is
-	return is.first != was.first || is.left != was.left
+	return is.best != was.best || is.second != was.second || is.first != was.first && (is.best > is.second || is.best == athome)
+}
+
+// left is the rank that is left of an address of the pod beside the others' claims. What the kubelets of several report is the newest's at home, and else
+// certain for none. What none reports may be that of each: whoever may write one pod could else take an address out of what is denied to another.
+func (on *claims) left(c *podClaim, own rank) rank {
+	rivals := on.best
+	if c == on.first {
+		rivals = on.second
+	}
+	switch {
+	case own == athome && c != on.first, rivals >= reported && rivals > own:
+		return nobodys
+	case own == announced && rivals > nobodys, own == reported && rivals == reported:
+		return possible
+	}
+	return own
 }
 
 // showAll updates the shown states of all pods that claim one of these addresses.
@@ -177,9 +189,8 @@ func (t *podTable) allowed(c *podClaim) *policy.Pod {
 	pod := c.pod
 	verdicts := make([]rank, len(pod.Addresses))
 	for i, a := range pod.Addresses {
-		if on := t.claims[a]; on.first == c {
-			verdicts[i] = on.left
-		}
+		on := t.claims[a]
+		verdicts[i] = on.left(c, c.ranks[i])
 	}
 	only := func(these func(rank) bool) (left []netip.Addr) {
 		for i, a := range pod.Addresses {
@@ -189,10 +200,10 @@ func (t *podTable) allowed(c *podClaim) *policy.Pod {
 		}
 		return left
 	}
-	sure := only(rank.sure)
+	sure := only(func(r rank) bool { return r > possible })
 	if len(sure) < len(pod.Addresses) {
 		less := *pod
-		less.Addresses, less.Unsure = sure, only(func(r rank) bool { return r > nobodys && !r.sure() })
+		less.Addresses, less.Unsure = sure, only(func(r rank) bool { return r == possible })
 		pod = &less
 	}
 	if len(pod.Addresses)+len(pod.Unsure) == 0 && !c.local {

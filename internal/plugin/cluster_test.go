@@ -191,13 +191,17 @@ func (c *cluster) list(t testing.TB, kind, namespace string) []unstructured.Unst
 
 func (c *cluster) annotate(t testing.TB, kind, namespace, name, key, value string) {
 	t.Helper()
-	c.patch(t, kind, namespace, name, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))
+	c.patch(t, kind, namespace, name, annotation(key, value))
+}
+
+func annotation(key, value string) string {
+	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)
 }
 
 // patch changes an object by a JSON merge patch.
-func (c *cluster) patch(t testing.TB, kind, namespace, name, patch string) {
+func (c *cluster) patch(t testing.TB, kind, namespace, name, patch string, subresources ...string) {
 	t.Helper()
-	if _, err := c.of(kind, namespace).Patch(context.Background(), name, apitypes.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := c.of(kind, namespace).Patch(context.Background(), name, apitypes.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresources...); err != nil {
 		t.Errorf("patch %s %s: %v", kind, name, err)
 	}
 }

@@ -119,7 +119,7 @@ func explicitAddresses(t *testing.T, w *world) {
 	w.wantFailure(t, w.sandbox(t, "outside").add(t), codeNoPool, "192.0.2.1", "IPPool")
 }
 
-// Whoever may change a pod may write a container ID of another pod on it. That must not free the other's address.
+// Who may write a pod may write a container ID of another pod on it, at least when he creates it. That must not free the other's address.
 func TestContainerIDOfAnotherPod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -189,10 +189,10 @@ func (w *world) annotateNamespace(t testing.TB, key, value string) {
 	w.api.annotate(t, "Namespace", "", w.name, key, value)
 }
 
-// annotatePod puts an annotation on a pod of the world.
+// annotatePod puts an annotation on a pod of the world, by its status, as plugins do.
 func (w *world) annotatePod(t testing.TB, name, key, value string) {
 	t.Helper()
-	w.api.annotate(t, "Pod", w.name, name, key, value)
+	w.api.patch(t, "Pod", w.name, name, annotation(key, value), "status")
 }
 
 // state describes everything that an ADD may leave behind, wherever it may.

@@ -472,18 +472,44 @@ func (x *index) of(addr netip.Addr) []SetID {
 		at++
 	}
 	unsure := k.pod.mayHave(addr)
+	if unsure && len(owners) > 1 {
+		return x.ofSeveral(addr, at, k, owners)
+	}
 	found := k.class.ids[boolByte(unsure)]
 	ids, done := found[at]
 	if !done {
-		if x.inside[at] == nil {
-			x.inside[at] = x.sets.terms.inside(x.nets, addr)
-		}
-		byLabels := k.class.terms
-		if unsure {
-			byLabels = x.sets.terms.unsure(byLabels)
-		}
-		ids = x.sets.of(k.pod, byLabels, x.inside[at], unsure)
+		inside := x.insideOf(addr, at)
+		ids = x.sets.of(inside, x.match(k, inside, unsure))
 		found[at] = ids
 	}
 	return ids
+}
+
+// ofSeveral is of for an address that is certain for none of its owners, of which one counts where only one can. Pods that no policy tells apart count once.
+func (x *index) ofSeveral(addr netip.Addr, at int, first *known, owners []PodKey) []SetID {
+	inside, seen := x.insideOf(addr, at), map[*class]bool{first.class: true}
+	matches := []match{x.match(first, inside, true)}
+	for _, key := range owners {
+		if k := x.pods[key]; !seen[k.class] && k.pod.mayHave(addr) {
+			seen[k.class] = true
+			matches = append(matches, x.match(k, inside, true))
+		}
+	}
+	return x.sets.of(inside, matches...)
+}
+
+// insideOf tells in which networks an address is, from its position among the cuts.
+func (x *index) insideOf(addr netip.Addr, at int) []bool {
+	if x.inside[at] == nil {
+		x.inside[at] = x.sets.terms.inside(x.nets, addr)
+	}
+	return x.inside[at]
+}
+
+func (x *index) match(k *known, inside []bool, unsure bool) match {
+	byLabels := k.class.terms
+	if unsure {
+		byLabels = x.sets.terms.unsure(byLabels)
+	}
+	return x.sets.terms.match(k.pod, byLabels, inside, unsure)
 }

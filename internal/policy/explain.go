@@ -42,11 +42,11 @@ func Explain(state State, from, to Party, packet Packet) Explanation {
 	from.Address, to.Address = from.address(state, to), to.address(state, from)
 	e := Explanation{Allow: true}
 	if pod := state.Pods[from.Pod]; pod != nil {
-		e.Egress = judge(state, pod, connection{Egress, to, state.Pods[to.Pod], packet, nil})
+		e.Egress = judge(state, pod, connection{Egress, to, state.Pods[to.Pod], state.others(to), packet, nil})
 		e.Allow = e.Egress.Verdict.Allow
 	}
 	if pod := state.Pods[to.Pod]; pod != nil {
-		e.Ingress = judge(state, pod, connection{Ingress, from, state.Pods[from.Pod], packet, nil})
+		e.Ingress = judge(state, pod, connection{Ingress, from, state.Pods[from.Pod], state.others(from), packet, nil})
 		e.Allow = e.Allow && e.Ingress.Verdict.Allow
 	}
 	return e
@@ -97,6 +97,8 @@ type connection struct {
 	direction Direction
 	peer      Party
 	pod       *Pod // nil: the peer is none
+	// others may have the peer's address, too, which is certain for none.
+	others []*Pod
 	Packet
 	host *hostEnd // nil: the subject is a pod
 }
@@ -138,8 +140,43 @@ func (j *Judgement) decide(state State, subject *Pod, selecting []*Policy, c con
 	}
 }
 
-// tier reports whether the policies of a tier decide.
+// others are the pods beside the party's that may have its address, if it is not certain for that one.
+func (state State) others(p Party) (found []*Pod) {
+	pod := state.Pods[p.Pod]
+	if pod == nil || !pod.mayHave(p.Address) {
+		return nil
+	}
+	for key, other := range state.Pods {
+		if key != p.Pod && other.mayHave(p.Address) {
+			found = append(found, other)
+		}
+	}
+	return found
+}
+
+// tier reports whether the policies of a tier decide. Of several pods that may have the peer's address those count that are denied, else those that the tier leaves
+// to the next one.
 func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connection) bool {
+	before := *j
+	j.Logs = nil
+	decided := j.tierOf(state, subject, policies, c)
+	for _, pod := range c.others {
+		c.pod = pod
+		k := before
+		k.Logs = nil
+		is := k.tierOf(state, subject, policies, c)
+		logs := slices.DeleteFunc(j.Logs, func(l LogRule) bool { return !slices.Contains(k.Logs, l) })
+		if is && !k.Verdict.Allow && (!decided || j.Verdict.Allow) || !is && decided && j.Verdict.Allow {
+			*j, decided = k, is
+		}
+		j.Logs = logs
+	}
+	j.Logs = append(before.Logs, j.Logs...)
+	return decided
+}
+
+// tierOf is tier for one pod.
+func (j *Judgement) tierOf(state State, subject *Pod, policies []*Policy, c connection) bool {
 	for _, p := range policies {
 		for i, rule := range p.Rules[c.direction] {
 			if !rule.matches(state, subject, c) {

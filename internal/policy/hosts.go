@@ -289,12 +289,17 @@ func hostsOf(hosts map[string]ofHost, programs map[string][Stages][2]*Program, k
 }
 
 func (c *compiler) hostProgram(d Direction, policies []int, subject *Pod, end ending) *Program {
-	if len(policies) == 0 || !end.final && !slices.ContainsFunc(policies, func(i int) bool {
-		return slices.ContainsFunc(c.policies[i].Rules[d], func(r Rule) bool { return r.Own != nil })
-	}) {
-		return c.build(d, policies, subject, end)
+	if sequential(c.policies, d, policies, end) {
+		return c.sequence(d, policies, subject, end)
 	}
-	return c.sequence(d, policies, subject, end)
+	return c.build(d, policies, subject, end)
+}
+
+// sequential reports whether the rules of policies need a segment each.
+func sequential(all []Policy, d Direction, policies []int, end ending) bool {
+	return len(policies) > 0 && (end.final || slices.ContainsFunc(policies, func(i int) bool {
+		return slices.ContainsFunc(all[i].Rules[d], func(r Rule) bool { return r.Own != nil })
+	}))
 }
 
 // sequence is the program of rules of which some read the host endpoint's end, or are of an early stage, where what a rule allows is not what nothing
@@ -363,7 +368,7 @@ func (b *builder) segment(k ruleKey, subject *Pod) Segment {
 
 // matching allows what one of the items matches.
 func (b *builder) matching(items []item) Program {
-	m := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent}
+	m := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, single: true}
 	for i := range items {
 		items[i].verdict, items[i].pass = Verdict{Allow: true}, false
 	}

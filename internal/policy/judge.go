@@ -71,6 +71,20 @@ func (j *Judge) Pod(a netip.Addr) (pod *Pod, link string) {
 	return j.state.Pods[key], j.links[key]
 }
 
+// others are the pods beside this one that may have the address, if it is not certain for this one.
+func (j *Judge) others(pod *Pod, a netip.Addr) (found []*Pod) {
+	a = a.Unmap()
+	if pod == nil || !pod.mayHave(a) {
+		return nil
+	}
+	for _, key := range j.owners[a] {
+		if other := j.state.Pods[key]; other != pod && other.mayHave(a) {
+			found = append(found, other)
+		}
+	}
+	return found
+}
+
 // Set returns the name of the network set with the longest network that has an address; of equal ones the first by namespace and name.
 func (j *Judge) Set(a netip.Addr) (set PodKey, ok bool) {
 	best := -1
@@ -100,7 +114,7 @@ func (j *Judge) Judge(link string, d Direction, peer netip.Addr, packet Packet) 
 		party.Pod = other.PodKey
 	}
 	judged = &Judgement{Pod: pod.PodKey, Direction: d, Rule: -1, Verdict: Verdict{Allow: true}}
-	judged.decide(j.state, pod, policies[d], connection{d, party, other, packet, nil})
+	judged.decide(j.state, pod, policies[d], connection{d, party, other, j.others(other, peer), packet, nil})
 	return judged, true
 }
 

@@ -47,7 +47,11 @@ func (j *Judge) JudgeHost(link string, stage Stage, d Direction, own, peer netip
 	if other != nil {
 		party.Pod = other.PodKey
 	}
-	judged.decide(j.state, host.subject(), j.selection.all(host.policies[stage][d]), connection{d, party, other, packet, &hostEnd{own.Unmap(), ownPod, end.passes}})
+	c := connection{d, party, other, nil, packet, &hostEnd{own.Unmap(), ownPod, end.passes}}
+	if !sequential(j.selection.policies, d, host.policies[stage][d], end) {
+		c.others = j.others(other, peer)
+	}
+	judged.decide(j.state, host.subject(), j.selection.all(host.policies[stage][d]), c)
 	if judged.Tier != "" && judged.Verdict.Allow {
 		judged.Verdict = end.allowed()
 	}

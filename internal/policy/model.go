@@ -229,7 +229,7 @@ type Pod struct {
 	Account   string // the name of its service account
 	Addresses []netip.Addr
 	// Unsure are addresses that may be the pod's: they count for it in Deny and Pass, and for no pod in Allow and Log. So they are allowed nothing that the pod
-	// is denied. Of a local pod there are none.
+	// is denied. Of several pods that may have one each counts: what is denied to one of them is denied to the address. Of a local pod there are none.
 	Unsure []netip.Addr
 	Ports  []NamedPort
 

@@ -327,7 +327,8 @@ func (x *podIndex) key(pod *Pod) []byte {
 	return b
 }
 
-// owner is the pod that an address of several counts for: the local one, else the first by name. Whoever makes the State sees to it that there is only one.
+// owner is the pod that an address of several counts for: the local one, else the first by name. Whoever makes the State sees to it that there is only one, or
+// that the address is certain for none: then it counts for all, see Pod.Unsure.
 func owner(keys []PodKey, local func(PodKey) bool) PodKey {
 	best := keys[0]
 	for _, k := range keys[1:] {

@@ -56,6 +56,8 @@ type builder struct {
 	spent *spending
 	// merged are clauses by those of items that they were made of, none of which count.
 	merged map[string]*clause
+	// single: its lists are of one rule each, which alone does not tell what becomes of an address that several pods may have: the first counts.
+	single bool
 }
 
 // listing is a List with its canonical form.

@@ -68,7 +68,9 @@ type stage struct {
 	rules []stageRule
 	// whole: the sets have all pods by their value. If not, they lack those whose addresses lead to the same value by networks alone.
 	whole bool
-	sets  map[uint8]int32
+	// single: of several pods that may have an address the first counts.
+	single bool
+	sets   map[uint8]int32
 	// nets are numbers of networks by value, from 1 on; nil: not asked for yet. Lists of many ports share them: a namespace's ranges of ports must not
 	// multiply what an administrator's networks cost.
 	nets []int32
@@ -85,8 +87,8 @@ type stageRule struct {
 func (r *stageRule) foreign() bool { return r.outer != r.nets }
 
 // stage returns the stage of the rules. Equal ones share their sets.
-func (s *sets) stage(rules []stageRule, whole bool) *stage {
-	b := []byte{'s', boolByte(whole)}
+func (s *sets) stage(rules []stageRule, whole, single bool) *stage {
+	b := []byte{'s', boolByte(whole) | boolByte(single)<<1}
 	for _, r := range rules {
 		b = s.terms.appendDigests(append(b, r.value, boolByte(r.nets != none), boolByte(r.foreign())), r.terms)
 		if r.nets != none {
@@ -100,7 +102,7 @@ func (s *sets) stage(rules []stageRule, whole bool) *stage {
 	if st := s.stages[definition]; st != nil {
 		return st
 	}
-	st := &stage{rules: rules, whole: whole, sets: map[uint8]int32{}}
+	st := &stage{rules: rules, whole: whole, single: single, sets: map[uint8]int32{}}
 	for _, value := range st.values() {
 		st.sets[value], _ = s.number(sha256.Sum256(append(definition[:], value)))
 	}
@@ -140,9 +142,37 @@ func spares(rules []stageRule) bool {
 	return false
 }
 
-// member returns the set that a pod belongs to, by the terms that it matches and the networks that its address is inside of.
-func (st *stage) member(matched, inside []bool) (set int32, ok bool) {
-	value, byNets := uint8(0), uint8(0)
+// member returns the set that an address belongs to, by the terms that the pods match which have it, and the networks that it is inside of.
+func (st *stage) member(inside []bool, matches ...match) (set int32, ok bool) {
+	value, byNets := st.decide(matches[0].has, inside)
+	if st.single {
+		matches = matches[:1]
+	}
+	for _, m := range matches[1:] {
+		other, _ := st.decide(m.has, inside)
+		value = stricter(value, other)
+	}
+	if value == byNets && (!st.whole || value == 0) {
+		return none, false
+	}
+	set, ok = st.sets[value]
+	return set, ok
+}
+
+// stricter is what becomes of an address of two pods: what denies to one of them, of two such the first, else what is left to the rules that follow, else what
+// allows, which has value 1.
+func stricter(a, b uint8) uint8 {
+	if max(a, b) <= 1 {
+		return min(a, b)
+	}
+	if min(a, b) <= 1 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// decide returns the value of a pod, and that of an address of no pod inside of the same networks.
+func (st *stage) decide(matched, inside []bool) (value, byNets uint8) {
 	decided, covered := false, false
 	for i := range st.rules {
 		r := &st.rules[i]
@@ -156,11 +186,7 @@ func (st *stage) member(matched, inside []bool) (set int32, ok bool) {
 			break
 		}
 	}
-	if value == byNets && (!st.whole || value == 0) {
-		return none, false
-	}
-	set, ok = st.sets[value]
-	return set, ok
+	return value, byNets
 }
 
 // anyOf is slices.ContainsFunc without a call for each term: of every kind of pod there is one for each rule.
@@ -193,23 +219,36 @@ func (s *sets) assign() {
 
 func idOf(d digest) SetID { return SetID(binary.BigEndian.Uint32(d[:4])) }
 
-// of returns the ids of the sets that a pod is in with an address inside of networks, ascending. unsure: the address may be another's.
-func (s *sets) of(pod *Pod, byLabels []int32, inside []bool, unsure bool) []SetID {
-	matched := make([]bool, len(s.terms.all))
-	var ids []SetID
-	for _, id := range append(s.terms.ofAddress(pod, inside, unsure), byLabels...) {
-		if x := &s.terms.all[id]; x.nets != none && !inside[x.nets] {
-			continue
+// match is which terms a pod matches with an address.
+type match struct {
+	ids []int32
+	has []bool // by id
+}
+
+// match finds the terms that a pod matches with an address inside of networks. unsure: the address may be another's.
+func (t *terms) match(pod *Pod, byLabels []int32, inside []bool, unsure bool) match {
+	m := match{has: make([]bool, len(t.all))}
+	for _, id := range append(t.ofAddress(pod, inside, unsure), byLabels...) {
+		if x := &t.all[id]; x.nets == none || inside[x.nets] {
+			m.ids, m.has[id] = append(m.ids, id), true
 		}
-		matched[id] = true
-		if int(id) < len(s.byTerm) {
+	}
+	return m
+}
+
+// of returns the ids of the sets that an address inside of networks is in, ascending, by what the pod matches that has it. Of several that may have it each is
+// denied what one is, and allowed what all are.
+func (s *sets) of(inside []bool, matches ...match) []SetID {
+	var ids []SetID
+	for _, id := range matches[0].ids {
+		if int(id) < len(s.byTerm) && !slices.ContainsFunc(matches[1:], func(m match) bool { return !m.has[id] }) {
 			for _, n := range s.byTerm[id] {
 				ids = append(ids, s.ids[n])
 			}
 		}
 	}
 	for _, st := range s.ordered {
-		if n, ok := st.member(matched, inside); ok {
+		if n, ok := st.member(inside, matches...); ok {
 			ids = append(ids, s.ids[n])
 		}
 	}

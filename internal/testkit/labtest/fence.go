@@ -97,7 +97,7 @@ func apply(ctx context.Context, admin *rest.Config, objects ...*unstructured.Uns
 }
 
 // Fence applies the chart's default admission policies to a server and returns when they are enforced. They stay on a shared server, as they
-// match the chart's accounts only.
+// match the chart's accounts, and changes of the plugins' annotations of pods, only.
 func Fence(t testing.TB, admin *rest.Config) {
 	t.Helper()
 	FenceWith(t, admin, Manifest(t))
