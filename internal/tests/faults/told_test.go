@@ -14,7 +14,7 @@ type step struct{ where, line string }
 
 func (s step) String() string { return s.where + ": " + s.line }
 
-// told is one place where an operator reads of a fault. "..." in words stands for any text.
+// told is one place where an operator reads of a fault. " ... " in words stands for any text.
 type told interface {
 	// by returns nil if it is said since the fault.
 	by(ctx context.Context, w *world, since time.Time) error
