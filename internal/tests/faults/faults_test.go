@@ -48,9 +48,10 @@ func TestFaults(t *testing.T) {
 	w := newWorld(t)
 	defer w.LogDiagnostics(t)
 	meshtest.Within(t, patience, func() error { return w.well(t.Context()) })
-	rows := [][]string{{"Fault", "Injected by", "Told where", "In which words", "Heals by itself", "Packets of pods"}}
+	rows := [][]string{{"Number", "Fault", "Injected by", "Told where", "In which words", "Heals by itself", "Packets of pods"}}
 	for _, f := range faults {
-		if !t.Run(f.number, func(t *testing.T) { rows = append(rows, w.row(t, f)...) }) {
+		rows = append(rows, f.lines()...)
+		if !t.Run(f.number, func(t *testing.T) { w.suffers(t, f) }) {
 			if err := w.well(t.Context()); err != nil {
 				t.Fatalf("the next faults would be told beside this one: %v", err)
 			}
@@ -64,8 +65,22 @@ func TestFaults(t *testing.T) {
 	errtest.Must(t, os.WriteFile(*report, b.Bytes(), 0o644))
 }
 
-// row makes one fault, and returns its lines of the report.
-func (w *world) row(t *testing.T, f fault) (rows [][]string) {
+// lines are those of a fault in the report, one for each place where it is told.
+func (f *fault) lines() (all [][]string) {
+	var injected []string
+	for _, s := range f.inject {
+		if text := s.brief(); text != "" {
+			injected = append(injected, text)
+		}
+	}
+	for _, one := range f.told {
+		all = append(all, []string{f.number, f.what, strings.Join(injected, "; "), one.place(), one.said(), map[bool]string{true: "yes", false: "no"}[len(f.undo) == 0], string(f.traffic)})
+	}
+	return all
+}
+
+// suffers makes one fault.
+func (w *world) suffers(t *testing.T, f fault) {
 	streams := meshtest.StartTraffic(t, w.pods["node1"], w.pods["node2"])
 	began := time.Now()
 	healed := false
@@ -86,11 +101,9 @@ func (w *world) row(t *testing.T, f fault) (rows [][]string) {
 	for _, s := range f.inject {
 		w.must(t, s)
 	}
-	var where, words []string
 	for _, one := range f.told {
 		meshtest.Within(t, patience, func() error { return one.by(t.Context(), w, began) })
 		t.Logf("after %v: %s: %s", time.Since(began).Round(100*time.Millisecond), one.place(), one.said())
-		where, words = append(where, one.place()), append(words, one.said())
 	}
 	if len(f.undo)+len(f.checks) > 0 {
 		w.blamesNothingElse(t, f)
@@ -101,15 +114,7 @@ func (w *world) row(t *testing.T, f fault) (rows [][]string) {
 	meshtest.Within(t, patience, func() error { return w.well(t.Context()) })
 	healed = true
 	t.Logf("well after %v", time.Since(began).Round(100*time.Millisecond))
-	var injected []string
-	for _, s := range f.inject {
-		injected = append(injected, s.String())
-	}
-	for i := range where {
-		rows = append(rows, []string{f.number + " " + f.what, strings.Join(injected, "\n"), where[i], words[i], fmt.Sprint(len(f.undo) == 0), string(f.traffic)})
-	}
 	f.traffic.holds(t, streams)
-	return rows
 }
 
 func (w *world) must(t *testing.T, s step) {

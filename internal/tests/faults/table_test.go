@@ -62,7 +62,8 @@ func upgrade(flags string) step {
 
 var rollback = []step{{"helm", "rollback tortie 1 --namespace kube-system --wait"}}
 
-// faults are numbered as when they were first looked for. 15, a clock that steps, cannot be made: nodes of a lab share the machine's.
+// faults are numbered as when they were first looked for. 15, a clock that steps, cannot be made: nodes of a lab share the machine's. 16b, a full file
+// system of the plugins' log, does no harm.
 var faults = []fault{
 	{
 		number: "1", what: "ip_forward is 0", traffic: short,
@@ -136,9 +137,14 @@ var faults = []fault{
 		inject: []step{pool("extra", "10.99.0.0/24", 28), pool("overlap", "10.99.0.0/25", 26), newPod("f8c", "extra"), ready("f8c")}, // of the older one
 		undo:   []step{remove("pod f8c"), remove("ippools.crd.projectcalico.org overlap extra")},
 		told: []told{
-			event{"IPPool", "overlap", "CIDROverlap", "extra"},
+			event{"IPPool", "overlap", "CIDROverlap", "10.99.0.0/25 overlaps 10.99.0.0/24 of the older IPPool extra"},
 			finding{"node1", "pools", nodestatus.Problem, "its range 10.99.0.0/25 overlaps 10.99.0.0/24 of pool extra", "delete the newer one (kubectl get ippools), or change its range"},
 		},
+	},
+	{
+		number: "9", what: "the annotation with a node's address is changed", traffic: short,
+		inject: []step{{"kubectl", "annotate --overwrite node node2 projectcalico.org/IPv4Address=172.30.0.99/24"}},
+		told:   []told{event{"Node", "node2", "Repaired", "annotation projectcalico.org/IPv4Address of the Node was changed or removed, written again"}},
 	},
 	{
 		number: "10", what: "the rules of kube-proxy are gone", traffic: kept, checks: noAPI,
@@ -214,8 +220,8 @@ var faults = []fault{
 		inject: firewall("input priority 0", "add rule inet hostfw c tcp dport 179 drop; add rule inet hostfw c tcp sport 179 drop"), undo: noFirewall,
 		told: []told{
 			finding{"node1", "peer-bgp", nodestatus.Problem, "TCP port 179 from 172.30.0.12: no answer: filtered", "allow TCP port 179 between the nodes in firewalls and security groups"},
-			event{"Node", "node2", "PeerDown", "node2 has no BGP session with any of 2 nodes, with "},
-			event{"Node", "node2", "PeerDown", "other nodes have no BGP session with node2 at 172.30.0.13: "},
+			event{"Node", "node2", "PeerDown", "node2 has no BGP session with any of 2 nodes, with ... : no TCP answer on port 179"},
+			event{"Node", "node2", "PeerDown", "other nodes have no BGP session with node2 at 172.30.0.13: no TCP answer on port 179"},
 		},
 	},
 	{

@@ -7,12 +7,23 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
 
 // step is a command: a line of shell on a node, or the arguments of kubectl or helm.
 type step struct{ where, line string }
 
 func (s step) String() string { return s.where + ": " + s.line }
+
+// brief is the step for the report; empty for one that waits.
+func (s step) brief() string {
+	line, _, _ := strings.Cut(s.line, " --image=") // of a pod
+	line = strings.NewReplacer(labtest.Root()+"/", "", "apply -f - <<END\n", "apply ", "\nEND", "").Replace(line)
+	if strings.HasPrefix(line, "wait ") {
+		return ""
+	}
+	return s.where + ": " + line
+}
 
 // told is one place where an operator reads of a fault. " ... " in words stands for any text.
 type told interface {
