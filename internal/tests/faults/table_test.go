@@ -260,8 +260,8 @@ var faults = []fault{
 		},
 	},
 	{
-		number: "4b", what: "the path drops packets of more than 1,400 bytes", traffic: kept, checks: []string{"peer-mtu"}, // small packets
-		inject: firewall("input priority -10", "add rule inet hostfw c meta length > 1400 drop"), undo: noFirewall,
+		number: "4b", what: "the path between nodes drops packets of more than 1,400 bytes", traffic: kept, checks: []string{"peer-mtu"}, // small packets
+		inject: firewall("input priority -10", "add rule inet hostfw c ip saddr { 172.30.0.11, 172.30.0.12 } meta length > 1400 drop"), undo: noFirewall,
 		told: []told{
 			finding{"node1", "peer-mtu", nodestatus.Problem, "packets of 1500 bytes do not arrive; ... the largest that did has 1400", "give the network between the nodes an MTU of 1500, or the nodes' links ... what fits: 1400 and 1350"},
 		},
