@@ -221,7 +221,7 @@ var faults = []fault{
 		told: []told{
 			finding{"node1", "peer-bgp", nodestatus.Problem, "TCP port 179 from 172.30.0.12: no answer: filtered", "allow TCP port 179 between the nodes in firewalls and security groups"},
 			event{"Node", "node2", "PeerDown", "node2 has no BGP session with any of 2 nodes, with ... : no TCP answer on port 179"},
-			event{"Node", "node2", "PeerDown", "other nodes have no BGP session with node2 at 172.30.0.13: no TCP answer on port 179"},
+			event{"Node", "node2", "PeerDown", "other nodes have no BGP session with node2 at 172.30.0.13"},
 		},
 	},
 	{
