@@ -108,7 +108,7 @@ var faults = []fault{
 			{"kubectl", "get ippools.crd.projectcalico.org -o json > " + poolFile},
 			remove("crd ippools.crd.projectcalico.org"),
 		},
-		undo: []step{{"kubectl", "apply --server-side -f " + definition}, {"kubectl", "wait crd/ippools.crd.projectcalico.org --for=condition=Established"}, {"kubectl", "create -f " + poolFile}},
+		undo: []step{{"kubectl", "apply --server-side -f " + definition}, {"kubectl", "wait crd/ippools.crd.projectcalico.org --for=condition=Established"}, {"kubectl", "create -f " + poolFile + " && rm " + poolFile}},
 		told: []told{
 			event{"Node", "node1", "ClusterShrank", "the API server shows no IPPools where it showed 1, and blocks in them: keeping what was known"},
 			finding{"node1", "definitions", nodestatus.Problem, "the API server does not have ippools.crd.projectcalico.org", "kubectl apply --server-side -f charts/tortie/crds/crd.projectcalico.org_ippools.yaml; ... restore them from a backup"},
@@ -282,7 +282,7 @@ var faults = []fault{
 		},
 	},
 	{
-		number: "13c", what: "the chart names an image that cannot be pulled", traffic: kept, checks: []string{"none"},
+		number: "13c", what: "the chart names an image that cannot be pulled", traffic: kept,
 		inject: []step{upgrade("--set image.tag=none --timeout 20s || true")}, undo: append([]step{remove("job -n kube-system tortie-upgrade")}, rollback...),
 		told: []told{event{"Pod", "tortie-upgrade-", "Failed", "Failed to pull image \"" + labtest.ImageRepository + ":none\""}},
 	},
