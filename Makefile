@@ -114,6 +114,10 @@ soak: deps ## ten minutes of nodes that die, programs that are killed and clocks
 attack: deps ## somebody takes over a node of a real cluster of three, while pods of the others talk; writes docs/attack.md and .csv (about three minutes)
 	go test ./internal/tests/cluster -run 'TestAttack$$' -count=1 -v -timeout 15m -attack-report '$(CURDIR)/docs/attack.md'
 
+.PHONY: faults
+faults: deps image ## a real cluster of three nodes is broken in thirty ways, one after the other: what is told of each, and where; writes docs/faults.csv (about twenty minutes)
+	TORTIE_LAB='$(CURDIR)/bin/lab' go test ./internal/tests/faults -run 'TestFaults$$' -count=1 -v -timeout 90m -faults-report '$(CURDIR)/docs/faults.csv'
+
 # What sends SCTP, which few hosts have, runs first and in a virtual machine, whose kernel has it; the report takes its results.
 SCTP := $(CURDIR)/dist/sctp
 .PHONY: e2e

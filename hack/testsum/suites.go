@@ -63,6 +63,9 @@ var wireGuardPackages = []string{"internal/kernel/wireguard", "internal/tests/wi
 // clusterPackages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
 var clusterPackages = []string{"internal/tests/cluster", "internal/tests/migrate", "internal/install/uninstall", "internal/tests/conformance"}
 
+// faultsPackage is run by make faults: a fault is told of after seconds or minutes, and there are thirty.
+const faultsPackage = "internal/tests/faults"
+
 // tunnelTest are two tests of tunnelPackage, which have agents and an API server in one kernel with IPIP, or with TCP-AO; they make the virtual
 // machine by themselves. No other package may have tests of these names: the suite of all packages is without them.
 const (
@@ -158,7 +161,7 @@ func suites(root string) []suite {
 		// Most of these tests wait, so that more packages than processors may run.
 		{name: "unit", what: "units, network namespaces, real etcd and kube-apiserver",
 			tests: &goTest{env: env, flags: []string{"-timeout=20m", "-p=3", "-skip=" + tunnelTest}, first: longest,
-				except: slices.Concat([]string{ipipPackage, perfPackage, flowtablePackage, tcpAOPackage}, wireGuardPackages, clusterPackages)}},
+				except: slices.Concat([]string{ipipPackage, perfPackage, flowtablePackage, tcpAOPackage, faultsPackage}, wireGuardPackages, clusterPackages)}},
 		{name: "lab", what: "the lab itself: nodes come, work, and leave nothing",
 			tests: &goTest{dir: "lab", env: env, flags: []string{"-timeout=30m", "-p=1"}, except: append([]string{"e2e"}, wrappers...)}},
 		{name: "cluster", what: "what Kubernetes does with pods and nodes, attacks, migration, uninstallation, others' suites for policy: on real nodes, with every packet counted",

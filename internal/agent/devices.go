@@ -162,6 +162,7 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 			}
 		}
 	}
+	repaired := repairedAnnotations(a.foundRight, a.node.Annotations, want)
 	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {
 		if errors.Is(err, datastore.ErrNotFound) { // the Node is gone
 			for _, end := range a.tunnels.ends {
@@ -170,6 +171,7 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 		}
 		return fmt.Errorf("announce this node's address: %w", err)
 	}
+	a.repairs.add(time.Now(), repaired...)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
@@ -143,6 +144,27 @@ func repairedSysctls(known parameters, before []hostsysctl.Difference, get hosts
 			done = append(done, repair{hostsysctl.Dotted(d.Key), fmt.Sprintf("was %s, set to %s", d.Was, d.Value)})
 		}
 		known[d.Key.String()] = true
+	}
+	return done
+}
+
+// addressAnnotations tell other nodes how to reach this one and its pods.
+var addressAnnotations = []string{
+	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4TunnelAddr, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr,
+}
+
+// repairedAnnotations returns which annotations were right before, and are not now. It remembers those that are. Their values are no agent's, and in no
+// Event.
+func repairedAnnotations(right, now, want map[string]string) (done []repair) {
+	for _, key := range addressAnnotations {
+		value, wanted := want[key]
+		switch last, known := right[key]; {
+		case wanted && now[key] == value:
+			right[key] = value
+		case wanted && known && last == value:
+			done = append(done, repair{"annotation " + key + " of the Node", "was changed or removed, written again"})
+			delete(right, key) // until it is seen as it is written
+		}
 	}
 	return done
 }

@@ -24,7 +24,7 @@ var eventHelp = map[string]string{
 	"PeerDown":                   "the named node's session is down for 30 seconds, one without a BGPPeer for 90: node peers, node diagnose",
 	"PathDown":                   "the Node does not forward probes (docs/design/paths.md) of pods' networks, which it did: its firewall's forward chain (nft list ruleset), ip_forward, UDP port 4789 or protocol 4 between the nodes, policies of host endpoints with applyOnForward",
 	"PathUp":                     "normal: it does again",
-	"Repaired":                   "another program on the host undid what the agent had made, which has made it again: find that program, such as a firewall's or a configuration management's",
+	"Repaired":                   "another program undid what the agent had made, on the host or on its Node, which has made it again: find that program, such as a firewall's or a configuration management's",
 	"PeerHeldDown":               "too many prefixes or malformed messages: correct the peer; the session reopens by itself",
 	"FactsStale":                 "the agent gets no updates from the API server: check its log, and the path there",
 	"PolicyBypassed":             "kube-proxy uses IPVS, policies do not hold for packets to Services, and the agent is not ready: use nftables or iptables",

@@ -42,6 +42,9 @@ func TestRepairsAreTold(t *testing.T) {
 	}
 	n.Run(t, "sysctl", "-w", "net.ipv4.ip_forward=0")
 	told("net.ipv4.ip_forward was 0, set to 1 (1st time today)")
+	wrong := "172.31.1.99/24"
+	n.Annotate(t, api.AnnotationIPv4Address, &wrong)
+	told("annotation projectcalico.org/IPv4Address of the Node was changed or removed, written again (1st time today)")
 	// All the rest, while the agent sleeps: it would be faster than the test.
 	errtest.Must(t, n.Cmd.Process.Signal(syscall.SIGSTOP))
 	n.Run(t, "sysctl", "-w", "net.ipv4.ip_forward=0")

@@ -1,0 +1,172 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
+)
+
+var report = flag.String("faults-report", "", "file into which TestFaults writes the faults as comma-separated values: where they are told, in which words")
+
+// fault is one that is injected, told of, and undone.
+type fault struct {
+	number, what string
+	inject       []step
+	told         []told
+	// undo is empty for what heals by itself.
+	undo []step
+	// checks are those of `node diagnose` that may find something meanwhile, on any node. What another check finds is a wrong accusation.
+	checks []string
+	// traffic is what becomes of packets between pods of node1 and node2.
+	traffic traffic
+}
+
+type traffic string
+
+const (
+	kept  traffic = "no packet was lost"
+	short traffic = "some packets may be lost until it has healed"
+	cut   traffic = "lost until the end of the fault"
+)
+
+// TestFaults injects one fault after the other. Each must be told of in the table's words, and no other cause may be named; after each the
+// cluster is well again.
+func TestFaults(t *testing.T) {
+	needtest.More(t, "the lab and the image, built")
+	w := newWorld(t)
+	defer w.LogDiagnostics(t)
+	meshtest.Within(t, patience, func() error { return w.well(t.Context()) })
+	rows := [][]string{{"Number", "Fault", "Injected by", "Told where", "In which words", "Heals by itself", "Packets of pods"}}
+	for _, f := range faults {
+		rows = append(rows, f.lines()...)
+		if !t.Run(f.number, func(t *testing.T) { w.suffers(t, f) }) {
+			if err := w.well(t.Context()); err != nil {
+				t.Fatalf("the next faults would be told beside this one: %v", err)
+			}
+		}
+	}
+	if *report == "" || t.Failed() {
+		return
+	}
+	var b bytes.Buffer
+	errtest.Must(t, csv.NewWriter(&b).WriteAll(rows))
+	errtest.Must(t, os.WriteFile(*report, b.Bytes(), 0o644))
+}
+
+// lines are those of a fault in the report, one for each place where it is told.
+func (f *fault) lines() (all [][]string) {
+	var injected []string
+	for _, s := range f.inject {
+		if text := s.brief(); text != "" {
+			injected = append(injected, text)
+		}
+	}
+	for _, one := range f.told {
+		all = append(all, []string{f.number, f.what, strings.Join(injected, "; "), one.place(), one.said(), map[bool]string{true: "yes", false: "no"}[len(f.undo) == 0], string(f.traffic)})
+	}
+	return all
+}
+
+// suffers makes one fault.
+func (w *world) suffers(t *testing.T, f fault) {
+	streams := meshtest.StartTraffic(t, w.pods["node1"], w.pods["node2"])
+	began := time.Now()
+	healed := false
+	defer func() { // the next fault begins with a cluster that is well
+		if healed {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		for _, s := range f.undo {
+			if _, err := w.do(ctx, s); err != nil {
+				t.Errorf("undo: %v", err)
+			}
+		}
+		for err := w.well(ctx); err != nil && ctx.Err() == nil; err = w.well(ctx) {
+		}
+	}()
+	for _, s := range f.inject {
+		w.must(t, s)
+	}
+	for _, one := range f.told {
+		meshtest.Within(t, patience, func() error { return one.by(t.Context(), w, began) })
+		t.Logf("after %v: %s: %s", time.Since(began).Round(100*time.Millisecond), one.place(), one.said())
+	}
+	if len(f.undo)+len(f.checks) > 0 {
+		w.blamesNothingElse(t, f)
+	}
+	for _, s := range f.undo {
+		w.must(t, s)
+	}
+	meshtest.Within(t, patience, func() error { return w.well(t.Context()) })
+	healed = true
+	t.Logf("well after %v", time.Since(began).Round(100*time.Millisecond))
+	f.traffic.holds(t, streams)
+}
+
+func (w *world) must(t *testing.T, s step) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := w.do(ctx, s)
+	errtest.Must(t, err)
+}
+
+// blamesNothingElse fails the test if `node diagnose` names a cause that is none.
+func (w *world) blamesNothingElse(t *testing.T, f fault) {
+	t.Helper()
+	for _, node := range nodes {
+		d, err := w.diagnose(t.Context(), node)
+		errtest.Must(t, err)
+		for _, o := range d.Findings {
+			if o.Level != nodestatus.OK && !slices.Contains(f.checks, o.Check) {
+				t.Errorf("%s blames what is not the cause: %s", node, inWords(o))
+			}
+		}
+	}
+}
+
+// holds ends the streams, and fails the test unless they lost what the fault takes. After it they must have gone on.
+func (want traffic) holds(t *testing.T, streams meshtest.Traffic) {
+	t.Helper()
+	if want == kept {
+		streams.Intact(t)
+		return
+	}
+	arrived := func() (n []int) {
+		for _, s := range streams {
+			n = append(n, s.Arrived())
+		}
+		return n
+	}
+	before, lost := arrived(), 0
+	meshtest.Eventually(t, func() error {
+		for i, n := range arrived() {
+			if n == before[i] {
+				return fmt.Errorf("packets arrived: %d, and none since: the pods do not reach each other again", n)
+			}
+		}
+		return nil
+	})
+	for _, s := range streams {
+		c := s.End()
+		t.Log(c)
+		lost += c.Lost
+	}
+	if want == cut && lost == 0 {
+		t.Error("no packet was lost: the fault was none")
+	}
+}
