@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-var worlds = flag.Uint64("worlds", 100_000, "how often TestNothingPassesByWhatIsWithheld knows a cluster in part")
+var worlds = flag.Uint64("worlds", 60_000, "how often TestNothingPassesByWhatIsWithheld knows a cluster in part")
 
 // views is how many parts of each cluster are known in turn: to generate it, and to judge packets, takes as long as to compile some.
 const views = 10
@@ -64,7 +64,7 @@ type withheld struct {
 	seed                           uint64
 	c                              *policytest.Cluster
 	full                           cluster.PolicyView
-	passes                         bool // by a rule
+	takes                          bool // see TakesUnsure
 	reader                         cluster.PolicyReader
 	packets                        []judged
 	asked, allowed, closed, logged int64
@@ -85,7 +85,7 @@ type judged struct {
 func newWithheld(seed uint64) *withheld {
 	g := policytest.NewGenerator(seed)
 	c := g.NamingCluster()
-	w := &withheld{seed: seed, c: c, full: fullView(c), passes: c.Passes()}
+	w := &withheld{seed: seed, c: c, full: fullView(c), takes: c.TakesUnsure()}
 	for _, p := range g.NamedPackets(c, 24) {
 		for d, at := range [2][2]netip.Addr{policy.Ingress: {p.To, p.From}, policy.Egress: {p.From, p.To}} {
 			pod, ingress := c.PodAt(at[0]), policy.Direction(d) == policy.Ingress
@@ -95,7 +95,7 @@ func newWithheld(seed uint64) *withheld {
 			w.packets = append(w.packets, judged{p, policy.Direction(d), LinkOf(policy.PodKey{Namespace: pod.Namespace, Name: pod.Name}), at[1],
 				policy.Packet{Protocol: p.Protocol, Port: p.Port, SourcePort: p.SourcePort},
 				sync.OnceValue(func() bool { return c.Judge(pod, ingress, p).Allow }),
-				sync.OnceValue(func() []policytest.Log { return c.Logs(pod, ingress, p) })})
+				sync.OnceValue(func() []policytest.Log { return c.Matching(pod, ingress, p) })})
 		}
 	}
 	return w
@@ -103,7 +103,7 @@ func newWithheld(seed uint64) *withheld {
 
 // judge knows the i-th part of the cluster.
 func (w *withheld) judge(t *testing.T, i uint64) {
-	view := withhold(w.full, rand.New(rand.NewPCG(w.seed, i+1)), w.passes)
+	view := withhold(w.full, rand.New(rand.NewPCG(w.seed, i+1)), w.takes)
 	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
 	n.model.reader = w.reader
 	n.learn(time.Now(), view)
@@ -149,9 +149,9 @@ func pointers[T any](all []T) (to []*T) {
 }
 
 // withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all Namespaces but some whose pods are
-// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's, but not where rules
-// pass: these take an address the way of the pod whose it may be.
-func withhold(v cluster.PolicyView, r *rand.Rand, passes bool) cluster.PolicyView {
+// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's, but not
+// if a rule takes them the way of the pod whose they may be.
+func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	listed, namespaces := map[string]bool{}, maps.Clone(v.Namespaces)
 	all, most := chance(25), 30+r.IntN(60)
@@ -176,7 +176,7 @@ func withhold(v cluster.PolicyView, r *rand.Rand, passes bool) cluster.PolicyVie
 				continue
 			}
 			switch {
-			case !passes && chance(20):
+			case !takes && chance(20):
 				unsure := *pod
 				unsure.Unsure = left[r.IntN(len(left)):]
 				pod, left = &unsure, []netip.Addr{nobodys}

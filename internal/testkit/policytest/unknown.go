@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -44,6 +45,10 @@ func (g Generator) NamingCluster() *Cluster {
 		}
 		g.names(c, &p.Spec.CalicoPolicySpec)
 		c.CalicoGlobalNetworkPolicies = append(c.CalicoGlobalNetworkPolicies, p)
+	}
+	if len(c.NetworkSets) > 0 && len(c.CalicoNetworkPolicies) > 0 { // the set may have addresses of other namespaces' pods
+		c.NetworkSets[0].Namespace = c.CalicoNetworkPolicies[0].Namespace
+		c.NetworkSets[0].Spec.Nets = append(c.NetworkSets[0].Spec.Nets, "10.0.0.0/8")
 	}
 	for i := range c.HostEndpoints {
 		c.HostEndpoints[i].Spec.Profiles = several(g, 2, func() string { return pick(g, "ksa.ns-0.robot", "ksa.ns-1.default") })
@@ -123,7 +128,7 @@ func (g Generator) naming(c *Cluster, ingress bool) (r api.CalicoRule) {
 	case 10:
 		peer.Selector, peer.Ports = selector(), ports()
 	case 11:
-		peer.Nets, peer.Ports = []string{g.net()}, ports()
+		peer.Nets, peer.Ports = []string{pick(g, "10.0.0.0/8", "0.0.0.0/0", "fd00::/64", g.net())}, ports()
 	case 12:
 		peer.Selector, peer.NotPorts = selector(), ports()
 	case 13:
@@ -170,6 +175,7 @@ func (g Generator) NamedPackets(c *Cluster, n int) (all []Packet) {
 
 // targets are the pods of Node, and all that rules name.
 func (c *Cluster) targets() (own, peers []target) {
+	var all []ServicePort
 	for i := range c.Pods {
 		var ports []ServicePort
 		pod := &c.Pods[i]
@@ -178,6 +184,7 @@ func (c *Cluster) targets() (own, peers []target) {
 				ports = append(ports, ServicePort{cmp.Or(p.Protocol, "TCP"), p.ContainerPort})
 			}
 		}
+		all = append(all, ports...)
 		for _, a := range Addresses(pod) {
 			if c.PodAt(a) != pod {
 				continue
@@ -190,6 +197,8 @@ func (c *Cluster) targets() (own, peers []target) {
 			peers = append(peers, target{a, ports})
 		}
 	}
+	nobodys, _ := PodAddress(MaxPods - 1)
+	peers = append(peers, target{nobodys, all})
 	for _, s := range c.NetworkSets {
 		for _, net := range readableNets(s.Spec.Nets) {
 			peers = append(peers, target{Addr: net.Addr()})
@@ -208,8 +217,8 @@ func (c *Cluster) targets() (own, peers []target) {
 	return own, peers
 }
 
-// Logs are the Log rules that match a packet, whether it gets to them or not.
-func (c *Cluster) Logs(pod *api.Pod, ingress bool, p Packet) (all []Log) {
+// Matching are the Log rules that match a packet, whether it gets to them or not.
+func (c *Cluster) Matching(pod *api.Pod, ingress bool, p Packet) (all []Log) {
 	for _, a := range c.calicoPolicies(c.side(pod, ingress, p)) {
 		for i, does := range a.does {
 			if does == "Log" {
@@ -220,10 +229,15 @@ func (c *Cluster) Logs(pod *api.Pod, ingress bool, p Packet) (all []Log) {
 	return all
 }
 
-// Passes reports whether a rule may be one that passes.
-func (c *Cluster) Passes() bool {
+// TakesUnsure reports whether a rule may be one by which an address that may be a pod's goes the pod's way: it passes, or denies all but some.
+func (c *Cluster) TakesUnsure() bool {
+	takes := func(r api.CalicoRule) bool {
+		but := func(e *api.CalicoEntityRule) bool { return e.NotSelector != "" || len(e.NotPorts) > 0 }
+		is := func(action string) bool { return strings.EqualFold(r.Action, action) }
+		return !is("Allow") && !is("Log") && (is("Pass") || but(&r.Source) || but(&r.Destination))
+	}
 	of := func(s *api.CalicoPolicySpec) bool {
-		return slices.ContainsFunc(slices.Concat(s.Ingress, s.Egress), func(r api.CalicoRule) bool { return r.Action == "Pass" })
+		return slices.ContainsFunc(slices.Concat(s.Ingress, s.Egress), takes)
 	}
 	return len(c.ClusterNetworkPolicies) > 0 ||
 		slices.ContainsFunc(c.CalicoNetworkPolicies, func(p api.CalicoNetworkPolicy) bool { return of(&p.Spec.CalicoPolicySpec) }) ||
