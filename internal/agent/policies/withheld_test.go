@@ -21,7 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-var worlds = flag.Uint64("worlds", 62_000, "how often TestNothingPassesByWhatIsWithheld knows a cluster in part")
+var worlds = flag.Uint64("worlds", 100_000, "how often TestNothingPassesByWhatIsWithheld knows a cluster in part")
 
 // views is how many parts of each cluster are known in turn: to generate it, and to judge packets, takes as long as to compile some.
 const views = 10
