@@ -52,11 +52,18 @@ var Unacted = map[string][]string{
 	},
 }
 
-// Keys are keys of a stored spec that its Go type lacks.
+// Kept lists, by kind, the fields of the Go types that have no effect either, with their defaults as JSON, by which nobody asks for anything.
+var Kept = map[string]map[string]string{
+	"BGPConfiguration":             {"ignoredInterfaces": "[]", "logSeverityScreen": `"Info"`},
+	"KubeControllersConfiguration": {"healthChecks": `"Enabled"`, "logSeverityScreen": `"Info"`, "prometheusMetricsPort": "9094"},
+	"FelixConfiguration":           {"logSeverityScreen": `"Info"`, "reportingInterval": `"0s"`},
+}
+
+// Keys are keys of a stored spec that mean nothing here.
 type Keys struct {
-	// Unknown are no fields of Calico's: they are misspelt, perhaps in case alone, and mean nothing.
+	// Unknown are no fields of Calico's: they are misspelt, perhaps in case alone.
 	Unknown []string
-	// Unacted are of the list of that name.
+	// Unacted are of the list of that name, or Kept and not the default.
 	Unacted []string
 }
 
@@ -79,6 +86,13 @@ func decodeExactly(kind string, data []byte, into any) (Keys, error) {
 			keys.Unacted = append(keys.Unacted, key)
 		} else {
 			keys.Unknown = append(keys.Unknown, key)
+		}
+	}
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(clean, &members) // what is no object has no keys; decoding says so
+	for key, value := range members {
+		if otherwise, kept := Kept[kind][key]; kept && string(value) != otherwise && string(value) != "null" {
+			keys.Unacted = append(keys.Unacted, key)
 		}
 	}
 	slices.Sort(keys.Unacted)

@@ -13,7 +13,7 @@ import (
 )
 
 // TestEveryFieldOfCalico: each field of Calico's definitions of the kinds that people write is acted on or refused, for which the Go type has it, or
-// said to have no effect, for which it is in Unacted; none is in both.
+// said to have no effect, for which it is in Unacted; none is in both. Those of the Go types that no program reads are Kept.
 func TestEveryFieldOfCalico(t *testing.T) {
 	text, err := os.ReadFile("testdata/calico-fields.txt")
 	errtest.Must(t, err)
@@ -39,6 +39,13 @@ func TestEveryFieldOfCalico(t *testing.T) {
 	}
 	if seen < 240 {
 		t.Errorf("%d fields", seen)
+	}
+	for kind, paths := range Kept {
+		for path := range paths {
+			if types[kind+" "+path] == nil {
+				t.Errorf("Kept has %s of %s, which the Go type lacks", path, kind)
+			}
+		}
 	}
 	for kind, paths := range Unacted {
 		for _, path := range paths {
@@ -78,6 +85,18 @@ func TestDecodeExactly(t *testing.T) {
 	if err := c.Keys.Misspelt((*KubeControllersConfiguration)(nil).ResourceType()); !errtest.Names(err, "spec.controllers.node.leakGracePeriode") || c.Controllers.Node.LeakGracePeriod != "2m" {
 		t.Errorf("%v, %+v", err, c.Controllers.Node)
 	}
+	for text, want := range map[string][]string{
+		`{"logSeverityScreen":"Debug","reportingInterval":"1m","bpfEnabled":true}`: {"bpfEnabled", "logSeverityScreen", "reportingInterval"},
+		`{"logSeverityScreen":"Info","reportingInterval":"0s"}`:                    nil,
+		`{"logSeverityScreen":null}`:                                               nil,
+	} {
+		var f FelixConfigurationSpec
+		errtest.Must(t, json.Unmarshal([]byte(text), &f))
+		difftest.Want(t, text, Keys{Unacted: want}, f.Keys)
+	}
+	var b BGPConfigurationSpec
+	errtest.Must(t, json.Unmarshal([]byte(`{"ignoredInterfaces":["eth1"],"logSeverityScreen":"Info"}`), &b))
+	difftest.Want(t, "keys", Keys{Unacted: []string{"ignoredInterfaces"}}, b.Keys)
 	var p BGPPeerSpec
 	for text, fails := range map[string]bool{`null`: false, `{"filters":null,"password":{"secretKeyRef":null}}`: false, `[]`: true, `{"asNumber":"1"}`: true} {
 		if err := json.Unmarshal([]byte(text), &p); (err != nil) != fails {

@@ -38,9 +38,9 @@ type PolicyFeed struct {
 	// stale are the parts of view that have changed since Take, listed the kinds that have been listed once.
 	stale, listed part
 	table         *podTable
-	watches       map[podScope]*tempWatch[policyPod]
+	watches       map[PodScope]*tempWatch[policyPod]
 	nodes         *tempWatch[policyNode] // nil: closed
-	wanted        []podScope
+	wanted        []PodScope
 	wantNodes     bool
 	calicoWatches calicoWatches
 	asked         bool // Want was called after a view that was Listed
@@ -84,7 +84,8 @@ type PolicyView struct {
 	// policies name labels of service accounts, which have not been listed yet.
 	MissingServices map[string]bool
 	AccountsMissing bool
-	known           []podScope
+	// Known are the scopes whose pods have been listed, in no particular order, see Knows.
+	Known []PodScope
 
 	// Changed are the pods that were added, removed or changed since the last Take, ascending. OwnChanged: some are of this node, now or before.
 	Changed    []policy.PodKey
@@ -131,7 +132,7 @@ func NewPolicyFeed(cfg *rest.Config, self string, log *slog.Logger) (*PolicyFeed
 	}
 	f := &PolicyFeed{
 		feed: feed, self: self, changed: make(chan struct{}, 1), resync: make(chan struct{}, 1), replain: make(chan struct{}, 1), table: newPodTable(),
-		watches: map[podScope]*tempWatch[policyPod]{},
+		watches: map[PodScope]*tempWatch[policyPod]{},
 		view:    PolicyView{Node: self, Pods: map[policy.PodKey]*policy.Pod{}}, plain: map[string]string{},
 	}
 	f.makeStores()
@@ -276,7 +277,7 @@ func (f *PolicyFeed) merge(m *api.Meta) {
 	name := key(m)
 	own := f.own.get(name)
 	best := own
-	for _, scope := range []podScope{podScope(m.Namespace), ""} {
+	for _, scope := range []PodScope{PodScope(m.Namespace), ""} {
 		w := f.watches[scope]
 		if w == nil {
 			continue
@@ -337,7 +338,7 @@ func (f *PolicyFeed) refresh(v *PolicyView) {
 	v.Listed = f.listed&partsOfInterest == partsOfInterest
 	v.NodesKnown = !f.wantNodes || f.nodes != nil && f.nodes.listed
 	v.MissingServices, v.AccountsMissing = f.calicoWatches.missing()
-	v.known = f.knownPods()
+	v.Known = f.knownPods()
 	v.Complete = v.Complete || v.Listed && f.asked && v.NodesKnown && len(v.MissingServices) == 0 && !v.AccountsMissing && f.hasWanted()
 }
 

@@ -92,7 +92,7 @@ func (r *reader) String() string {
 		pods = append(pods, fmt.Sprintf("%s %v", key, v.Pods[key].Addresses))
 	}
 	return fmt.Sprintf("listed %v, complete %v, known %v, %d policies, %d of the cluster, pods %v, local %v, nodes %v, problems %v, err %v", v.Listed, v.Complete,
-		v.known, len(v.NetworkPolicies), len(v.ClusterNetworkPolicies), pods, v.Local, v.Nodes, v.Problems, v.Err)
+		v.Known, len(v.NetworkPolicies), len(v.ClusterNetworkPolicies), pods, v.Local, v.Nodes, v.Problems, v.Err)
 }
 
 func (r *reader) pod(name string) *policy.Pod {

@@ -20,8 +20,8 @@ const (
 	running = "status.phase!=Succeeded,status.phase!=Failed"
 )
 
-// podScope is the namespace whose pods a watch selects; empty: all. Full objects: users may write all that metadata says of addresses.
-type podScope string
+// PodScope is the namespace whose pods a watch selects; empty: all. Full objects: users may write all that metadata says of addresses.
+type PodScope string
 
 // tempWatch is a watch that is open while it is wanted, and for linger after that.
 type tempWatch[T any] struct {
@@ -56,14 +56,14 @@ func (f *PolicyFeed) Want(i policy.Interest) {
 }
 
 // scopesOf returns the watches that an interest needs, sorted.
-func scopesOf(i policy.Interest) []podScope {
+func scopesOf(i policy.Interest) []PodScope {
 	names := slices.Compact(slices.Sorted(slices.Values(i.Namespaces)))
 	if i.All || len(names) > mostNamespaces {
-		return []podScope{""}
+		return []PodScope{""}
 	}
-	var scopes []podScope
+	var scopes []PodScope
 	for _, name := range names {
-		scopes = append(scopes, podScope(name))
+		scopes = append(scopes, PodScope(name))
 	}
 	return scopes
 }
@@ -72,7 +72,7 @@ func scopesOf(i policy.Interest) []podScope {
 // with the Interest of a State that has this policy alone.
 func (v *PolicyView) Knows(i policy.Interest) bool {
 	for _, s := range scopesOf(i) {
-		if !slices.ContainsFunc(v.known, s.within) {
+		if !slices.ContainsFunc(v.Known, s.within) {
 			return false
 		}
 	}
@@ -85,7 +85,7 @@ func (v *PolicyView) KnowsAll(i policy.Interest) bool {
 }
 
 // within reports whether other includes s.
-func (s podScope) within(other podScope) bool {
+func (s PodScope) within(other PodScope) bool {
 	return other == "" || other == s
 }
 
@@ -138,12 +138,12 @@ func (w *tempWatch[T]) unused(idle bool, now time.Time) bool {
 	return idle && now.Sub(w.idle) >= linger
 }
 
-func (f *PolicyFeed) openPods(ctx context.Context, s podScope) *tempWatch[policyPod] {
+func (f *PolicyFeed) openPods(ctx context.Context, s PodScope) *tempWatch[policyPod] {
 	return openTemp(ctx, f, podSource(s), newObjectStore(samePolicyPod, f.notePod), partMore)
 }
 
 // podSource are pods of all nodes. What only matters of this node's pods is in own.
-func podSource(s podScope) source[policyPod] {
+func podSource(s PodScope) source[policyPod] {
 	src := source[policyPod]{name: "Pod in " + string(s), namespace: string(s), fields: running, pages: podPage, doubtful: true}
 	if s == "" {
 		src.name = "Pod"
@@ -175,8 +175,8 @@ func openTemp[T any](ctx context.Context, f *PolicyFeed, src source[T], of *obje
 }
 
 // knownPods returns the scopes that have been listed. The caller holds the lock.
-func (f *PolicyFeed) knownPods() []podScope {
-	var known []podScope
+func (f *PolicyFeed) knownPods() []PodScope {
+	var known []PodScope
 	for s, w := range f.watches {
 		if w.listed {
 			known = append(known, s)
@@ -188,7 +188,7 @@ func (f *PolicyFeed) knownPods() []podScope {
 // hasWanted reports whether all wanted scopes have been listed. The caller holds the lock.
 func (f *PolicyFeed) hasWanted() bool {
 	known := f.knownPods()
-	return !slices.ContainsFunc(f.wanted, func(s podScope) bool { return !slices.ContainsFunc(known, s.within) })
+	return !slices.ContainsFunc(f.wanted, func(s PodScope) bool { return !slices.ContainsFunc(known, s.within) })
 }
 
 // keepNodes opens and closes the watch of Nodes. The caller holds the lock.

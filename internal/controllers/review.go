@@ -13,6 +13,7 @@ const (
 	reasonInvalid = "InvalidPolicy"
 	reasonNoPod   = "PolicySelectsNoPod"
 	reasonNoPort  = "PolicyPortUnknown"
+	reasonNoHost  = "PolicySelectsNoHost"
 )
 
 // remark is a note for the operator on a policy: the reason and text of an Event.
@@ -29,14 +30,17 @@ func faults(p policy.Policy, err error) []remark {
 	return nil
 }
 
-// review returns remarks on a policy's pods: that it selects none, and named ports that no pod of the rule declares. The state must have the
+// review returns remarks on a policy's pods and host endpoints: that it selects none, and named ports that no pod of the rule declares. The state must have the
 // pods of interestOf.
 func review(p *policy.Policy, s *policy.State) (all []remark) {
 	if p.Applies == [2]bool{} {
 		return nil // it applies to no direction
 	}
 	subjects := selected(&p.Subject, s)
-	hosts := slices.ContainsFunc(s.HostEndpoints, func(h policy.HostEndpoint) bool { return s.SelectsHost(p, &h) })
+	hosts := slices.ContainsFunc(s.HostEndpoints, func(h policy.HostEndpoint) bool { return s.SelectsHost(p, &h) && countsFor(p, &h) })
+	if !hosts {
+		all = noHost(p, len(subjects) > 0)
+	}
 	if p.HostsOnly() || len(subjects) == 0 && hosts {
 		return all // it applies to host endpoints
 	}
@@ -49,6 +53,32 @@ func review(p *policy.Policy, s *policy.State) (all []remark) {
 			"no packet: declare it there with the rule's protocol, or use its number", `"`+strings.Join(names, `", "`)+`"`)})
 	}
 	return all
+}
+
+// countsFor reports whether a policy that selects a host endpoint counts for it: doNotTrack does for those of an interface alone.
+func countsFor(p *policy.Policy, h *policy.HostEndpoint) bool {
+	return h.Node != "" && !(p.NoTrack && h.Interface == policy.AllInterfaces)
+}
+
+// noHost is the remark on a policy for host endpoints that counts for none. pods: it selects pods.
+func noHost(p *policy.Policy, pods bool) []remark {
+	field, of := "", "host endpoints"
+	switch {
+	case p.NoTrack:
+		field, of = "doNotTrack", `host endpoints of an interface (not of "*")`
+	case p.PreDNAT:
+		field = "preDNAT"
+	case p.Forward && pods:
+		field = "applyOnForward"
+	default:
+		return nil
+	}
+	lost := "the policy has no effect now"
+	if !p.HostsOnly() {
+		lost = "it has no effect now; pods have the policy all the same"
+	}
+	return []remark{{reasonNoHost, fmt.Sprintf("spec.%s is true, which counts for %s alone, and the policy selects none, so %s: compare its selectors with the "+
+		"labels of HostEndpoints, or remove %s", field, of, lost, field)}}
 }
 
 // mostNamed bounds the named ports of a policy that are looked up, each among all pods of its rule: an object has room for 50,000.

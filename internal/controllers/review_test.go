@@ -22,7 +22,10 @@ func reviewed(t *testing.T, p policy.Policy) (reasons []string, text string) {
 	} {
 		pods[pod.PodKey] = &pod
 	}
-	state := policy.State{HostEndpoints: []policy.HostEndpoint{{Labels: map[string]string{"app": "node"}}}, Pods: pods, Namespaces: map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}}
+	state := policy.State{HostEndpoints: []policy.HostEndpoint{
+		{Node: "n", Interface: "eth0", Labels: map[string]string{"app": "node"}}, {Node: "n", Interface: "*", Labels: map[string]string{"app": "all"}},
+		{Labels: map[string]string{"app": "nowhere"}},
+	}, Pods: pods, Namespaces: map[string]map[string]string{"a": {"team": "a"}, "b": {"team": "b"}}}
 	for _, r := range slices.Concat(faults(p, nil), review(&p, &state)) {
 		reasons, text = append(reasons, r.reason), text+r.text
 	}
@@ -104,6 +107,36 @@ func TestReviewOfHostPolicies(t *testing.T) {
 	}
 	if got, text := reviewed(t, policy.Policy{Problems: []string{"x"}}); !slices.Equal(got, []string{reasonInvalid}) {
 		t.Errorf("%q %q", got, text)
+	}
+}
+
+// What counts for host endpoints alone, and selects none that it counts for, is said to have no effect.
+func TestReviewOfPoliciesWithoutHosts(t *testing.T) {
+	for _, c := range []struct {
+		selector string
+		policy   policy.Policy
+		want     []string
+		text     string
+	}{
+		{"app == 'node'", policy.Policy{NoTrack: true, Forward: true}, nil, ""},
+		{"app == 'all'", policy.Policy{NoTrack: true, Forward: true}, []string{reasonNoHost}, "spec.doNotTrack is true"},
+		{"app == 'nowhere'", policy.Policy{NoTrack: true, Forward: true}, []string{reasonNoHost}, "spec.doNotTrack is true"},
+		{"app == 'web'", policy.Policy{NoTrack: true, Forward: true}, []string{reasonNoHost}, "spec.doNotTrack is true"},
+		{"app == 'all'", policy.Policy{PreDNAT: true, Forward: true}, nil, ""},
+		{"app == 'web'", policy.Policy{PreDNAT: true, Forward: true}, []string{reasonNoHost}, "spec.preDNAT is true"},
+		{"app in {'web', 'all'}", policy.Policy{PreDNAT: true, Forward: true}, nil, ""},
+		{"app == 'all'", policy.Policy{Forward: true}, nil, ""},
+		{"app == 'web'", policy.Policy{Forward: true}, []string{reasonNoHost}, "spec.applyOnForward is true"},
+		{"app in {'web', 'all'}", policy.Policy{Forward: true}, nil, ""},
+		{"app == 'web'", policy.Policy{}, nil, ""},
+		{"app == 'nobody'", policy.Policy{Forward: true}, []string{reasonNoPod}, "no host endpoint"},
+	} {
+		p := c.policy
+		p.ID, p.Applies = policy.ID{Kind: policy.KindCalicoGlobalNetworkPolicy, Name: "p"}, [2]bool{true, false}
+		p.Subject = policy.Pods{Calico: true, Labels: sel(t, c.selector)}
+		if got, text := reviewed(t, p); !slices.Equal(got, c.want) || !strings.Contains(text, c.text) {
+			t.Errorf("%s: %q %q, want %q", c.selector, got, text, c.want)
+		}
 	}
 }
 

@@ -272,6 +272,9 @@ func (c *compiler) profile(d Direction, policies []int, pod *Pod) string {
 			}
 			if rule.Own != nil {
 				b.WriteString(";" + fmt.Sprint(c.families(rule, pod)))
+				if doubt := rule.doubtful(); doubt != nil {
+					b.WriteString(fmt.Sprint(c.families(doubt, pod)))
+				}
 			}
 		}
 		b.WriteString(";")

@@ -51,6 +51,7 @@ var eventHelp = map[string]string{
 	"LoadBalancerAddressMissing": "on a Service: the text says which annotation, pool or address",
 	"InvalidPolicy":              "on a policy, at once: an unusable part stays closed: correct the named field; on a NetworkSet: its namespace has too many networks",
 	"PolicySelectsNoPod":         "on a policy, after 45 seconds: its selectors match no pod with an address and a network of its own",
+	"PolicySelectsNoHost":        "on a GlobalNetworkPolicy, after 45 seconds: doNotTrack, preDNAT or applyOnForward has no effect: no host endpoint that it counts for is selected",
 	"PolicyPortUnknown":          "on a policy: no pod of the rule declares the named port (ports[].name, protocol): declare it or use its number",
 	"PolicyNotEnforced":          "on a NetworkPolicy: policy.enabled is false (TORTIE_POLICY=off): set it, or run another policy engine",
 	"CalicoIsDown":               "reason of the Node's condition NetworkUnavailable: for five minutes the node cannot serve pods",

@@ -1,11 +1,18 @@
 package policies
 
 import (
+	"cmp"
 	"flag"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
+	"runtime/debug"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,83 +21,122 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
 )
 
-var worlds = flag.Uint64("worlds", 2000, "how many clusters TestNothingPassesByWhatIsWithheld knows in part")
+var worlds = flag.Uint64("worlds", 100_000, "how often TestNothingPassesByWhatIsWithheld knows a cluster in part")
 
-// While the API server has listed a part of what policies name, nothing passes that they deny once all is listed: of other nodes' pods some are
-// withheld, and of nodes, Services and service accounts all or none.
+// views is how many parts of each cluster are known in turn: to generate it, and to judge packets, takes as long as to compile some.
+const views = 10
+
+// While the API server has listed a part of what policies name, nothing passes that they deny, and nothing is logged that no Log matches, once all is
+// listed: see withhold.
 func TestNothingPassesByWhatIsWithheld(t *testing.T) {
-	enough, allowed, withheld := *worlds, 0, 0
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // or the collector takes a quarter of the time
+	enough := *worlds / views
 	if testing.Short() {
-		enough = min(enough, 300)
+		enough = min(enough, 150)
 	}
-	for seed := range enough {
-		g := policytest.NewGenerator(seed)
-		c := g.CalicoCluster()
-		view := withhold(c, rand.New(rand.NewPCG(seed, 1)))
-		n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
-		n.learn(time.Now(), view)
-		withheld += len(n.model.closed)
-		links, _ := Links(n.model.view.Local)
-		for _, p := range g.CalicoPackets(c, 20) {
-			for d, at := range [2][2]netip.Addr{policy.Ingress: {p.To, p.From}, policy.Egress: {p.From, p.To}} {
-				pod := c.PodAt(at[0])
-				if pod == nil || pod.Spec.NodeName != policytest.Node {
-					continue
+	var asked, allowed, withheld, logged atomic.Int64
+	t.Run("all", func(t *testing.T) {
+		shards := uint64(runtime.GOMAXPROCS(0))
+		for first := range shards {
+			t.Run(fmt.Sprint(first), func(t *testing.T) {
+				t.Parallel()
+				for seed := first; seed < enough; seed += shards {
+					w := newWithheld(seed)
+					for i := range uint64(views) {
+						w.judge(t, i)
+					}
+					asked.Add(w.asked)
+					allowed.Add(w.allowed)
+					withheld.Add(w.closed)
+					logged.Add(w.logged)
 				}
-				core := policy.Packet{Protocol: p.Protocol, Port: p.Port, SourcePort: p.SourcePort}
-				if p.Protocol == policytest.ICMP || p.Protocol == policytest.ICMPv6 {
-					core.Port = uint16(p.Type)<<8 | uint16(p.Code)
-				}
-				link := linkOf(links, policy.PodKey{Namespace: pod.Namespace, Name: pod.Name})
-				if !n.compiled.rules.Decide(link, policy.Direction(d), at[1], core).Allow {
-					continue
-				}
-				if allowed++; !c.Judge(pod, policy.Direction(d) == policy.Ingress, p).Allow {
-					t.Fatalf("seed %d: %s passes %s of %s/%s\n%s", seed, p, policy.Direction(d), pod.Namespace, pod.Name, c)
-				}
+			})
+		}
+	})
+	t.Logf("of %d packets pass %d, %d are logged, %d policies are closed", asked.Load(), allowed.Load(), logged.Load(), withheld.Load())
+	if allowed.Load() == 0 || withheld.Load() == 0 || logged.Load() == 0 || allowed.Load() == asked.Load() {
+		t.Error("the test shows nothing")
+	}
+}
+
+// withheld is a cluster of which a part is known, and packets of this node's pods.
+type withheld struct {
+	seed                           uint64
+	c                              *policytest.Cluster
+	full                           cluster.PolicyView
+	takes                          bool // see TakesUnsure
+	reader                         cluster.PolicyReader
+	packets                        []judged
+	asked, allowed, closed, logged int64
+}
+
+// judged is a packet at one of its ends.
+type judged struct {
+	policytest.Packet
+	direction policy.Direction
+	link      string
+	peer      netip.Addr
+	core      policy.Packet
+	// allowed and logs are by all that there is.
+	allowed func() bool
+	logs    func() []policytest.Log
+}
+
+func newWithheld(seed uint64) *withheld {
+	g := policytest.NewGenerator(seed)
+	c := g.NamingCluster()
+	w := &withheld{seed: seed, c: c, full: fullView(c), takes: c.TakesUnsure()}
+	for _, p := range g.NamedPackets(c, 24) {
+		for d, at := range [2][2]netip.Addr{policy.Ingress: {p.To, p.From}, policy.Egress: {p.From, p.To}} {
+			pod, ingress := c.PodAt(at[0]), policy.Direction(d) == policy.Ingress
+			if pod == nil || pod.Spec.NodeName != policytest.Node {
+				continue
+			}
+			w.packets = append(w.packets, judged{p, policy.Direction(d), LinkOf(policy.PodKey{Namespace: pod.Namespace, Name: pod.Name}), at[1],
+				policy.Packet{Protocol: p.Protocol, Port: p.Port, SourcePort: p.SourcePort},
+				sync.OnceValue(func() bool { return c.Judge(pod, ingress, p).Allow }),
+				sync.OnceValue(func() []policytest.Log { return c.Matching(pod, ingress, p) })})
+		}
+	}
+	return w
+}
+
+// judge knows the i-th part of the cluster.
+func (w *withheld) judge(t *testing.T, i uint64) {
+	view := withhold(w.full, rand.New(rand.NewPCG(w.seed, i+1)), w.takes)
+	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
+	n.model.reader = w.reader
+	n.learn(time.Now(), view)
+	w.reader = n.model.reader
+	w.closed += int64(len(n.model.closed))
+	rules := n.compiled.rules
+	for _, p := range w.packets {
+		w.asked++
+		if rules.Decide(p.link, p.direction, p.peer, p.core).Allow {
+			if w.allowed++; !p.allowed() {
+				t.Fatalf("seed %d, part %d: %s passes %s of %s\n%s", w.seed, i, p, p.direction, p.link, w.c)
+			}
+		}
+		for _, l := range rules.Logs(p.link, p.direction, p.peer, p.core) {
+			w.logged++
+			if !slices.Contains(p.logs(), policytest.Log{Kind: l.Policy.Kind, Namespace: l.Policy.Namespace, Name: l.Policy.Name, Rule: l.Rule}) {
+				t.Fatalf("seed %d, part %d: %v logs %s %s of %s\n%s", w.seed, i, l, p, p.direction, p.link, w.c)
 			}
 		}
 	}
-	if allowed == 0 || withheld == 0 {
-		t.Errorf("%d packets pass, and %d policies are closed: the test shows nothing", allowed, withheld)
-	}
 }
 
-func linkOf(links map[string]policy.PodKey, key policy.PodKey) string {
-	for link, k := range links {
-		if k == key {
-			return link
-		}
-	}
-	return ""
-}
-
-// withhold is what a feed shows of a cluster while it has listed a part.
-func withhold(c *policytest.Cluster, r *rand.Rand) cluster.PolicyView {
+// fullView is what a feed shows of a cluster of which it has listed everything.
+func fullView(c *policytest.Cluster) cluster.PolicyView {
 	state := c.State()
 	v := cluster.PolicyView{Complete: true, Namespaces: state.Namespaces, Pods: state.Pods, Nodes: state.Nodes, NodesKnown: true,
 		Local: slices.Collect(maps.Values(state.Local))}
-	slices.SortFunc(v.Local, func(a, b policy.PodKey) int {
-		return slices.Compare([]string{a.Namespace, a.Name}, []string{b.Namespace, b.Name})
-	})
-	maps.DeleteFunc(v.Pods, func(key policy.PodKey, _ *policy.Pod) bool { return !slices.Contains(v.Local, key) && r.IntN(2) == 0 })
+	slices.SortFunc(v.Local, comparePods)
 	v.NetworkPolicies, v.ClusterNetworkPolicies = pointers(c.NetworkPolicies), pointers(c.ClusterNetworkPolicies)
 	v.Calico = cluster.CalicoView{
 		NetworkPolicies: pointers(c.CalicoNetworkPolicies), GlobalNetworkPolicies: pointers(c.CalicoGlobalNetworkPolicies), Tiers: pointers(c.Tiers),
-		NetworkSets: pointers(c.NetworkSets), GlobalNetworkSets: pointers(c.GlobalNetworkSets), Services: state.Services, Accounts: state.Accounts,
-	}
-	if r.IntN(2) == 0 {
-		v.Nodes, v.NodesKnown = nil, false
-	}
-	if r.IntN(2) == 0 {
-		v.Calico.Accounts, v.AccountsMissing = nil, true
-	}
-	if r.IntN(2) == 0 {
-		v.MissingServices = map[string]bool{}
-		for s := range state.Services {
-			v.MissingServices[s.Name] = true
-		}
-		v.Calico.Services = nil
+		NetworkSets: pointers(c.NetworkSets), GlobalNetworkSets: pointers(c.GlobalNetworkSets), HostEndpoints: pointers(c.HostEndpoints),
+		Services: state.Services, Accounts: state.Accounts,
 	}
 	return v
 }
@@ -100,4 +146,71 @@ func pointers[T any](all []T) (to []*T) {
 		to = append(to, &all[i])
 	}
 	return to
+}
+
+// withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all Namespaces but some whose pods are
+// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's, but not
+// if a rule takes them the way of the pod whose they may be.
+func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView {
+	chance := func(percent int) bool { return r.IntN(100) < percent }
+	listed, namespaces := map[string]bool{}, maps.Clone(v.Namespaces)
+	all, most := chance(25), 30+r.IntN(60)
+	for _, namespace := range slices.Sorted(maps.Keys(v.Namespaces)) {
+		if listed[namespace] = all || chance(most); listed[namespace] {
+			v.Known = append(v.Known, cluster.PodScope(namespace))
+			if chance(20) {
+				delete(namespaces, namespace)
+			}
+		}
+	}
+	if all {
+		v.Known = []cluster.PodScope{""}
+	}
+	v.Namespaces = namespaces
+	known, left := map[policy.PodKey]*policy.Pod{}, []netip.Addr{nobodys}
+	for _, key := range slices.SortedFunc(maps.Keys(v.Pods), comparePods) {
+		pod := v.Pods[key]
+		if _, local := slices.BinarySearchFunc(v.Local, key, comparePods); !local {
+			if !listed[key.Namespace] && chance(60) {
+				left = append(left, pod.Addresses...)
+				continue
+			}
+			switch {
+			case !takes && chance(20):
+				unsure := *pod
+				unsure.Unsure = left[r.IntN(len(left)):]
+				pod, left = &unsure, []netip.Addr{nobodys}
+			case chance(20):
+				unsure := *pod
+				n := r.IntN(len(pod.Addresses) + 1)
+				unsure.Addresses, unsure.Unsure = pod.Addresses[:n:n], pod.Addresses[n:]
+				pod = &unsure
+			}
+		}
+		known[key] = pod
+	}
+	v.Pods = known
+	if chance(40) {
+		v.Nodes, v.NodesKnown = nil, false
+	}
+	if chance(30) {
+		v.Calico.Accounts, v.AccountsMissing = nil, true
+	}
+	v.MissingServices, v.Calico.Services = map[string]bool{}, maps.Clone(v.Calico.Services)
+	for _, s := range slices.SortedFunc(maps.Keys(v.Calico.Services), func(a, b policy.Service) int {
+		return comparePods(policy.PodKey(a), policy.PodKey(b))
+	}) {
+		if v.MissingServices[s.Name] || chance(30) {
+			v.MissingServices[s.Name] = true
+		}
+	}
+	maps.DeleteFunc(v.Calico.Services, func(s policy.Service, _ []policy.ServiceEndpoint) bool { return v.MissingServices[s.Name] })
+	return v
+}
+
+// nobodys is the address of a pod that there is not.
+var nobodys, _ = policytest.PodAddress(policytest.MaxPods - 1)
+
+func comparePods(a, b policy.PodKey) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }

@@ -127,6 +127,12 @@ func TestPoliciesAreReviewed(t *testing.T) {
 	}}}
 	w.create(selector)
 	want[selector.UID] = []string{"InvalidPolicy"}
+	w.create(&api.CalicoHostEndpoint{Meta: api.Meta{Name: "n", Labels: map[string]string{"host": "all"}}, Spec: api.CalicoHostEndpointSpec{Node: "n", InterfaceName: "*"}})
+	untracked := &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "untracked"}, Spec: api.CalicoGlobalNetworkPolicySpec{
+		CalicoPolicySpec: api.CalicoPolicySpec{Selector: "has(host)", Types: []string{"Ingress"}}, ApplyOnForward: true, DoNotTrack: true,
+	}}
+	w.create(untracked)
+	want[untracked.UID] = []string{"PolicySelectsNoHost"}
 	w.start("one", "", "TORTIE_POLICY=auto")
 	eventually(t, func() error {
 		list, err := w.core.CoreV1().Events("").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=InvalidPolicy"})

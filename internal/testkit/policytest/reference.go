@@ -67,11 +67,16 @@ type applying struct {
 // tier takes precedence", "v1.NetworkPolicy always makes a final decision for selected pods", as they are in Calico's tier default, then the
 // Baseline tier, then "all pods can communicate with each other".
 func (c *Cluster) Judge(pod *api.Pod, ingress bool, p Packet) Decision {
+	s := c.side(pod, ingress, p)
+	return decide(slices.Concat(c.networkPolicies(s), c.clusterNetworkPolicies(s), c.calicoPolicies(s)), Decision{Allow: true, Rule: -1})
+}
+
+func (c *Cluster) side(pod *api.Pod, ingress bool, p Packet) side {
 	s := side{pod: pod, ingress: ingress, peer: p.To, things: c.things(), Packet: p}
 	if ingress {
 		s.peer = p.From
 	}
-	return decide(slices.Concat(c.networkPolicies(s), c.clusterNetworkPolicies(s), c.calicoPolicies(s)), Decision{Allow: true, Rule: -1})
+	return s
 }
 
 // decide asks all policies. d is the decision if there is none.
