@@ -49,9 +49,9 @@ var supported = map[string]struct {
 	}},
 	"CalicoGlobalNetworkPolicySpec": {"GlobalNetworkPolicy", map[string]support{
 		"namespaceSelector": does("also applies to host endpoints, whose namespace labels are those of their profiles: all(), also in selector, excludes them. global(): only host endpoints (Felix: everything)"),
-		"doNotTrack":        does("the policy applies to host endpoints of an interface only, not to *; with preDNAT for nothing"),
-		"preDNAT":           does("the policy applies to host endpoints only; its egress rules for nothing"),
-		"applyOnForward":    does("for host endpoints; pods have the policy with and without it"),
+		"doNotTrack":        does("the policy applies to host endpoints of an interface only, not to *; with preDNAT for nothing. Event PolicySelectsNoHost: it selects none"),
+		"preDNAT":           does("the policy applies to host endpoints only; its egress rules for nothing. Event PolicySelectsNoHost: it selects none"),
+		"applyOnForward":    does("for host endpoints; pods have the policy with and without it. Event PolicySelectsNoHost: it selects pods alone"),
 	}},
 	"CalicoRule": {"ingress[], egress[]", map[string]support{
 		"action":      does("any other value: Deny"),
