@@ -88,10 +88,11 @@ func (n *Node) connect(t testing.TB) {
 	labtest.WriteKubeconfig(t, n.Dir, labtest.Inside(t, n.NS, wired))
 }
 
-// Claim creates a block with an affinity to the node.
+// Claim creates a block with an affinity to the node. An API server that has just started may refuse it for half a minute: its admission, which does not
+// know the definition of pools yet, asks for it that often.
 func (n *Node) Claim(t testing.TB, cidr string) {
 	t.Helper()
-	n.Create(t, NewAffinity(n.Name, cidr))
+	Eventually(t, func() error { return n.Store.Create(t.Context(), NewAffinity(n.Name, cidr)) })
 }
 
 func (n *Node) env() []string {

@@ -472,8 +472,10 @@ func (f *force) agentStartsWithoutFilter(t *testing.T, peer *api.BGPPeer) {
 	meshtest.Eventually(t, f.complains(t, "missing", true))
 	meshtest.Eventually(t, func() error {
 		text, err := os.ReadFile(filepath.Join(first.Dir, "run/tortie/world.json"))
-		if err == nil && !strings.Contains(string(text), `{"peer":{"metadata":{"name":"tor"`) {
-			err = errors.New("no persisted state of the peer")
+		_, past, _ := strings.Cut(string(text), `{"peer":{"metadata":{"name":"tor"`)
+		past, _, _ = strings.Cut(past, `{"peer":`)
+		if err == nil && !strings.Contains(past, `"password":`) { // which it has since some seconds, and an earlier one would not connect
+			err = errors.New("no persisted state of the peer with its password")
 		}
 		return err
 	})
