@@ -178,6 +178,7 @@ func (a *Agent) readCluster() (gone, err error) {
 		}
 	}
 	a.view.Update(time.Now(), desired.Self{Name: a.node.Name}, world)
+	a.Status.SetUnacted(a.view.Cluster.Unacted)
 	ground := a.view.Base // also of a node that finds no address of its own
 	a.Policies.SetGround(&ground)
 	a.evidence.want(time.Now(), a.view.Base.Unsure)

@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/bgp/bfd"
 	"github.com/tortie-net/tortie/internal/bgp/peering"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
@@ -37,9 +38,10 @@ type seen struct {
 
 	problems map[string][]string          // by what they are about
 	reasons  map[string]map[string]string // of Events about them, by text
-	found    []nodeaddr.Candidate         // addresses of the host
-	snapshot *desired.Snapshot            // nil before the first pass that found the node's address
-	bgp      bool                         // BGP has been listened to
+	unacted  []state.Unacted
+	found    []nodeaddr.Candidate // addresses of the host
+	snapshot *desired.Snapshot    // nil before the first pass that found the node's address
+	bgp      bool                 // BGP has been listened to
 	peers    []bgp.PeerStatus
 	traffic  map[netip.Addr]bgp.Traffic // of now
 	told     []netip.Prefix             // that peers are announced now
@@ -78,6 +80,9 @@ func (k *seen) report(now time.Time) nodestatus.Report {
 		for text, reason := range k.reasons[about] {
 			r.Reason(text, reason)
 		}
+	}
+	for _, u := range k.unacted {
+		r.FieldsWithoutEffect = append(r.FieldsWithoutEffect, nodestatus.FieldsWithoutEffect(u))
 	}
 	for _, c := range k.found {
 		r.Candidates = append(r.Candidates, nodestatus.Candidate{Address: c.Addr.String(), Interface: c.Link, Chosen: c.Chosen, Reason: c.Why})

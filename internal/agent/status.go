@@ -18,6 +18,7 @@ import (
 	"github.com/tortie-net/tortie/internal/app/nodeaddr"
 	"github.com/tortie-net/tortie/internal/app/serving"
 	"github.com/tortie-net/tortie/internal/bgp"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 )
@@ -143,6 +144,13 @@ func (s *Status) SetProblems(about string, problems []string) {
 	all := maps.Clone(s.seen.problems) // a copy is out there for a report that is being made
 	all[about] = problems
 	s.seen.problems = all
+}
+
+// SetUnacted notes which fields of configurations have no effect.
+func (s *Status) SetUnacted(all []state.Unacted) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.unacted = all
 }
 
 // SetFound notes all addresses that the host has, also while none of them will do.

@@ -141,6 +141,7 @@ func TestReport(t *testing.T) {
 		},
 		facts:   &nodestatus.Facts{Written: now.Add(-time.Minute)},
 		journal: nodestatus.Journal{Entries: 1, LastError: "away"},
+		unacted: []state.Unacted{{Kind: "FelixConfiguration", Name: "default", Fields: []string{"spec.bpfEnabled"}}},
 	}
 	k.routes.ways, k.routes.left = k.snapshot.By(desired.Grounds{}).DesiredRoutes([]bgp.Path{
 		path("10.9.1.0/24", far, other), path("192.168.2.0/26", other, other), path("192.168.3.0/26", other, netip.Addr{}),
@@ -148,7 +149,8 @@ func TestReport(t *testing.T) {
 	want := nodestatus.Report{
 		Node: "n1", Version: "dev", Time: now, Started: now.Add(-time.Hour), Ready: true,
 		LastPass: now.Add(-time.Second), LastPassSeconds: 0.005, LastError: "one\ntwo", Problems: []string{"o1", "o2", "p1"},
-		Address: "10.0.0.5/24", AddressSource: "environment variable IP", Interface: "eth0",
+		FieldsWithoutEffect: []nodestatus.FieldsWithoutEffect{{Kind: "FelixConfiguration", Name: "default", Fields: []string{"spec.bpfEnabled"}}},
+		Address:             "10.0.0.5/24", AddressSource: "environment variable IP", Interface: "eth0",
 		Address6: "fd00::5/64", Address6Source: "first-found", Interface6: "eth1",
 		Candidates: []nodestatus.Candidate{{Address: "10.0.0.5/24", Interface: "eth0", Chosen: true, Reason: "asked for"}, {Address: "172.17.0.1/16", Interface: "docker0", Reason: "on a bridge"}},
 		ASN:        65001, BGPPort: 179, RouterID: "10.0.0.5", PodMTU: 1450,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/datastore/kubernetes"
@@ -24,6 +26,29 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
+
+// TestFieldsWithoutEffect: every field of this node's configurations that is said to have no effect is named, and no more after they have gone.
+func TestFieldsWithoutEffect(t *testing.T) {
+	r := newRig(t)
+	status, _ := r.agent(t, newPeers())
+	admin, name := labtest.RESTConfig(t), "node."+rigNode
+	var want []nodestatus.FieldsWithoutEffect
+	for _, kind := range []string{"BGPConfiguration", "FelixConfiguration"} {
+		_, fields := labtest.CreateUnacted(t, admin, kind, name)
+		want = append(want, nodestatus.FieldsWithoutEffect{Kind: kind, Name: name, Fields: fields})
+	}
+	own := func() []nodestatus.FieldsWithoutEffect {
+		return slices.DeleteFunc(status.Report().FieldsWithoutEffect, func(f nodestatus.FieldsWithoutEffect) bool { return f.Name != name })
+	}
+	waittest.Until(t, 20*time.Second, "all fields are named", func() bool { return reflect.DeepEqual(own(), want) })
+	if text := ask(t, status, "status"); !strings.Contains(text, "FelixConfiguration "+name+": "+strings.Join(want[1].Fields, ", ")) {
+		t.Errorf("node status does not name them:\n%s", text)
+	}
+	felix := &api.FelixConfiguration{Meta: api.Meta{Name: name}}
+	errtest.Must(t, r.store.Get(t.Context(), felix))
+	errtest.Must(t, r.store.Delete(t.Context(), felix))
+	waittest.Until(t, soon, "no more of what is gone", func() bool { return reflect.DeepEqual(own(), want[:1]) })
+}
 
 // TestUnreadAnnotations: annotations of Calico's that have no effect are named, of the Node, its pods and namespaces, and no more after they have gone.
 func TestUnreadAnnotations(t *testing.T) {

@@ -67,6 +67,14 @@ type Keys struct {
 	Unacted []string
 }
 
+// WithoutEffect are Unacted as an object has them.
+func (k Keys) WithoutEffect() (fields []string) {
+	for _, key := range k.Unacted {
+		fields = append(fields, "spec."+key)
+	}
+	return fields
+}
+
 // Misspelt is an error that names the unknown keys in an object's spec; nil if there are none.
 func (k Keys) Misspelt(of Type) error {
 	if len(k.Unknown) == 0 {

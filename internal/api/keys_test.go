@@ -56,6 +56,25 @@ func TestEveryFieldOfCalico(t *testing.T) {
 	}
 }
 
+// TestKeysWithoutEffect: each field that is said to have no effect is among the keys of a spec that has it. internal/program/controllers and
+// internal/agent hold that Events and the status name these.
+func TestKeysWithoutEffect(t *testing.T) {
+	kinds := map[string]Keyed{
+		"BGPConfiguration": &BGPConfiguration{}, "FelixConfiguration": &FelixConfiguration{}, "KubeControllersConfiguration": &KubeControllersConfiguration{},
+	}
+	for kind, paths := range Unacted {
+		for _, path := range paths {
+			text := `{"any":"form"}`
+			for _, key := range slices.Backward(append([]string{"spec"}, strings.Split(path, ".")...)) {
+				text = `{"` + key + `":` + text + `}`
+			}
+			obj := NewLike(kinds[kind]).(Keyed)
+			errtest.Must(t, json.Unmarshal([]byte(text), obj))
+			difftest.Want(t, kind+" "+path, []string{"spec." + path}, obj.StrangeKeys().WithoutEffect())
+		}
+	}
+}
+
 // addPaths adds the types of a struct's fields by their paths.
 func addPaths(into map[string]reflect.Type, path string, t reflect.Type) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {

@@ -228,7 +228,7 @@ func misspelt(obj any) []state.Problem {
 
 // tellUnacted logs the fields of Calico's in an object that have no effect.
 func tellUnacted(log *slog.Logger, obj api.Keyed) {
-	if keys := obj.StrangeKeys().Unacted; len(keys) > 0 {
+	if keys := obj.StrangeKeys().WithoutEffect(); len(keys) > 0 {
 		log.Info("fields of Calico's are kept and have no effect", "kind", obj.ResourceType().Kind, "name", obj.GetMeta().Name, "fields", keys)
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/cluster/state"
 )
 
 // unread has the annotations without effect of objects, by their names.
@@ -34,4 +37,19 @@ func (u *unread) all() map[string][]string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return maps.Clone(u.by)
+}
+
+// unacted returns those of named objects that have fields without effect.
+func unacted[T any](of *objectStore[T], names ...string) (all []state.Unacted) {
+	for _, name := range names {
+		o := of.get(name)
+		if o == nil {
+			continue
+		}
+		keyed := any(o).(api.Keyed)
+		if fields := keyed.StrangeKeys().WithoutEffect(); len(fields) > 0 {
+			all = append(all, state.Unacted{Kind: keyed.ResourceType().Kind, Name: name, Fields: fields})
+		}
+	}
+	return all
 }

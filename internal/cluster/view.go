@@ -29,6 +29,7 @@ func (w *Watch) Cluster() state.Cluster {
 	c.Peers, c.Passwords, c.Filters = w.peers.all(nil), w.passwords(), w.filters.all(nil)
 	c.Problems = slices.Concat(w.pools.problems(), w.affinities.problems(), w.bgp.problems(), w.felix.problems(),
 		w.peers.problems(), w.filters.problems())
+	c.Unacted = append(unacted(w.bgp, api.DefaultName, w.ownName()), unacted(w.felix, api.DefaultName, w.ownName())...)
 	return c
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
@@ -32,7 +33,7 @@ type etcdKeeper struct {
 	log     *slog.Logger
 
 	nodes     []etcd.CalicoNode // as of the last view
-	settings  *api.KubeControllersConfiguration
+	settings  atomic.Pointer[api.KubeControllersConfiguration]
 	compacted time.Time
 	revision  int64 // of that time
 }
@@ -83,7 +84,7 @@ func (k *etcdKeeper) readSettings(ctx context.Context) error {
 	if err != nil && !datastore.Contended(err) {
 		return fmt.Errorf("KubeControllersConfiguration %s: %w", api.DefaultName, err)
 	}
-	k.settings = obj
+	k.settings.Store(obj)
 	return nil
 }
 

@@ -53,7 +53,9 @@ type Deps struct {
 	PolicyFeed *cluster.PolicyFeed
 	// LoadBalancers are nil if no addresses are given to Services.
 	LoadBalancers *cluster.LoadBalancers
-	Events        *events.Recorder
+	// Configurations are nil with Etcd: no program reads them there.
+	Configurations *cluster.Configurations
+	Events         *events.Recorder
 	// Identity is the unique one in the Lease.
 	Identity string
 }
@@ -124,6 +126,10 @@ func (c *Controllers) Run(ctx context.Context) error {
 	if c.deps.LoadBalancers != nil {
 		g.Go(func() error { return c.deps.LoadBalancers.Run(ctx) })
 	}
+	if c.deps.Configurations != nil {
+		g.Go(func() error { return c.deps.Configurations.Run(ctx) })
+	}
+	g.Go(func() error { c.reviewFields(ctx); return nil })
 	if c.deps.Policies != nil {
 		g.Go(func() error { return c.deps.Policies.Run(ctx) })
 		g.Go(func() error { c.reportPolicies(ctx); return nil })
@@ -174,7 +180,7 @@ func (c *Controllers) loop(ctx context.Context) {
 // configuration is the object with the controllers' settings, nil if there is none.
 func (c *Controllers) configuration() *api.KubeControllersConfiguration {
 	if c.etcd != nil {
-		return c.etcd.settings
+		return c.etcd.settings.Load()
 	}
 	return c.deps.Watch.Settings()
 }
@@ -196,6 +202,9 @@ func (c *Controllers) conclude(settings Settings, err error) {
 		s.Error, s.LastPass, s.Grace, s.Period = text, time.Now(), settings.Grace.String(), settings.Period.String()
 		s.Next = s.LastPass.Add(c.pauseAfter(settings))
 		s.Passes++
+		if own := c.configuration(); own != nil {
+			s.FieldsWithoutEffect = own.StrangeKeys().WithoutEffect()
+		}
 	})
 }
 

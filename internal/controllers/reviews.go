@@ -134,7 +134,7 @@ func (r *reviews) report(ctx context.Context, v *edition, remarks []remark) (don
 		time.Sleep(policyEvery)
 	}
 	if r.failed.New(failed) {
-		r.deps.Log.Warn("cannot write an Event about a policy; retrying", "err", failed)
+		r.deps.Log.Warn("cannot write an Event about an object; retrying", "err", failed)
 	}
 	return failed == nil
 }

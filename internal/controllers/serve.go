@@ -35,6 +35,8 @@ type Status struct {
 	Error   string `json:"error,omitempty"`
 	// HostEndpoints lists requests for host endpoints of nodes that are not met.
 	HostEndpoints []string `json:"hostEndpoints,omitempty"`
+	// FieldsWithoutEffect are those of KubeControllersConfiguration default.
+	FieldsWithoutEffect []string `json:"fieldsWithoutEffect,omitempty"`
 
 	Grace  string `json:"leakGracePeriod"`
 	Period string `json:"reconcilerPeriod"`

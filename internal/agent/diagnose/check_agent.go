@@ -50,6 +50,12 @@ func (o *Observations) agent() []Finding {
 	for _, p := range r.Problems {
 		findings = append(findings, problem(p, r.ProblemReasons[p]))
 	}
+	for _, f := range r.FieldsWithoutEffect {
+		findings = append(findings, Finding{
+			Check: "fields", Level: OK, About: f.Kind + " " + f.Name, Seen: "without effect: " + strings.Join(f.Fields, ", "),
+			Why: "Tortie keeps these fields of Calico's and does not act on them", Do: "remove them, unless nodes run Calico",
+		})
+	}
 	return append(findings, o.plugins()...)
 }
 

@@ -50,6 +50,20 @@ func sound() *Observations {
 	}
 }
 
+// Fields of Calico's without effect are named, and are no problem.
+func TestFieldsWithoutEffect(t *testing.T) {
+	o := sound()
+	o.Agent.FieldsWithoutEffect = []nodestatus.FieldsWithoutEffect{{Kind: "FelixConfiguration", Name: "default", Fields: []string{"spec.bpfEnabled", "spec.routeSource"}}}
+	r := &Result{Findings: Check(o)}
+	i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Check == "fields" })
+	if i < 0 || r.Findings[i].About != "FelixConfiguration default" || !strings.Contains(r.Findings[i].Seen, "spec.bpfEnabled, spec.routeSource") {
+		t.Errorf("%+v", r.Findings)
+	}
+	if r.Count(Problem)+r.Count(Warning) > 0 {
+		t.Errorf("%+v", r.Findings)
+	}
+}
+
 // inVXLAN changes a host to VXLAN.
 func inVXLAN(o *Observations) {
 	o.Agent.Tunnels = []nodestatus.Tunnel{{Kind: "VXLAN", Device: "vxlan.calico", Address: "192.168.1.1", MTU: 1450, Port: 4789}}

@@ -54,5 +54,6 @@ var eventHelp = map[string]string{
 	"PolicySelectsNoHost":        "on a GlobalNetworkPolicy, after 45 seconds: doNotTrack, preDNAT or applyOnForward has no effect: no host endpoint that it counts for is selected",
 	"PolicyPortUnknown":          "on a policy: no pod of the rule declares the named port (ports[].name, protocol): declare it or use its number",
 	"PolicyNotEnforced":          "on a NetworkPolicy: policy.enabled is false (TORTIE_POLICY=off): set it, or run another policy engine",
+	"FieldWithoutEffect":         "on a FelixConfiguration, BGPConfiguration or KubeControllersConfiguration: the named fields of Calico's are kept and have no effect: remove them, unless nodes run Calico",
 	"CalicoIsDown":               "reason of the Node's condition NetworkUnavailable: for five minutes the node cannot serve pods",
 }

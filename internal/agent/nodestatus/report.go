@@ -18,6 +18,8 @@ type Report struct {
 
 	ProblemReasons map[string]string `json:"problemReasons,omitempty" help:"The reasons of the Events about these, by their texts."`
 
+	FieldsWithoutEffect []FieldsWithoutEffect `json:"fieldsWithoutEffect,omitempty" help:"Configurations for all nodes or for this one with fields of Calico's that have no effect here."`
+
 	Address        string      `json:"address,omitempty" help:"The node's IPv4 address with the prefix length of its subnet."`
 	AddressSource  string      `json:"addressSource,omitempty" help:"Why this address."`
 	Interface      string      `json:"interface,omitempty" help:"Interface that has the address."`
@@ -60,6 +62,13 @@ func (r *Report) Reason(problem, reason string) {
 		r.ProblemReasons = map[string]string{}
 	}
 	r.ProblemReasons[problem] = reason
+}
+
+// FieldsWithoutEffect are those of one configuration.
+type FieldsWithoutEffect struct {
+	Kind   string   `json:"kind" help:"Its kind: FelixConfiguration or BGPConfiguration."`
+	Name   string   `json:"name" help:"Its name."`
+	Fields []string `json:"fields" help:"Its fields without effect."`
 }
 
 // Paths are the ways of pods' packets to other nodes.

@@ -25,6 +25,11 @@ func (r *Report) WriteStatus(w io.Writer) error {
 	p.section("Peers", cutRows(r.peerTable()))
 	p.lines("Sessions that are down", r.down())
 	p.lines("Problems", r.Problems)
+	var unacted []string
+	for _, f := range r.FieldsWithoutEffect {
+		unacted = append(unacted, fmt.Sprintf("%s %s: %s", f.Kind, f.Name, strings.Join(f.Fields, ", ")))
+	}
+	p.lines("Fields of Calico's without effect", unacted)
 	return p.writeTo(w)
 }
 

@@ -80,6 +80,10 @@ func troubled() *Report {
 		"IPPool broken: spec.cidr \"10.91.0.1/16\" is no CIDR with its host bits zero, such as 192.168.0.0/16",
 		"BGP peer 10.0.0.8: 192.168.1.64/26 via 10.0.0.8: the block belongs to the node at 10.0.0.7, not to node3",
 	}
+	r.FieldsWithoutEffect = []FieldsWithoutEffect{
+		{Kind: "BGPConfiguration", Name: "default", Fields: []string{"spec.ignoredInterfaces"}},
+		{Kind: "FelixConfiguration", Name: "node.node1", Fields: []string{"spec.bpfEnabled", "spec.routeSource"}},
+	}
 	r.Routes.Programmed, r.Routes.Held, r.Routes.Starting, r.Routes.Refused = 1, 2, true, 1
 	r.Routes.Refusals = []Refusal{{Prefix: "192.168.1.64/26", Via: "10.0.0.8", Peer: "10.0.0.8", Reason: "the block belongs to the node at 10.0.0.7, not to node3"}}
 	r.Routes.LeftToNetwork = []Refusal{{Prefix: "10.9.1.0/24", Via: "10.1.0.8", Reason: "the next hop is in another subnet and the pool does not encapsulate"}}

@@ -45,8 +45,8 @@ type change struct {
 const (
 	// clusterNamespace has the events about objects that are in no namespace.
 	clusterNamespace = "default"
-	// maxMessage is the API server's bound of a message, in bytes.
-	maxMessage = 1024
+	// MaxMessage is the API server's bound of a message, in bytes.
+	MaxMessage = 1024
 	// mostJoined is how many texts Join shows.
 	mostJoined = 8
 	// maxName leaves room for the hash in an Event's name, which may have 253 characters.
@@ -69,7 +69,7 @@ func build(s Source, k key, message string, common bool, first, last time.Time, 
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00%s\x00%s", o.Kind, o.UID, k.reason, message, host, s.Component)
 	return &Event{
 		Meta:           api.Meta{Name: fmt.Sprintf("%s.%016x", cut(strings.ToLower(o.Name), maxName), h.Sum64()), Namespace: namespace},
-		InvolvedObject: o, Type: "Warning", Reason: k.reason, Message: cut(message, maxMessage),
+		InvolvedObject: o, Type: "Warning", Reason: k.reason, Message: cut(message, MaxMessage),
 		Source: s, ReportingComponent: s.Component, ReportingInstance: s.Host,
 		FirstTimestamp: first.UTC().Truncate(time.Second), LastTimestamp: last.UTC().Truncate(time.Second), Count: count,
 	}
@@ -80,7 +80,7 @@ func Join(texts []string) string {
 	shown, length := 0, 0
 	for shown < min(len(texts), mostJoined) {
 		length += len(texts[shown]) + len("; ")
-		if shown > 0 && length > maxMessage-len("; and 1000000 more") {
+		if shown > 0 && length > MaxMessage-len("; and 1000000 more") {
 			break
 		}
 		shown++

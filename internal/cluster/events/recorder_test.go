@@ -315,7 +315,7 @@ func FuzzEventIsTaken(f *testing.F) {
 	f.Add(strings.Repeat("ä", 300), strings.Repeat("é", 2000))
 	f.Fuzz(func(t *testing.T, name, message string) {
 		e := build(Source{"c", "h"}, key{api.ObjectReference{Name: name}, "r"}, message, false, time.Now(), time.Now(), 1)
-		if len(e.Message) > maxMessage || len(e.Name) > 253+len(name)*2 || utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
+		if len(e.Message) > MaxMessage || len(e.Name) > 253+len(name)*2 || utf8.ValidString(message) != utf8.ValidString(e.Message) && utf8.ValidString(message) {
 			t.Errorf("%q: %+v", name, e)
 		}
 	})

@@ -31,6 +31,8 @@ type Cluster struct {
 	Passwords map[api.Place]Password
 	// Problems are objects that cannot be read.
 	Problems []Problem
+	// Unacted are of the configurations for all nodes and for this one.
+	Unacted []Unacted
 	// Revision grows with every change of the rest.
 	Revision uint64
 }
@@ -41,6 +43,12 @@ type Problem struct {
 	Name string
 	// Err names the object, too.
 	Err error
+}
+
+// Unacted is a configuration with fields of Calico's that have no effect.
+type Unacted struct {
+	Kind, Name string
+	Fields     []string
 }
 
 // Password is one that lies in a Secret. It is never to be logged or shown.

@@ -151,6 +151,11 @@ func open(ctx context.Context, cfg config.Controllers, identity string, log *slo
 			return controllers.Deps{}, err
 		}
 	}
+	if !cfg.Etcd {
+		if deps.Configurations, err = cluster.NewConfigurations(rest, log); err != nil {
+			return controllers.Deps{}, err
+		}
+	}
 	if cfg.NoPolicy {
 		deps.Policies, err = cluster.NewPolicies(rest, log)
 	} else {

@@ -1,0 +1,56 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/app/wait"
+)
+
+// Configurations follow the configurations of nodes, for those who tell of their fields without effect. Their feed is no other's: nothing waits for
+// it, and its lack of a right stops nothing.
+type Configurations struct {
+	feed
+	bgp     *objectStore[api.BGPConfiguration]
+	felix   *objectStore[api.FelixConfiguration]
+	changed chan struct{}
+}
+
+// NewConfigurations prepares the watches; Run starts them.
+func NewConfigurations(cfg *rest.Config, log *slog.Logger) (*Configurations, error) {
+	feed, err := newFeed(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	c := &Configurations{feed: feed, changed: make(chan struct{}, 1)}
+	c.bgp = newObjectStore(sameRevision, func(*api.BGPConfiguration) { wait.Signal(c.changed) })
+	c.felix = newObjectStore(sameRevision, func(*api.FelixConfiguration) { wait.Signal(c.changed) })
+	return c, errors.Join(
+		add(&c.feed, source[api.BGPConfiguration]{optional: true, pages: podPage}, c.bgp),
+		add(&c.feed, source[api.FelixConfiguration]{optional: true, pages: podPage}, c.felix),
+	)
+}
+
+// Run watches until ctx ends.
+func (c *Configurations) Run(ctx context.Context) error {
+	c.run(ctx)
+	return nil
+}
+
+// Changed wakes its one reader after a configuration changed.
+func (c *Configurations) Changed() <-chan struct{} { return c.changed }
+
+// All returns the configurations that are known, in no particular order. They are not to be changed.
+func (c *Configurations) All() (all []api.Keyed) {
+	for _, o := range c.bgp.each() {
+		all = append(all, o)
+	}
+	for _, o := range c.felix.each() {
+		all = append(all, o)
+	}
+	return all
+}
