@@ -380,9 +380,17 @@ func TestAddressesInEtcd(t *testing.T) {
 	})
 	v := read()
 	w.stays("a live pod", &v, "k8s-pod-network.of-live", live)
-	if err := store.Get(t.Context(), &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}}); err != nil {
-		t.Error(err)
-	}
+	own := &api.KubeControllersConfiguration{Meta: api.Meta{Name: api.DefaultName}}
+	errtest.Must(t, store.Get(t.Context(), own))
+	own.Spec.LogSeverityScreen = "Debug"
+	errtest.Must(t, store.Update(t.Context(), own))
+	eventually(t, func() error {
+		found, err := w.namedFields()
+		if err == nil && !slices.Equal(found[own.UID], []string{"spec.logSeverityScreen"}) {
+			err = fmt.Errorf("the Events name %q of %q", found, own.UID)
+		}
+		return err
+	})
 }
 
 // calicoNode writes the Node that Calico keeps in etcd of a Kubernetes Node of the same name, as calico-node does.
