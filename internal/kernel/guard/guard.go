@@ -39,7 +39,7 @@ type Config struct {
 	Sources []Source
 	// OwnLinks are the indexes of the node's own links, by which packets of any source may come. By other links, but those of pods, no packet comes from
 	// an address of the cluster that the kernel would reach by a link other than that one: a pod with CAP_NET_ADMIN can make links into its node's
-	// namespace. The first is compared first, so most packets should come by it. Without any, such links are not judged.
+	// namespace. Most packets should come by the first, then by the second. Without any, such links are not judged.
 	OwnLinks []int
 	// Pools are the prefixes of pods' addresses, of both families.
 	Pools []netip.Prefix
@@ -164,13 +164,18 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	return p, nil
 }
 
-// prerouting has packets from pods, and those by links that are not the node's own, go to chains of their own: others cost two comparisons.
+// prerouting has packets from pods, and those by links that are not the node's own, go to chains of their own: most others cost one comparison more.
 func (c Config) prerouting(judged bool) []nft.Rule {
 	rules := append([]nft.Rule{nft.NewRule("", c.fromPod(), nft.Do(nft.Goto(sourceChain)))}, c.betweenNodes()...)
-	if judged {
-		rules = append(rules, nft.NewRule("", nft.InIndex.IsNot(linkIndex(c.OwnLinks[0])), nft.NotIn(ownLinksSet, nft.InIndex), nft.Do(nft.Goto(elsewhereChain))))
+	if !judged {
+		return rules
 	}
-	return rules
+	const compared = 2 // a look-up costs more
+	var other []nft.Term
+	for _, index := range c.OwnLinks[:min(compared, len(c.OwnLinks))] {
+		other = append(other, nft.InIndex.IsNot(linkIndex(index)))
+	}
+	return append(rules, nft.NewRule("", append(other, nft.NotIn(ownLinksSet, nft.InIndex), nft.Do(nft.Goto(elsewhereChain)))...))
 }
 
 // elsewhere drops packets whose source is an address of the cluster to which no way leads by the link that they came in by: those of pods of the node,

@@ -223,7 +223,7 @@ func (n *Node) ownLinks() (indexes []int, err error) {
 	links, err := n.Conn.Links()
 	indexes = []int{uplink.Index}
 	for _, l := range links {
-		if l.Kind != "veth" {
+		if l.Kind != "veth" && !l.Loopback {
 			indexes = append(indexes, l.Index)
 		}
 	}
