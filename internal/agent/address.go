@@ -120,6 +120,7 @@ func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) 
 	if err != nil {
 		return place{}, err
 	}
+	a.addrs = addrs
 	host := hostLinks(links, addrs)
 	var p place
 	if p.v4, err = nodeaddr.Choose(a.request(ctx, nodeaddr.IPv4, a.Config.Addresses.V4, host)); err != nil {

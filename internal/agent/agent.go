@@ -144,6 +144,7 @@ type nodeState struct {
 	sysctls    sysctl.Root
 	pods       []netip.Addr          // local addresses, as of the last pass
 	links      []netlinkx.Link       // as of the last pass
+	addrs      []netlinkx.Addr       // all of the host, as of the last pass
 	fast       flowtable.Config      // as of the last pass
 	hosts      map[string]netip.Addr // of which addresses were looked up
 	candidates []nodeaddr.Candidate  // as logged last

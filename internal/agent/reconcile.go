@@ -78,7 +78,7 @@ func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot) error {
 		return nil
 	}
 	c := s.Guard()
-	c.AllowBGPFromPods = a.Config.AllowBGPFromPods
+	c.AllowBGPFromPods, c.OwnLinks = a.Config.AllowBGPFromPods, ownLinks(s, a.links, a.addrs)
 	err := a.Guard.Sync(ctx, c)
 	if errors.Is(err, guard.ErrNoSourceCheck) {
 		a.setProblems("guard", []error{err})

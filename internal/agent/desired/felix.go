@@ -323,14 +323,20 @@ func (s *Snapshot) nodeAddrs() []netip.Addr {
 	return addrs
 }
 
-// Guard returns the sources from which tunnel packets are accepted, and the packets that pods may not send. Other fields are left to the caller.
+// Guard returns the sources from which tunnel packets are accepted, the packets that pods may not send, and pods' prefixes. Other fields are left to the caller.
 func (s *Snapshot) Guard() guard.Config {
-	return guard.Config{
+	c := guard.Config{
 		Nodes: s.nodeAddrs(), PodLinks: podnet.DefaultVethPrefix, IPIP: s.Needs(IPIPTunnel),
 		VXLAN: s.Needs(VXLANTunnel) || s.Needs(VXLANTunnel6), VXLANPort: s.Felix.VXLANPort, BGPPorts: s.bgpPorts(),
 		WireGuardPorts:    s.wireGuardPorts(),
 		AllowIPIPFromPods: s.Felix.AllowIPIP, AllowVXLANFromPods: s.Felix.AllowVXLAN, Sources: s.otherSources(),
 	}
+	for _, p := range s.Pools {
+		if !p.servicesOnly() {
+			c.Pools = append(c.Pools, p.CIDR)
+		}
+	}
+	return c
 }
 
 // Fabric returns how this node reaches pods of others.

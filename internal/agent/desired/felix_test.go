@@ -174,7 +174,8 @@ func TestPacketsOfASnapshot(t *testing.T) {
 		difftest.Want(t, what, want, got, cmpopts.EquateEmpty())
 	}
 	check("NAT", nat.Config{Pools: pools}, s.NAT())
-	check("guard", guard.Config{Nodes: nodes, PodLinks: "cali"}, s.Guard())
+	cidrs := []netip.Prefix{pools[0].CIDR, pools[1].CIDR}
+	check("guard", guard.Config{Nodes: nodes, PodLinks: "cali", Pools: cidrs}, s.Guard())
 	check("host", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
 
 	// What pods ask to send from counts if an operator says so. BGP's ports are this node's, the mesh's, other nodes' and peers'.
@@ -185,19 +186,20 @@ func TestPacketsOfASnapshot(t *testing.T) {
 		{Link: "cali2", Prefix: netip.MustParsePrefix("fd00:9::/64")},
 	}
 	ports := []uint16{179, 1790, 1791, 1792}
-	check("guard with ports", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports}, s.Guard())
+	check("guard with ports", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports, Pools: cidrs}, s.Guard())
 	check("host that does not allow sources", hostsysctl.Config{Forward: true, Link: "eth0"}, s.Host())
 	s.Felix.OtherSources = true
-	check("guard with sources", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports, Sources: s.Self.Sources}, s.Guard())
+	check("guard with sources", guard.Config{Nodes: nodes, PodLinks: "cali", BGPPorts: ports, Sources: s.Self.Sources, Pools: cidrs}, s.Guard())
 	check("host with sources", hostsysctl.Config{Forward: true, Link: "eth0", Pods: []string{"cali1"}}, s.Host())
 	s.Port, s.meshPort, s.Others[0].Port, s.Peering.Peers = 0, 0, 0, nil
 
 	s.Felix = Felix{NATSource: nodes[0], NATPorts: nft.Ports{First: 1, Last: 2}, ExcludeNodes: true, NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true}
 	s.Pools = append(s.Pools, aPool("10.4.0.0/16", false, api.EncapCrossSubnet, api.UseWorkload), aPool("fd00::/48", false, api.EncapNever, api.UseWorkload))
-	pools = append(pools, nat.Pool{CIDR: netip.MustParsePrefix("10.4.0.0/16")}, nat.Pool{CIDR: netip.MustParsePrefix("fd00::/48")})
+	cidrs = append(cidrs, netip.MustParsePrefix("10.4.0.0/16"), netip.MustParsePrefix("fd00::/48"))
+	pools = append(pools, nat.Pool{CIDR: cidrs[2]}, nat.Pool{CIDR: cidrs[3]})
 	check("NAT by configuration", nat.Config{Pools: pools, Nodes: nodes, Source: nodes[0], Ports: nft.Ports{First: 1, Last: 2}}, s.NAT())
 	check("guard by configuration",
-		guard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true}, s.Guard())
+		guard.Config{Nodes: nodes, PodLinks: "cali", IPIP: true, VXLANPort: 8472, AllowIPIPFromPods: true, AllowVXLANFromPods: true, Pools: cidrs}, s.Guard())
 	check("host by configuration, with nothing of IPv6 but a pool", hostsysctl.Config{Tunnels: []string{"tunl0"}, Link: "eth0"}, s.Host())
 	check("what the report says of that", false, s.UsesIPv6())
 	s.Blocks = []netip.Prefix{netip.MustParsePrefix("fd00::/122")}

@@ -157,17 +157,65 @@ func TestSpoofedSource(t *testing.T) {
 	}
 }
 
-// loosen takes the reverse path filter off the attacker's link, which stops much of IPv4 as well: what is tried is the guard.
-func (c *cell) loosen(t *testing.T) {
+// loosen takes the reverse path filter off the attacker's link, and further ones, which stops much of IPv4 as well: what is tried is the guard.
+func (c *cell) loosen(t *testing.T, further ...string) {
 	t.Helper()
 	c.Within(t, func() error {
-		for _, link := range []string{"all", attackerLink} {
+		for _, link := range append(further, "all", attackerLink) {
 			if err := sysctl.DefaultRoot.Set(sysctl.Key{"net", "ipv4", "conf", link, "rp_filter"}, "0"); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// TestSecondLink sends by a link that a pod with CAP_NET_ADMIN has made into the node: as its own pod, as another of the node, as one of another node, and
+// as a node, in tunnels' packets too. What comes by the pod's own link, from the network, and from others behind links of the host, passes.
+func TestSecondLink(t *testing.T) {
+	for name, is := range map[string]struct {
+		own, other, far, to, guest netip.Addr
+		pools                      []netip.Prefix
+	}{
+		"IPv4": {pod, victim, addr("10.244.9.9"), known, addr("198.51.100.9"), []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
+		"IPv6": {pod6, victim6, addr("fd00:10::9:9"), known6, addr("2001:db8:99::9"), []netip.Prefix{netip.MustParsePrefix("fd00:10::/64")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			netnstest.Cable(t, c.NS, "x0", c.attacker, "x1")
+			c.loosen(t, "x0", "eth0", "eth1")
+			at := netip.AddrPortFrom(is.to, 7000)
+			outside, atVictim := c.known.ListenUDP(t, at.String()), c.victim.ListenUDP(t, netip.AddrPortFrom(is.other, 7000).String())
+			frame := func(ns *netnstest.NS, link string, gateway net.HardwareAddr, src netip.Addr, dst netip.AddrPort, text string) {
+				kind, b := netnstest.Datagram(netip.AddrPortFrom(src, 53), dst, []byte(text))
+				ns.Send(t, link, netnstest.Frame(ns.Link(t, link).HardwareAddr, gateway, kind, b))
+			}
+			second := c.Link(t, "x0").HardwareAddr
+			frame(c.attacker, "x1", second, is.other, at, "forged")
+			if got, _ := next(t, outside, surely); got != "forged" {
+				t.Fatalf("without the guard %q arrives: the test shows nothing", got)
+			}
+			c.shut(t, func(g *guard.Config) {
+				g.OwnLinks, g.Pools = []int{c.Link(t, "eth0").Index, c.Link(t, "eth1").Index, c.Link(t, "lo").Index}, is.pools
+			})
+			for i, src := range []netip.Addr{is.own, is.other, is.far, is.to} {
+				frame(c.attacker, "x1", second, src, at, "forged")
+				c.eventually(t, guard.SpoofedElsewhere, uint64(i+1))
+			}
+			frame(c.attacker, "x1", second, is.guest, at, "of the host's guest")
+			if got, from := next(t, outside, surely); got != "of the host's guest" || from != is.guest {
+				t.Errorf("the other node got %q from %s", got, from)
+			}
+			frame(c.known, "eth0", c.Link(t, "eth0").HardwareAddr, is.to, netip.AddrPortFrom(is.other, 7000), "honest")
+			if got, from := next(t, atVictim, surely); got != "honest" || from != is.to {
+				t.Errorf("the pod got %q from %s", got, from)
+			}
+			c.datagram(t, netip.AddrPortFrom(is.own, 53), at, "by its link")
+			if got, from := next(t, outside, surely); got != "by its link" || from != is.own {
+				t.Errorf("the other node got %q from %s", got, from)
+			}
+		})
+	}
 }
 
 // TestAllowedSources has a pod that an operator lets send from other prefixes: from these, and no other pod.

@@ -37,6 +37,12 @@ type Config struct {
 	AllowIPIPFromPods, AllowVXLANFromPods, AllowBGPFromPods bool
 	// Sources are prefixes that single pods may send from besides their own addresses.
 	Sources []Source
+	// OwnLinks are the indexes of the node's own links, by which packets of any source may come. By other links, but those of pods, no packet comes from
+	// an address of the cluster that the kernel would reach by a link other than that one: a pod with CAP_NET_ADMIN can make links into its node's
+	// namespace. Most packets should come by the first, then by the second. Without any, such links are not judged.
+	OwnLinks []int
+	// Pools are the prefixes of pods' addresses, of both families.
+	Pools []netip.Prefix
 }
 
 // Source is a prefix that the pod behind a link may send from.
@@ -61,6 +67,7 @@ const (
 	BFDFromPod        = "bfd-from-pod"
 	LoopbackFromPod   = "loopback-from-pod"
 	SpoofedFromPod    = "spoofed-from-pod"
+	SpoofedElsewhere  = "spoofed-by-other-link"
 	NeighboursFromPod = "neighbours-from-pod"
 	ErrorFromPod      = "icmp-error-from-pod"
 	TranslatedVXLAN   = "vxlan-translated"
@@ -73,12 +80,14 @@ const (
 	inputChain      = prefix + "input"
 	forwardChain    = prefix + "forward"
 	sourceChain     = prefix + "source"
+	elsewhereChain  = prefix + "elsewhere"
 	ipipChain       = prefix + "ipip"
 	vxlanChain      = prefix + "vxlan"
 	fromPodsChain   = prefix + "from-pods" // of earlier versions
 	outputChain     = prefix + "output"
 	bgpSet          = prefix + "bgp-ports"
 	tunnelSet       = prefix + "tunnel-ports"
+	ownLinksSet     = prefix + "own-links"
 	// priority puts these chains before those of most firewalls. A packet has to pass all of them.
 	priority = nft.PriorityFilter - 1
 	// neighboursPerSecond bounds how many entries pods make in the host's table of IPv6 neighbours, which all network namespaces share
@@ -123,7 +132,7 @@ func (s *Syncer) Counters(ctx context.Context) (map[string]nft.Counter, error) {
 }
 
 func empty() nft.Part {
-	return nft.Part{Prefixes: []string{prefix}, Former: []string{preroutingChain, inputChain, forwardChain, outputChain, sourceChain, ipipChain, vxlanChain, fromPodsChain}}
+	return nft.Part{Prefixes: []string{prefix}, Former: []string{preroutingChain, inputChain, forwardChain, outputChain, sourceChain, elsewhereChain, ipipChain, vxlanChain, fromPodsChain}}
 }
 
 // part is c in nftables.
@@ -138,9 +147,14 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	if err := c.sets(&p); err != nil {
 		return p, err
 	}
-	p.Chains = slices.Concat(
+	judged := sources && len(c.OwnLinks) > 0
+	if judged {
+		c.elsewhereSets(&p)
+		p.Chains = chain(elsewhereChain, nil, c.elsewhere())
+	}
+	p.Chains = slices.Concat(p.Chains,
 		chain(sourceChain, nil, c.source(sources)),
-		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), append([]nft.Rule{c.podsGo(sourceChain)}, c.betweenNodes()...)),
+		chain(preroutingChain, hook(nft.Prerouting, nft.PriorityRaw), c.prerouting(judged)),
 		chain(ipipChain, nil, c.ipipInput()),
 		chain(vxlanChain, nil, c.vxlanInput()),
 		chain(inputChain, hook(nft.Input, priority), c.input()),
@@ -149,6 +163,62 @@ func (c Config) part(sources bool) (nft.Part, error) {
 	)
 	return p, nil
 }
+
+// prerouting has packets from pods, and those by links that are not the node's own, go to chains of their own: most others cost one comparison more.
+func (c Config) prerouting(judged bool) []nft.Rule {
+	rules := append([]nft.Rule{nft.NewRule("", c.fromPod(), nft.Do(nft.Goto(sourceChain)))}, c.betweenNodes()...)
+	if !judged {
+		return rules
+	}
+	const compared = 2 // a look-up costs more
+	var other []nft.Term
+	for _, index := range c.OwnLinks[:min(compared, len(c.OwnLinks))] {
+		other = append(other, nft.InIndex.IsNot(linkIndex(index)))
+	}
+	return append(rules, nft.NewRule("", append(other, nft.NotIn(ownLinksSet, nft.InIndex), nft.Do(nft.Goto(elsewhereChain)))...))
+}
+
+// elsewhere drops packets whose source is an address of the cluster to which no way leads by the link that they came in by: those of pods of the node,
+// of whatever pool, those of pools, and those of nodes.
+func (c Config) elsewhere() []nft.Rule {
+	rules := []nft.Rule{drop(SpoofedElsewhere, nft.SourceLinkName.HasPrefix(c.PodLinks), nft.SourceLink.Is(nft.NoLink))}
+	for _, f := range families {
+		if len(c.cluster(f).Elements) > 0 {
+			rules = append(rules, drop(SpoofedElsewhere, f.Is(), nft.In(f.clusterSet, f.Src), nft.SourceLink.Is(nft.NoLink)))
+		}
+	}
+	return rules
+}
+
+func (c Config) elsewhereSets(p *nft.Part) {
+	own := nft.Set{Name: ownLinksSet, Key: []nft.Type{nft.LinkIndex}}
+	for _, index := range c.OwnLinks {
+		own.Elements = append(own.Elements, nft.Element{First: linkIndex(index)})
+	}
+	p.Sets = append(p.Sets, own)
+	for _, f := range families {
+		if cluster := c.cluster(f); len(cluster.Elements) > 0 {
+			p.Sets = append(p.Sets, cluster)
+		}
+	}
+}
+
+// cluster is the set of a family's addresses of nodes and pools.
+func (c Config) cluster(f family) nft.Set {
+	s := nft.Set{Name: f.clusterSet, Key: []nft.Type{f.Addr}, Interval: true}
+	var all []netip.Prefix
+	for _, a := range c.Nodes {
+		a = a.Unmap().WithZone("")
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
+	}
+	all = slices.DeleteFunc(append(all, c.Pools...), func(p netip.Prefix) bool { return p.Addr().Is4() != f.is4 })
+	for _, r := range nft.Ranges(all) {
+		s.Elements = append(s.Elements, nft.Element{First: r.First, Last: r.Last})
+	}
+	return s
+}
+
+func linkIndex(index int) string { return nft.WordKey(uint32(index)) }
 
 // input has packets of tunnels go to chains of their own: no other rule is about them. UDP to other ports passes before all: WireGuard's streams
 // cost 3 % less that way.
@@ -284,24 +354,19 @@ func chain(name string, at *nft.Hook, rules []nft.Rule) []nft.Chain {
 
 func (c Config) fromPod() nft.Term { return nft.InLink.HasPrefix(c.PodLinks) }
 
-// podsGo has packets from pods jump to a chain: other packets cost one comparison.
-func (c Config) podsGo(chain string) nft.Rule {
-	return nft.NewRule("", c.fromPod(), nft.Do(nft.Jump(chain)))
-}
-
 // family has the differences between IPv4 and IPv6.
 type family struct {
 	nft.Family
-	is4                  bool
-	nodesSet, sourcesSet string
-	icmp                 byte
-	quoted               nft.Quoted
-	tooLong              nft.Term // of errors that say so
+	is4                              bool
+	nodesSet, sourcesSet, clusterSet string
+	icmp                             byte
+	quoted                           nft.Quoted
+	tooLong                          nft.Term // of errors that say so
 }
 
 var families = []family{
-	{nft.IPv4, true, prefix + "nodes-v4", prefix + "sources-v4", unix.IPPROTO_ICMP, nft.Quoted4, nft.ICMPTypeCode.Is("\x03\x04")},
-	{nft.IPv6, false, prefix + "nodes-v6", prefix + "sources-v6", unix.IPPROTO_ICMPV6, nft.Quoted6, nft.ICMPType.Is("\x02")},
+	{nft.IPv4, true, prefix + "nodes-v4", prefix + "sources-v4", prefix + "cluster-v4", unix.IPPROTO_ICMP, nft.Quoted4, nft.ICMPTypeCode.Is("\x03\x04")},
+	{nft.IPv6, false, prefix + "nodes-v6", prefix + "sources-v6", prefix + "cluster-v6", unix.IPPROTO_ICMPV6, nft.Quoted6, nft.ICMPType.Is("\x02")},
 }
 
 func (c Config) nodes(f family) (nft.Set, error) {

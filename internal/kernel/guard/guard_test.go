@@ -57,6 +57,9 @@ func TestText(t *testing.T) {
 		"vxlan-at-bfds-port": func(c *guard.Config) { c.VXLANPort, c.AllowVXLANFromPods = guard.BFDPort, true },
 		"wireguard":          func(c *guard.Config) { c.IPIP, c.VXLAN, c.WireGuardPorts = false, false, []uint16{51820, 51821} },
 		"bgp-ports":          func(c *guard.Config) { c.BGPPorts = []uint16{1790, 179, 1790} },
+		"own-links": func(c *guard.Config) {
+			c.OwnLinks, c.Pools = []int{7, 1, 9}, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10::/64")}
+		},
 		"sources": func(c *guard.Config) {
 			for _, p := range []string{"10.1.2.0/24", "10.1.0.0/16", "fd00:1::/64"} {
 				c.Sources = append(c.Sources, guard.Source{Link: "cali0", Prefix: netip.MustParsePrefix(p)})

@@ -100,7 +100,8 @@ var (
 	IPv6Addr    = Type{8, 16}
 	Protocol    = Type{12, 1}
 	Port        = Type{13, 2}
-	Mark        = Type{19, 4}  // in the order of the machine's bytes, as the packet has it
+	Mark        = Type{19, 4} // in the order of the machine's bytes, as the packet has it
+	LinkIndex   = Type{20, 4}
 	LinkName    = Type{41, 16} // filled up with zero bytes
 	NFProtoType = Type{2, 1}
 	ICMPv6Type  = Type{29, 1}

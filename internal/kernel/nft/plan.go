@@ -228,7 +228,7 @@ func (b *batch) syncSet(have *setContent, want Set) {
 // byteOrder is user data by which nft knows in what order a key's bytes are: 2 is the network's, 1 the machine's.
 func (s Set) byteOrder() []byte {
 	order := uint32(2)
-	if len(s.Key) == 1 && (s.Key[0] == LinkName || s.Key[0] == Mark) {
+	if len(s.Key) == 1 && slices.Contains([]Type{LinkIndex, LinkName, Mark}, s.Key[0]) {
 		order = 1
 	}
 	return binary.NativeEndian.AppendUint32([]byte{udataKeyOrder, 4}, order)

@@ -66,13 +66,21 @@ func meta(key uint32, size int) Field {
 
 // SourceLink is the link by which the kernel would send to the packet's source, if that is the one that the packet came in by;
 // else NoLink. It is for the prerouting hook.
-var SourceLink = Field{4, func(register uint32) Term {
-	return Term{expr("fib", func(a *nlmsg.Attributes) {
-		a.Number(unix.NFTA_FIB_DREG, register)
-		a.Number(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_OIF)
-		a.Number(unix.NFTA_FIB_FLAGS, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF)
-	})}
-}}
+var SourceLink = fib(4, unix.NFT_FIB_RESULT_OIF, unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF)
+
+// SourceLinkName is the name of the link by which the kernel would send to the packet's source, whichever the packet came in by; empty: there is none.
+// It is for the prerouting hook.
+var SourceLinkName = fib(LinkName.size, unix.NFT_FIB_RESULT_OIFNAME, unix.NFTA_FIB_F_SADDR)
+
+func fib(size int, result, flags uint32) Field {
+	return Field{size, func(register uint32) Term {
+		return Term{expr("fib", func(a *nlmsg.Attributes) {
+			a.Number(unix.NFTA_FIB_DREG, register)
+			a.Number(unix.NFTA_FIB_RESULT, result)
+			a.Number(unix.NFTA_FIB_FLAGS, flags)
+		})}
+	}}
+}
 
 // NoLink is the index that no link has.
 const NoLink = "\x00\x00\x00\x00"

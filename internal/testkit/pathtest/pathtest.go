@@ -214,6 +214,22 @@ func (n *Node) plainWireGuard() (index int, public wireguard.Key, err error) {
 	return link.Index, have.Public, err
 }
 
+// ownLinks are those that the agent takes for the node's, its link to the network first.
+func (n *Node) ownLinks() (indexes []int, err error) {
+	uplink, err := n.Conn.LinkByName("eth0")
+	if err != nil {
+		return nil, err
+	}
+	links, err := n.Conn.Links()
+	indexes = []int{uplink.Index}
+	for _, l := range links {
+		if l.Kind != "veth" && !l.Loopback {
+			indexes = append(indexes, l.Index)
+		}
+	}
+	return indexes, err
+}
+
 func direct(ctx context.Context, n *Node, others ...*Node) error {
 	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Addr, Dev: "eth0"} })
 }
@@ -390,12 +406,17 @@ func (n *Node) route(ctx context.Context, others []*Node, hop func(*Node) routes
 func (m *Mesh) AddRules(ctx context.Context) error {
 	pool := nat.Pool{CIDR: m.Encap.Pool(), NATOutgoing: true}
 	config := m.Encap.Guard
-	config.PodLinks = "cali"
+	config.PodLinks, config.Pools = "cali", []netip.Prefix{pool.CIDR}
 	for _, n := range m.Nodes {
 		config.Nodes = append(config.Nodes, n.Addr)
 	}
 	for _, n := range m.Nodes {
-		err := n.NS.Do(func() error {
+		own, err := n.ownLinks()
+		if err != nil {
+			return err
+		}
+		config.OwnLinks = own
+		err = n.NS.Do(func() error {
 			table := nft.New(nil)
 			return errors.Join(nat.New(table).Sync(ctx, nat.Config{Pools: []nat.Pool{pool}}), guard.New(table).Sync(ctx, config))
 		})

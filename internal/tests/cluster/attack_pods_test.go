@@ -45,6 +45,7 @@ func (s *siege) hostilePods(t *testing.T) {
 		return err
 	})
 	h.forged(t)
+	h.secondLink(t)
 	h.neighbours(t)
 	h.annotated(t)
 	h.translated(t)
@@ -68,6 +69,25 @@ func (h *tenant) send(t *testing.T, packets ...func() (uint16, []byte)) {
 		kind, b := p()
 		h.raw.Send(t, "eth0", netnstest.Frame(h.mac, hostMAC, kind, b))
 	}
+}
+
+// secondLink sends by a link such as a pod with CAP_NET_ADMIN can make into its node's namespace.
+func (h *tenant) secondLink(t *testing.T) {
+	node := h.hosts[victim]
+	netnstest.Cable(t, node, "x0", h.raw.NS, "x1")
+	defer node.Run(t, "ip", "link", "delete", "x0")
+	by := func(aim, tried string, packet func() (uint16, []byte)) {
+		h.drop(t, "with CAP_NET_ADMIN, by a second link into its node, "+aim, tried, "spoofed-by-other-link", func() {
+			kind, b := packet()
+			h.raw.Send(t, "x1", netnstest.Frame(h.raw.Link(t, "x1").HardwareAddr, node.Link(t, "x0").HardwareAddr, kind, b))
+		})
+	}
+	web, here, there := h.web.Status.PodIP, h.is[victim], h.is[witness]
+	by("packets with its own address, past its egress policy", "UDP from its address to "+web, datagram(at(h.raw.V4, 53), at(web, 53), nil))
+	by("packets with another pod's address", "UDP from "+h.pod[witness].V4.String()+" to "+web, datagram(at(h.pod[witness].V4, 53), at(web, 53), nil))
+	by("packets with another pod's address, IPv6", "UDP from "+h.pod[witness].V6.String()+" to "+h.pod[victim].V6.String(),
+		datagram(at(h.pod[witness].V6, 53), at(h.pod[victim].V6, 53), nil))
+	by("VXLAN with a node's address", "UDP from "+there.address+" to "+here.address+":4789", datagram(at(there.address, 4789), at(here.address, 4789), h.encapsulated()))
 }
 
 func datagram(src, dst string, data []byte) func() (uint16, []byte) {

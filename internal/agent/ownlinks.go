@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/kernel/ipip"
+	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+)
+
+// ownLinks returns the indexes of the links that are the node's own, for guard.Config: no pod can make such a link or join one, with CAP_NET_ADMIN either.
+// Those of the node's addresses come first, then tunnels with an address, by which most packets come, then other links with an address, hardware, devices for
+// single nodes, bridges that hardware is part of, and VRFs, whose packets have passed the guard by another link. A pod gives its links no addresses; those that a router or a DHCP server gives them have
+// a lifetime. It can join any bridge, but one with hardware has the network's packets anyway.
+func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr) (indexes []int) {
+	add := func(own func(l netlinkx.Link) bool) {
+		for _, l := range links {
+			if own(l) && !slices.Contains(indexes, l.Index) {
+				indexes = append(indexes, l.Index)
+			}
+		}
+	}
+	hardware := func(l netlinkx.Link) bool { return l.Kind == "device" }
+	tunnel := func(l netlinkx.Link) bool { return slices.Contains([]string{"ipip", "vxlan", "wireguard"}, l.Kind) }
+	add(func(l netlinkx.Link) bool { return l.Name == s.Self.Link })
+	add(func(l netlinkx.Link) bool { return l.Name == s.Self.Link6 })
+	add(func(l netlinkx.Link) bool { return tunnel(l) && hasAddr(l, addrs) })
+	add(func(l netlinkx.Link) bool {
+		switch l.Kind {
+		case "bridge":
+			return slices.ContainsFunc(links, func(port netlinkx.Link) bool { return port.Master == l.Index && hardware(port) })
+		case "ipip":
+			return s.Needs(desired.IPIPTunnel) && ipip.IsPeer(l)
+		case "vrf":
+			return true
+		}
+		return hardware(l) || hasAddr(l, addrs)
+	})
+	return indexes
+}
+
+// hasAddr reports whether a link has an address that somebody on the node has given it.
+func hasAddr(l netlinkx.Link, addrs []netlinkx.Addr) bool {
+	return slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool {
+		return a.Link == l.Index && !a.Ending && !a.Prefix.Addr().IsLinkLocalUnicast()
+	})
+}
