@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // podTexts are Pods with all that is read of them, and what is not.
@@ -100,5 +102,22 @@ func TestNoProtobuf(t *testing.T) {
 	var n object[policyNode]
 	if err := n.Unmarshal(nil); err == nil {
 		t.Error("a Node was decoded")
+	}
+}
+
+// A user's annotation makes no bookmark of an object.
+func TestBookmarksHaveNoName(t *testing.T) {
+	const annotated = `"annotations":{"k8s.io/initial-events-end":"true"}`
+	for text, want := range map[string]bool{
+		`{"metadata":{"resourceVersion":"7",` + annotated + `}}`:            true,
+		`{"metadata":{"resourceVersion":"7"}}`:                              false,
+		`{"metadata":{"name":"a","resourceVersion":"7",` + annotated + `}}`: false,
+	} {
+		var byJSON, byProtobuf object[policyPod]
+		errtest.Must(t, byJSON.UnmarshalJSON([]byte(text)))
+		errtest.Must(t, byProtobuf.Unmarshal(protobufOf(t, text)))
+		if byJSON.ended != want || byProtobuf.ended != want {
+			t.Errorf("%s: ends a list: %t in JSON, %t in protobuf, want %t", text, byJSON.ended, byProtobuf.ended, want)
+		}
 	}
 }

@@ -33,8 +33,14 @@ func (o *object[T]) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &o.value); err != nil {
 		return o.readName(data, err)
 	}
-	o.ended = o.meta().Annotations[metav1.InitialEventsAnnotationKey] == "true"
+	o.ended = o.endsList()
 	return nil
+}
+
+// endsList reports whether the object is the bookmark at the end of a watch's list. A bookmark has no name: a user may write the annotation on an object.
+func (o *object[T]) endsList() bool {
+	m := o.meta()
+	return m.Name == "" && m.Annotations[metav1.InitialEventsAnnotationKey] == "true"
 }
 
 func (o *object[T]) readName(data []byte, cause error) error {
