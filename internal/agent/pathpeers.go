@@ -73,7 +73,7 @@ func memberName(m *desired.Member) string {
 // pathTo returns the way by which a route leads to a node.
 func pathTo(s *desired.Snapshot, m *desired.Member, w *desired.DesiredRoute) paths.Peer {
 	hop := w.Route.Hops[0]
-	p := paths.Peer{Node: m.Name, Addr: m.Addr, Port: s.PortOf(m), Device: hop.Dev, Way: hairpin.Way{From: s.Self.Addr.Addr()}}
+	p := paths.Peer{Node: m.Name, Addr: m.Addr, Port: s.PortOf(m), Device: hop.Dev, Way: hairpin.Way{From: s.Self.Addr.Addr(), Source: hairpin.Dummy}}
 	switch {
 	case w.Encrypted:
 		p.Kind, p.Unprobed = paths.WireGuard, "WireGuard takes only packets to pods of the other node, and those it does not send back"
