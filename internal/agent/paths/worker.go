@@ -31,7 +31,8 @@ const (
 // Worker probes.
 type Worker struct {
 	Node string
-	// Peers returns the nodes that there are routes to, in the order of their names; none while routes are not complete.
+	// Peers returns the nodes that there are routes to, in the order of their names, one with both families twice; none while routes are not
+	// complete.
 	Peers  func() []Peer
 	Kernel *netlinkx.Conn
 	// Ready asks the API server whether a Node is ready, which is seldom needed.
@@ -41,9 +42,9 @@ type Worker struct {
 	Log      *slog.Logger
 
 	mu     sync.Mutex // guards the rest
-	states map[string]*state
-	alone  time.Time // since when no peer is reached
-	peers  []Peer    // of the last round
+	states map[path]*state
+	alone  [2]time.Time // since when no peer is reached, by family
+	peers  []Peer       // of the last round
 }
 
 // Run probes until ctx ends.
@@ -59,10 +60,18 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 	peers := w.Peers()
 	probed := slices.DeleteFunc(slices.Clone(peers), func(p Peer) bool { return p.Unprobed != "" })
 	w.keep(peers)
-	picked := pick(w.Node, probed, number, func(p Peer) bool { return w.of(p).losing() })
-	results := make([]result, len(picked))
+	var nodes, losing []string
+	for _, p := range probed {
+		nodes = append(nodes, p.Node)
+		if w.of(p).losing() {
+			losing = append(losing, p.Node)
+		}
+	}
+	picked := pick(w.Node, slices.Compact(nodes), number, func(node string) bool { return slices.Contains(losing, node) })
+	probed = slices.DeleteFunc(probed, func(p Peer) bool { return !slices.Contains(picked, p.Node) })
+	results := make([]result, len(probed))
 	var group sync.WaitGroup
-	for i, p := range picked {
+	for i, p := range probed {
 		group.Go(func() { results[i] = w.probe(ctx, p) })
 	}
 	group.Wait()
@@ -81,14 +90,14 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 
 func (w *Worker) say(s saying) {
 	if s.good {
-		w.Up(s.node, s.text)
-		w.Log.Info("path of pods is up again", "node", s.node, "text", s.text)
+		w.Up(s.node, s.String())
+		w.Log.Info("path of pods is up again", "node", s.node, "text", s.String())
 		return
 	}
 	if !s.again {
-		w.Log.Warn("path of pods is down", "node", s.node, "text", s.text)
+		w.Log.Warn("path of pods is down", "node", s.node, "text", s.String())
 	}
-	w.Down(s.node, s.text)
+	w.Down(s.node, s.String())
 }
 
 // keep forgets nodes that are gone.
@@ -96,10 +105,10 @@ func (w *Worker) keep(peers []Peer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.peers = peers
-	all := make(map[string]*state, len(peers))
+	all := make(map[path]*state, len(peers))
 	for _, p := range peers {
-		if s := w.states[p.Node]; s != nil {
-			all[p.Node] = s.by(p.Kind)
+		if s := w.states[p.path()]; s != nil {
+			all[p.path()] = s.by(p.Kind)
 		}
 	}
 	w.states = all
@@ -109,7 +118,7 @@ func (w *Worker) keep(peers []Peer) {
 func (w *Worker) of(p Peer) state {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s := w.states[p.Node]; s != nil && s.kind == p.Kind {
+	if s := w.states[p.path()]; s != nil && s.kind == p.Kind {
 		return *s
 	}
 	return state{}
@@ -124,12 +133,12 @@ func (w *Worker) probe(ctx context.Context, p Peer) result {
 	}
 	way, err := w.way(ctx, p)
 	if err != nil {
-		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "err", err)
+		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "addr", p.Addr, "err", err)
 		return r
 	}
 	probe, err := hairpin.Open(ctx, way)
 	if err != nil {
-		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "err", err)
+		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "addr", p.Addr, "err", err)
 		return r
 	}
 	defer probe.Close()
@@ -164,7 +173,7 @@ func (w *Worker) way(ctx context.Context, p Peer) (hairpin.Way, error) {
 		return way, nil
 	}
 	for range 2 {
-		neighbours, err := w.Kernel.Neighbours(link.Index, netlinkx.IPv4)
+		neighbours, err := w.Kernel.Neighbours(link.Index, netlinkx.FamilyOf(p.Addr))
 		if err != nil {
 			return way, err
 		}
@@ -193,7 +202,7 @@ func (w *Worker) alive(ctx context.Context, p Peer, way hairpin.Way) bool {
 	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// mostShown bounds the list of a Report, and the series of a metric.
+// mostShown bounds the list of a Report, and the series of a metric of a family.
 const mostShown = 16
 
 // Path is what is known of the way to one node.
@@ -205,7 +214,7 @@ type Path struct {
 	Since time.Time // when the first probe was lost, if it is not up
 }
 
-// Report is what is known of all.
+// Report is what is known of all ways of one family.
 type Report struct {
 	Up, Down int
 	// Unknown have not answered yet, Unprobed cannot be probed.
@@ -215,12 +224,12 @@ type Report struct {
 	Paths []Path
 }
 
-// Report returns what is known now.
-func (w *Worker) Report() (r Report) {
+// Report returns what is known now of IPv4 and of IPv6.
+func (w *Worker) Report() (reports [2]Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.peers {
-		s := w.states[p.Node]
+		r, s := &reports[p.family()], w.states[p.path()]
 		switch {
 		case p.Unprobed != "":
 			if r.Unprobed++; r.Why == "" {
@@ -241,12 +250,15 @@ func (w *Worker) Report() (r Report) {
 		}
 		r.Paths = append(r.Paths, path)
 	}
-	slices.SortStableFunc(r.Paths, func(a, b Path) int {
-		if a.Up != b.Up {
-			return map[bool]int{false: -1, true: 1}[a.Up]
-		}
-		return cmp.Compare(a.Node, b.Node)
-	})
-	r.Paths = r.Paths[:min(len(r.Paths), mostShown)]
-	return r
+	for i := range reports {
+		r := &reports[i]
+		slices.SortStableFunc(r.Paths, func(a, b Path) int {
+			if a.Up != b.Up {
+				return map[bool]int{false: -1, true: 1}[a.Up]
+			}
+			return cmp.Compare(a.Node, b.Node)
+		})
+		r.Paths = r.Paths[:min(len(r.Paths), mostShown)]
+	}
+	return reports
 }
