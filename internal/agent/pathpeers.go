@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,6 +17,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
+// pathsFile, in the state directory, has the nodes that have answered probes.
+const pathsFile = "tortie/paths.json"
+
 // pathWorker probes the ways of pods' packets to other nodes.
 func (a *Agent) pathWorker() *paths.Worker {
 	w := &paths.Worker{
@@ -24,9 +28,11 @@ func (a *Agent) pathWorker() *paths.Worker {
 			known := a.Status.now()
 			return pathPeers(&known)
 		},
-		Down: func(string, string) {}, Up: func(string, string) {},
+		Down: func(string, string) {}, Up: func(string, string) {}, Unknown: func(string, string) {},
+		File: filepath.Join(a.Config.StateDir, pathsFile),
 	}
 	if a.Events != nil {
+		w.Unknown = func(node, text string) { a.Events.Warn(desired.NodeObject(node), "PathUnknown", text) }
 		w.Down = func(node, text string) { a.Events.Warn(desired.NodeObject(node), "PathDown", text) }
 		w.Up = func(node, text string) { a.Events.Note(desired.NodeObject(node), "PathUp", text) }
 	}

@@ -23,6 +23,7 @@ var eventHelp = map[string]string{
 	"PathRefused":                "a peer announces prefixes that it does not own (node routes): correct the peer or its BGPFilter",
 	"PeerDown":                   "the named node's session is down for 30 seconds, one without a BGPPeer for 90: node peers, node diagnose",
 	"PathDown":                   "the Node does not forward probes (docs/design/paths.md) of pods' networks, which it did: its firewall's forward chain (nft list ruleset), ip_forward or IPv6's forwarding, UDP port 4789 or protocol 4 between the nodes, policies of host endpoints with applyOnForward",
+	"PathUnknown":                "the Node has sent back no probe (docs/design/paths.md) of pods' networks for minutes, though it answers other packets: as PathDown, if its pods are not reached; if they are, its firewall forwards packets of pods' addresses alone, and nothing is to be done",
 	"PathUp":                     "normal: it does again",
 	"Repaired":                   "another program undid what the agent had made, on the host or on its Node, which has made it again: find that program, such as a firewall's or a configuration management's",
 	"PeerHeldDown":               "too many prefixes or malformed messages: correct the peer; the session reopens by itself",

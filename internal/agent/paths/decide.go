@@ -59,6 +59,8 @@ const (
 	enough = 6
 	// aliveTime is how long a node must be missed that answers nothing else while its kubelet says that it is ready, or that may have started meanwhile.
 	aliveTime = time.Minute
+	// strangeTime is how long a ready node must answer all but probes for a remark, if it has never answered one.
+	strangeTime = 3 * time.Minute
 	// recent is the most that lies between the looks of two rounds at a peer: in that time no node starts again.
 	recent = period + period/2
 )
@@ -90,6 +92,7 @@ func pick(self string, nodes []string, round int, loses func(string) bool) []str
 // result is what was seen of one peer in a round.
 type result struct {
 	Peer
+	near     bool // it is one of the fixed
 	answered bool
 	lost     int       // probes without an answer
 	first    time.Time // when the first of them was sent
@@ -108,15 +111,22 @@ type state struct {
 	alive    time.Time // the first look since which it has answered something else in each
 	down     bool
 	told     bool // by an Event of its own
+	noted    bool // by an Event that it has never answered
 }
 
 // losing reports that a peer that answered before loses probes.
 func (s state) losing() bool { return s.answered && s.lost > 0 }
 
+// strange reports that a node that has never answered a probe should be asked for whatever else it answers. Without encapsulation the network may drop the
+// source of probes.
+func (s state) strange(r result) bool {
+	return r.near && !s.answered && !s.noted && (r.Kind == VXLAN || r.Kind == IPIP)
+}
+
 // see takes a result.
 func (s *state) see(now time.Time, r result) {
 	if r.answered {
-		*s = state{kind: r.Kind, answered: true, heard: r.first, told: s.told}
+		*s = state{kind: r.Kind, answered: true, heard: r.first, told: s.told, noted: s.noted}
 		return
 	}
 	if s.lost == 0 {
@@ -154,6 +164,7 @@ type saying struct {
 	hows       []string // of the families that it is said of
 	after      string
 	good       bool // it is up again
+	unknown    bool // it was never up
 	again      bool // it was said before, of each
 }
 
@@ -226,7 +237,15 @@ func (w *Worker) concludeOf(family int, now time.Time, results []result) (said [
 		w.alone[family] = time.Time{}
 	}
 	for _, r := range results {
-		if s := w.states[r.path()]; s.down {
+		s := w.states[r.path()]
+		if s.strange(r) && r.ready && s.lost >= enough {
+			s.noted = true
+			said = append(said, saying{
+				node: r.Node, text: fmt.Sprintf("%s has sent back no probe of %s", r.Node, w.Node), hows: w.how(r, "since "+clock(s.since)),
+				after: ", though it answers other packets: if pods of both do not reach each other, " + remedy(r, r.Node), unknown: true,
+			})
+		}
+		if s.down {
 			repeated := s.told
 			s.told = true
 			said = append(said, saying{

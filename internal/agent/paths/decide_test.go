@@ -2,7 +2,9 @@ package paths
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -87,7 +89,11 @@ func (s *story) round(results ...result) string {
 	var texts []string
 	for _, e := range s.w.conclude(s.now, results) {
 		text, _, _ := strings.Cut(e.String(), ": see")
-		texts = append(texts, fmt.Sprintf("%s %s %s", e.node, map[bool]string{false: "PathDown", true: "PathUp"}[e.good], text))
+		reason := map[bool]string{false: "PathDown", true: "PathUp"}[e.good]
+		if e.unknown {
+			reason, text = "PathUnknown", e.String()
+		}
+		texts = append(texts, fmt.Sprintf("%s %s %s", e.node, reason, text))
 	}
 	return strings.Join(texts, "\n")
 }
@@ -135,6 +141,33 @@ func TestConclude(t *testing.T) {
 		for range 20 {
 			s.want(s.round(alive("n01"), up("n02")), "")
 		}
+		near := alive("n01")
+		near.near, near.ready = true, true // for minutes
+		s.want(s.round(near, up("n02")), "n01 PathUnknown n01 has sent back no probe of n00 (VXLAN, since 07:35:10 UTC), though it answers other packets: "+
+			"if pods of both do not reach each other, see on n01 that firewalls let VXLAN pass, UDP port 4789 or FelixConfiguration's vxlanPort, and "+
+			"that no chain drops what is forwarded (nft list ruleset, iptables -S FORWARD, sysctl net.ipv4.ip_forward); node diagnose there names more")
+		s.want(s.round(near, up("n02")), "") // once
+	})
+	t.Run("never answered, without encapsulation", func(t *testing.T) { // the network may drop probes for their source
+		s := newStory(t)
+		near := alive("n01")
+		near.Kind, near.near, near.ready = Plain, true, true
+		for range 20 {
+			s.want(s.round(near, up("n02")), "")
+		}
+	})
+	t.Run("answered an earlier agent", func(t *testing.T) {
+		s := newStory(t)
+		s.w.File, s.w.Log = filepath.Join(t.TempDir(), "tortie", "paths.json"), slog.New(slog.DiscardHandler)
+		s.round(up("n01"), by6(up("n01")), lost("n02"), up("n03"))
+		s.w.save()
+		again := &Worker{Node: "n00", File: s.w.File, Log: s.w.Log}
+		again.recall()
+		s.w = again
+		again.keep(nil) // routes are not complete yet
+		again.keep([]Peer{up("n01").Peer, by6(up("n01")).Peer, up("n02").Peer, up("n03").Peer})
+		s.quiet(aliveTime, alive("n01"), by6(up("n01")), alive("n02"), up("n03"))
+		s.want(s.round(alive("n01"), by6(up("n01")), alive("n02"), up("n03")), "n01 PathDown n01 is not reached by pods of n00 (VXLAN, IPv4, since 07:35:20 UTC)")
 	})
 	t.Run("another way", func(t *testing.T) {
 		s := newStory(t)

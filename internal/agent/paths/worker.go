@@ -37,10 +37,13 @@ type Worker struct {
 	Kernel *netlinkx.Conn
 	// Ready asks the API server whether a Node is ready, which is seldom needed.
 	Ready func(ctx context.Context, node string) bool
-	// Down and Up tell operators, of a Node.
-	Down, Up func(node, message string)
-	Log      *slog.Logger
+	// Down and Up tell operators, of a Node; Unknown that it has answered no probe yet.
+	Down, Up, Unknown func(node, message string)
+	// File has the nodes that have answered, for the next agent, which concludes nothing from the silence of others. Empty: there is none.
+	File string
+	Log  *slog.Logger
 
+	kept   []byte     // what File has
 	mu     sync.Mutex // guards the rest
 	states map[path]*state
 	alone  [2]time.Time // since when no peer is reached, by family
@@ -49,6 +52,7 @@ type Worker struct {
 
 // Run probes until ctx ends.
 func (w *Worker) Run(ctx context.Context) error {
+	w.recall()
 	for round := 0; wait.Sleep(ctx, period-jitter+rand.N(2*jitter)-w.round(ctx, round)); round++ {
 	}
 	return nil
@@ -72,7 +76,8 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 	results := make([]result, len(probed))
 	var group sync.WaitGroup
 	for i, p := range probed {
-		group.Go(func() { results[i] = w.probe(ctx, p) })
+		near := slices.Index(picked, p.Node) < fixed
+		group.Go(func() { results[i] = w.probe(ctx, p, near) })
 	}
 	group.Wait()
 	if ctx.Err() != nil {
@@ -82,6 +87,7 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 	w.mu.Lock()
 	said := w.conclude(time.Now(), results)
 	w.mu.Unlock()
+	w.save()
 	for _, s := range said {
 		w.say(s)
 	}
@@ -89,7 +95,12 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 }
 
 func (w *Worker) say(s saying) {
-	if s.good {
+	switch {
+	case s.unknown:
+		w.Log.Warn("path of pods was never known to be up", "node", s.node, "text", s.String())
+		w.Unknown(s.node, s.String())
+		return
+	case s.good:
 		w.Up(s.node, s.String())
 		w.Log.Info("path of pods is up again", "node", s.node, "text", s.String())
 		return
@@ -100,11 +111,14 @@ func (w *Worker) say(s saying) {
 	w.Down(s.node, s.String())
 }
 
-// keep forgets nodes that are gone.
+// keep forgets nodes that are gone. While there are none routes may not be complete.
 func (w *Worker) keep(peers []Peer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.peers = peers
+	if len(peers) == 0 {
+		return
+	}
 	all := make(map[path]*state, len(peers))
 	for _, p := range peers {
 		if s := w.states[p.path()]; s != nil {
@@ -125,8 +139,8 @@ func (w *Worker) of(p Peer) state {
 }
 
 // probe probes one peer: again and again if it answered before, until it is known to be down.
-func (w *Worker) probe(ctx context.Context, p Peer) result {
-	r, before := result{Peer: p, first: time.Now()}, w.of(p)
+func (w *Worker) probe(ctx context.Context, p Peer, near bool) result {
+	r, before := result{Peer: p, near: near, first: time.Now()}, w.of(p)
 	tries := 1
 	if before.answered && !before.down {
 		tries = enough
@@ -154,9 +168,13 @@ func (w *Worker) probe(ctx context.Context, p Peer) result {
 		}
 		r.lost++
 	}
-	if before.answered && !before.down {
+	switch {
+	case before.answered && !before.down:
 		r.alive = w.alive(ctx, p, way)
 		r.ready = !r.alive && time.Since(before.since) >= aliveTime && w.Ready(ctx, p.Node)
+	case before.strange(r):
+		r.alive = w.alive(ctx, p, way)
+		r.ready = r.alive && !before.alive.IsZero() && time.Since(before.alive) >= strangeTime && w.Ready(ctx, p.Node)
 	}
 	return r
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/agent/nodestatus"
@@ -117,6 +118,11 @@ func TestPaths(t *testing.T) {
 				}
 			}
 			errtest.Must(t, paths(bad, of.stack, 2, 0)) // the others forward
+			if again := nodes[0]; name == "vxlan" {     // the next agent knows what the node did before
+				again.Signal(t, syscall.SIGKILL)
+				again.Start(t, meshtest.Build)
+				meshtest.Within(t, 3*meshtest.Patience, func() error { return paths(again, of.fails, 1, 1) })
+			}
 			bad.Run(t, "nft", "delete table "+of.table+" hostfw")
 			for _, n := range nodes[:2] {
 				meshtest.Eventually(t, func() error { return paths(n, of.stack, 2, 0) })
