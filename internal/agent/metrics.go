@@ -495,11 +495,13 @@ func (m *metrics) addEvents(counts func() (written, dropped uint64)) {
 }
 
 // addPaths makes the metric of the ways of pods' packets to other nodes.
-func (m *metrics) addPaths(report func() paths.Report) {
-	m.add(gauges("tortie_path_up", "1 if a node sends back what pods of this node send through it, 0 if it did and does not now; of 16 nodes at most, those first that do not. A node that never has is missing.",
-		[]string{"peer", "kind"}, func(_ *sample, set func(float64, ...string)) {
-			for _, p := range report().Paths {
-				set(truth(p.Up), p.Node, string(p.Kind))
+func (m *metrics) addPaths(report func() [2]paths.Report) {
+	m.add(gauges("tortie_path_up", "1 if a node sends back what pods of this node send through it, 0 if it did and does not now; of 16 nodes of each family at most, those first that do not. A node that never has is missing.",
+		[]string{"peer", "family", "kind"}, func(_ *sample, set func(float64, ...string)) {
+			for i, r := range report() {
+				for _, p := range r.Paths {
+					set(truth(p.Up), p.Node, [...]string{"IPv4", "IPv6"}[i], string(p.Kind))
+				}
 			}
 		}))
 }

@@ -59,7 +59,7 @@ func everything(t *testing.T) *Status {
 		return map[netpol.Denied]nft.Counter{{By: policy.ID{Kind: "NetworkPolicy", Namespace: "default", Name: "web"}}: {Packets: 5}}, nil
 	})
 	s.ShowFlows(recorded())
-	s.showPaths(func() paths.Report { return paths.Report{Paths: []paths.Path{{Node: "n2", Kind: paths.VXLAN}}} })
+	s.showPaths(func() [2]paths.Report { return [2]paths.Report{{Paths: []paths.Path{{Node: "n2", Kind: paths.VXLAN}}}} })
 	s.ShowTraffic(nil, func() bgp.Totals { return bgp.Totals{Received: 1, Sent: 2, Flawed: 3, Strangers: 4} }, nil)
 	s.SetNode(&desired.Snapshot{
 		Self: desired.Self{Addr: prefix("10.0.0.5/24"), KeySince: [2]time.Time{time.Now()}}, Felix: desired.Felix{WireGuard: desired.WireGuard{On: [2]bool{true}}},

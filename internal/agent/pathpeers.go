@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,6 +17,9 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 )
 
+// pathsFile, in the state directory, has the nodes that have answered probes.
+const pathsFile = "tortie/paths.json"
+
 // pathWorker probes the ways of pods' packets to other nodes.
 func (a *Agent) pathWorker() *paths.Worker {
 	w := &paths.Worker{
@@ -22,9 +28,11 @@ func (a *Agent) pathWorker() *paths.Worker {
 			known := a.Status.now()
 			return pathPeers(&known)
 		},
-		Down: func(string, string) {}, Up: func(string, string) {},
+		Down: func(string, string) {}, Up: func(string, string) {}, Unknown: func(string, string) {},
+		File: filepath.Join(a.Config.StateDir, pathsFile),
 	}
 	if a.Events != nil {
+		w.Unknown = func(node, text string) { a.Events.Warn(desired.NodeObject(node), "PathUnknown", text) }
 		w.Down = func(node, text string) { a.Events.Warn(desired.NodeObject(node), "PathDown", text) }
 		w.Up = func(node, text string) { a.Events.Note(desired.NodeObject(node), "PathUp", text) }
 	}
@@ -39,72 +47,99 @@ func (a *Agent) nodeReady(ctx context.Context, name string) bool {
 	return err == nil && slices.ContainsFunc(node.Status.Conditions, func(c api.NodeCondition) bool { return c.Type == "Ready" && c.Status == "True" })
 }
 
-// pathPeers returns the nodes that IPv4 packets of pods have a route to, in the order of their names, each with the way of its first block.
+// pathPeers returns the nodes that packets of pods have a route to, in the order of their names, each with the way of its first block of
+// IPv4, and that of IPv6.
 func pathPeers(k *seen) []paths.Peer {
 	if k.snapshot == nil || !k.ready || k.routes.starting {
 		return nil
 	}
-	found := map[string]paths.Peer{}
+	type way struct {
+		node string
+		v6   bool
+	}
+	found := map[way]paths.Peer{}
 	for i := range k.routes.ways {
 		w := &k.routes.ways[i]
-		if len(w.Paths) == 0 || len(w.Route.Hops) == 0 || !w.Route.Dst.Addr().Is4() {
+		if len(w.Paths) == 0 || len(w.Route.Hops) == 0 {
 			continue
 		}
 		m, ok := k.snapshot.MemberAt(w.Paths[0].NextHop)
-		if _, had := found[memberName(m)]; ok && !had && m.Addr.Is4() {
-			found[m.Name] = pathTo(k.snapshot, m, w)
+		if !ok || !m.In(w.Route.Dst.Addr()).IsValid() {
+			continue
+		}
+		of := way{m.Name, w.Route.Dst.Addr().Is6()}
+		if _, had := found[of]; !had {
+			found[of] = pathTo(k.snapshot, m, w)
 		}
 	}
 	all := make([]paths.Peer, 0, len(found))
 	for _, p := range found {
 		all = append(all, p)
 	}
-	slices.SortFunc(all, func(a, b paths.Peer) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(all, func(a, b paths.Peer) int { return cmp.Or(strings.Compare(a.Node, b.Node), a.Addr.Compare(b.Addr)) })
 	return all
-}
-
-func memberName(m *desired.Member) string {
-	if m == nil {
-		return ""
-	}
-	return m.Name
 }
 
 // pathTo returns the way by which a route leads to a node.
 func pathTo(s *desired.Snapshot, m *desired.Member, w *desired.DesiredRoute) paths.Peer {
-	hop := w.Route.Hops[0]
-	p := paths.Peer{Node: m.Name, Addr: m.Addr, Port: s.PortOf(m), Device: hop.Dev, Way: hairpin.Way{From: s.Self.Addr.Addr()}}
+	hop, self, v6 := w.Route.Hops[0], s.Self.Addr.Addr(), w.Route.Dst.Addr().Is6()
+	source, vtep, end := hairpin.Dummy, s.Self.VTEP, m.VTEP
+	if v6 {
+		self, source, vtep, end = s.Self.Addr6.Addr(), probeSource(s), s.Self.VTEP6, m.VTEP6
+	}
+	p := paths.Peer{Node: m.Name, Addr: m.In(w.Route.Dst.Addr()), Port: s.PortOf(m), Device: hop.Dev, Way: hairpin.Way{From: self, Source: source}}
 	switch {
 	case w.Encrypted:
 		p.Kind, p.Unprobed = paths.WireGuard, "WireGuard takes only packets to pods of the other node, and those it does not send back"
-	case hop.Dev == vxlan.Device4:
-		p.Kind, p.Way.MAC, p.Way.Back = paths.VXLAN, m.VTEP.MAC, s.Self.VTEP
+	case hop.Dev == vxlan.Device(v6):
+		p.Kind, p.Way.MAC, p.Way.Back = paths.VXLAN, end.MAC, vtep
 	case hop.Dev == ipip.Device:
 		p.Kind, p.Way.Outer, p.Way.Back = paths.IPIP, m.Addr, s.Self.TunnelAddr
-	case hop.Via == m.Addr:
-		p.Kind, p.Way.Back = paths.Plain, s.Self.Addr.Addr()
+	case hop.Via == p.Addr:
+		p.Kind, p.Way.Back = paths.Plain, self
 	default:
 		p.Kind, p.Unprobed = paths.Plain, "routers are between the nodes, which would send a probe back at once"
 	}
-	if p.Unprobed == "" && !p.Way.Back.IsValid() {
+	switch {
+	case p.Unprobed != "":
+	case !p.Way.Back.IsValid():
 		p.Unprobed = "this node's device " + hop.Dev + " has no address"
+	case !source.IsValid():
+		p.Unprobed = "this node has no IPv6 block yet, so no address to send a probe from"
 	}
 	return p
 }
 
-// pathReport is nil before the agent runs.
-func (s *Status) pathReport() *nodestatus.Paths {
+// probeSource returns an address of this node's IPv6 blocks, other than that of its tunnel: other nodes have a route to its block by this node, so they
+// neither drop a packet from it for its source nor send a redirect. The invalid address: there is no block.
+func probeSource(s *desired.Snapshot) netip.Addr {
+	for _, b := range s.Blocks {
+		for a := b.Addr(); a.Is6() && b.Contains(a); a = a.Next() {
+			if a != s.Self.VTEP6 {
+				return a
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// pathReports are of IPv4 and IPv6; nil before the agent runs, and while there are no nodes of a family.
+func (s *Status) pathReports() (shown [2]*nodestatus.Paths) {
 	s.mu.Lock()
 	report := s.paths
 	s.mu.Unlock()
 	if report == nil {
-		return nil
+		return shown
 	}
-	r := report()
-	shown := &nodestatus.Paths{Up: r.Up, Down: r.Down, Unknown: r.Unknown, Unprobed: r.Unprobed, UnprobedReason: r.Why}
-	for _, p := range r.Paths {
-		if !p.Up {
-			shown.Missed = append(shown.Missed, nodestatus.MissedPath{Node: p.Node, Address: p.Addr.String(), Kind: string(p.Kind), Since: p.Since})
+	for i, r := range report() {
+		if r.Up+r.Down+r.Unknown+r.Unprobed == 0 {
+			continue
+		}
+		shown[i] = &nodestatus.Paths{Up: r.Up, Down: r.Down, Unknown: r.Unknown, Unprobed: r.Unprobed, UnprobedReason: r.Why}
+		for _, p := range r.Paths {
+			if !p.Up {
+				shown[i].Missed = append(shown[i].Missed, nodestatus.MissedPath{Node: p.Node, Address: p.Addr.String(), Kind: string(p.Kind), Since: p.Since})
+			}
 		}
 	}
 	return shown

@@ -32,7 +32,7 @@ type Status struct {
 	healthy func(context.Context) error
 	traffic func() map[netip.Addr]bgp.Traffic // nil: not counted
 	told    func() []netip.Prefix             // nil: not known
-	paths   func() paths.Report               // nil: not probed
+	paths   func() [2]paths.Report            // nil: not probed
 	// policies is nil if nothing is done about NetworkPolicies.
 	policies *policies.Worker
 	pages    map[string]http.HandlerFunc
@@ -76,7 +76,7 @@ func (s *Status) ShowGuard(read func(context.Context) (map[string]nft.Counter, e
 }
 
 // showPaths shows which nodes are reached. It is to be called before the agent runs.
-func (s *Status) showPaths(report func() paths.Report) {
+func (s *Status) showPaths(report func() [2]paths.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.paths = report
@@ -214,7 +214,8 @@ func (s *Status) Report() nodestatus.Report {
 		known.told = s.told()
 	}
 	r := known.report(time.Now())
-	r.Paths = s.pathReport()
+	ways := s.pathReports()
+	r.Paths, r.Paths6 = ways[0], ways[1]
 	var problems []string
 	var reasons map[string]string
 	r.Policy, problems, reasons = policyReport(s.policies)

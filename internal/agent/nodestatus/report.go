@@ -50,7 +50,8 @@ type Report struct {
 	Learned   []Path      `json:"learned" help:"Prefixes that BGP has learned and that may be used."`
 	Routes    Routes      `json:"routes" help:"Routes to other nodes' blocks, of the own blocks, and by way of routers."`
 
-	Paths *Paths `json:"paths,omitempty" help:"Whether other nodes forward packets of this node's pods, by probes that they send back."`
+	Paths  *Paths `json:"paths,omitempty" help:"Whether other nodes forward IPv4 packets of this node's pods, by probes that they send back."`
+	Paths6 *Paths `json:"paths6,omitempty" help:"The same for IPv6."`
 
 	Facts   *Facts  `json:"facts,omitempty" help:"What the plugins were told last."`
 	Journal Journal `json:"journal" help:"What the plugins have left to the agent."`
@@ -71,7 +72,7 @@ type FieldsWithoutEffect struct {
 	Fields []string `json:"fields" help:"Its fields without effect."`
 }
 
-// Paths are the ways of pods' packets to other nodes.
+// Paths are the ways of pods' packets of one family to other nodes.
 type Paths struct {
 	Up             int          `json:"up" help:"How many nodes answered their last probes."`
 	Down           int          `json:"down" help:"How many nodes have answered, and do not now."`

@@ -135,7 +135,8 @@ func (r *Report) summary() [][]string {
 		{"Reflection", r.reflectionText()},
 		{"Policies", r.policiesText()},
 		{"Routes", r.Routes.count()},
-		{"Paths", r.pathsText()},
+		{"Paths", r.pathsText(r.Paths)},
+		{"IPv6 paths", r.pathsText(r.Paths6)},
 		{"Facts", r.factsText()},
 		{"Journal", r.journalText()},
 	}...)
@@ -267,8 +268,7 @@ func (r *Report) reflectionText() string {
 }
 
 // pathsText is empty if no other node has pods, or none could be probed yet.
-func (r *Report) pathsText() string {
-	p := r.Paths
+func (r *Report) pathsText(p *Paths) string {
 	if p == nil || p.Up+p.Down+p.Unknown+p.Unprobed == 0 {
 		return ""
 	}

@@ -3,6 +3,7 @@ package paths
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +21,7 @@ const (
 	WireGuard Kind = "WireGuard"
 )
 
-// Peer is another node, and the way there.
+// Peer is another node, and the way there of one family's packets.
 type Peer struct {
 	Node string
 	Addr netip.Addr // the node's own
@@ -33,6 +34,22 @@ type Peer struct {
 	Unprobed string
 }
 
+// family is 0 for IPv4 and 1 for IPv6.
+func (p Peer) family() int {
+	if p.Addr.Is6() {
+		return 1
+	}
+	return 0
+}
+
+// path is what a state is of.
+type path struct {
+	node   string
+	family int
+}
+
+func (p Peer) path() path { return path{p.Node, p.family()} }
+
 const (
 	// atOnce is how many nodes are probed in a round.
 	atOnce = 3
@@ -42,26 +59,25 @@ const (
 	enough = 6
 	// aliveTime is how long a node must be missed that answers nothing else while its kubelet says that it is ready, or that may have started meanwhile.
 	aliveTime = time.Minute
+	// strangeTime is how long a ready node must answer all but probes for a remark, if it has never answered one.
+	strangeTime = 3 * time.Minute
 	// recent is the most that lies between the looks of two rounds at a peer: in that time no node starts again.
 	recent = period + period/2
 )
 
-// pick returns the peers to probe in a round, at most atOnce of them; peers are in the order of names. The third place goes round among the rest, in
+// pick returns the nodes to probe in a round, at most atOnce of them; they are in the order of names. The third place goes round among the rest, in
 // each other round among those of them that lose probes.
-func pick(self string, peers []Peer, round int, loses func(Peer) bool) []Peer {
-	first := 0
-	for first < len(peers) && peers[first].Node < self {
-		first++
-	}
-	ring := append(append([]Peer(nil), peers[first:]...), peers[:first]...)
+func pick(self string, nodes []string, round int, loses func(string) bool) []string {
+	first, _ := slices.BinarySearch(nodes, self)
+	ring := slices.Concat(nodes[first:], nodes[:first])
 	if len(ring) <= atOnce {
 		return ring
 	}
 	picked, rest := ring[:fixed:fixed], ring[fixed:]
-	var losing []Peer
-	for _, p := range rest {
-		if loses(p) {
-			losing = append(losing, p)
+	var losing []string
+	for _, n := range rest {
+		if loses(n) {
+			losing = append(losing, n)
 		}
 	}
 	if len(losing) > 0 {
@@ -76,6 +92,7 @@ func pick(self string, peers []Peer, round int, loses func(Peer) bool) []Peer {
 // result is what was seen of one peer in a round.
 type result struct {
 	Peer
+	near     bool // it is one of the fixed
 	answered bool
 	lost     int       // probes without an answer
 	first    time.Time // when the first of them was sent
@@ -94,15 +111,22 @@ type state struct {
 	alive    time.Time // the first look since which it has answered something else in each
 	down     bool
 	told     bool // by an Event of its own
+	noted    bool // by an Event that it has never answered
 }
 
 // losing reports that a peer that answered before loses probes.
 func (s state) losing() bool { return s.answered && s.lost > 0 }
 
+// strange reports that a node that has never answered a probe should be asked for whatever else it answers. Without encapsulation the network may drop the
+// source of probes.
+func (s state) strange(r result) bool {
+	return r.near && !s.answered && !s.noted && (r.Kind == VXLAN || r.Kind == IPIP)
+}
+
 // see takes a result.
 func (s *state) see(now time.Time, r result) {
 	if r.answered {
-		*s = state{kind: r.Kind, answered: true, heard: r.first, told: s.told}
+		*s = state{kind: r.Kind, answered: true, heard: r.first, told: s.told, noted: s.noted}
 		return
 	}
 	if s.lost == 0 {
@@ -137,19 +161,44 @@ func (s *state) by(k Kind) *state {
 // saying is an Event about a Node.
 type saying struct {
 	node, text string
+	hows       []string // of the families that it is said of
+	after      string
 	good       bool // it is up again
-	again      bool // it was said before
+	unknown    bool // it was never up
+	again      bool // it was said before, of each
 }
 
-// conclude takes the results of a round, and returns what is to be said. If a node misses all that it probes, two at least, the cause is most likely
-// its own.
+func (s saying) String() string {
+	return fmt.Sprintf("%s (%s)%s", s.text, strings.Join(s.hows, "; "), s.after)
+}
+
+// conclude takes the results of a round, and returns what is to be said: of a node once, be it of both families.
 func (w *Worker) conclude(now time.Time, results []result) (said []saying) {
+	var of [2][]result
+	for _, r := range results {
+		of[r.family()] = append(of[r.family()], r)
+	}
+	for f := range of {
+		for _, s := range w.concludeOf(f, now, of[f]) {
+			i := slices.IndexFunc(said, func(o saying) bool { return o.node == s.node && o.good == s.good && o.text == s.text })
+			if i < 0 {
+				said = append(said, s)
+				continue
+			}
+			said[i].hows, said[i].again = append(said[i].hows, s.hows...), said[i].again && s.again
+		}
+	}
+	return said
+}
+
+// concludeOf is conclude for one family. If a node misses all that it probes, two at least, the cause is most likely its own.
+func (w *Worker) concludeOf(family int, now time.Time, results []result) (said []saying) {
 	missed := 0
 	var judged, again []result
 	before := map[string]time.Time{}
 	for _, r := range results {
-		s := w.states[r.Node].by(r.Kind)
-		w.states[r.Node] = s
+		s := w.states[r.path()].by(r.Kind)
+		w.states[r.path()] = s
 		before[r.Node] = s.since
 		s.see(now, r)
 		if r.answered && s.told {
@@ -164,44 +213,70 @@ func (w *Worker) conclude(now time.Time, results []result) (said []saying) {
 	}
 	alone := len(judged) > 1 && missed == len(judged)
 	for _, r := range again {
-		w.states[r.Node].told = false
-		said = append(said, saying{r.Node, fmt.Sprintf("%s is reached by pods of %s again (%s), after %s", r.Node, w.Node, r.Kind, now.Sub(before[r.Node]).Round(time.Second)), true, false})
+		w.states[r.path()].told = false
+		how := w.how(r, "after "+now.Sub(before[r.Node]).Round(time.Second).String())
+		said = append(said, saying{node: r.Node, text: fmt.Sprintf("%s is reached by pods of %s again", r.Node, w.Node), hows: how, good: true})
 	}
 	switch {
 	case alone:
-		repeated := !w.alone.IsZero()
+		repeated := !w.alone[family].IsZero()
 		if !repeated {
-			w.alone = w.states[judged[0].Node].since
+			w.alone[family] = w.states[judged[0].path()].since
 		}
 		var names []string
 		for _, r := range judged {
 			names = append(names, r.Node)
 		}
-		return append(said, saying{w.Node, fmt.Sprintf("pods of %s reach no other node (%s, since %s), neither %s: %s", w.Node, judged[0].Kind, clock(w.alone), strings.Join(names, " nor "), remedy(judged[0].Kind, w.Node)), false, repeated})
-	case !w.alone.IsZero() && len(judged) > missed:
-		said = append(said, saying{w.Node, fmt.Sprintf("pods of %s reach other nodes again, after %s", w.Node, now.Sub(w.alone).Round(time.Second)), true, false})
-		w.alone = time.Time{}
+		return append(said, saying{
+			node: w.Node, text: fmt.Sprintf("pods of %s reach no other node", w.Node), hows: w.how(judged[0], "since "+clock(w.alone[family])),
+			after: fmt.Sprintf(", neither %s: %s", strings.Join(names, " nor "), remedy(judged[0], w.Node)), again: repeated,
+		})
+	case !w.alone[family].IsZero() && len(judged) > missed:
+		how := w.how(judged[0], "after "+now.Sub(w.alone[family]).Round(time.Second).String())
+		said = append(said, saying{node: w.Node, text: fmt.Sprintf("pods of %s reach other nodes again", w.Node), hows: how, good: true})
+		w.alone[family] = time.Time{}
 	}
 	for _, r := range results {
-		if s := w.states[r.Node]; s.down {
+		s := w.states[r.path()]
+		if s.strange(r) && r.ready && s.lost >= enough {
+			s.noted = true
+			said = append(said, saying{
+				node: r.Node, text: fmt.Sprintf("%s has sent back no probe of %s", r.Node, w.Node), hows: w.how(r, "since "+clock(s.since)),
+				after: ", though it answers other packets: if pods of both do not reach each other, " + remedy(r, r.Node), unknown: true,
+			})
+		}
+		if s.down {
 			repeated := s.told
 			s.told = true
-			said = append(said, saying{r.Node, fmt.Sprintf("%s is not reached by pods of %s (%s, since %s): %s", r.Node, w.Node, r.Kind, clock(s.since), remedy(r.Kind, r.Node)), false, repeated})
+			said = append(said, saying{
+				node: r.Node, text: fmt.Sprintf("%s is not reached by pods of %s", r.Node, w.Node), hows: w.how(r, "since "+clock(s.since)),
+				after: ": " + remedy(r, r.Node), again: repeated,
+			})
 		}
 	}
 	return said
 }
 
+// how says by which way, with the family if there are nodes of both, and when.
+func (w *Worker) how(r result, when string) []string {
+	way := string(r.Kind)
+	if slices.ContainsFunc(w.peers, func(p Peer) bool { return p.family() != r.family() }) {
+		way += [...]string{", IPv4", ", IPv6"}[r.family()]
+	}
+	return []string{way + ", " + when}
+}
+
 func clock(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }
 
 // remedy says where to look.
-func remedy(k Kind, node string) string {
+func remedy(r result, node string) string {
 	what := "that its firewall, and those between the nodes, let packets of pods pass"
-	switch k {
+	switch r.Kind {
 	case VXLAN:
 		what = "that firewalls let VXLAN pass, UDP port 4789 or FelixConfiguration's vxlanPort"
 	case IPIP:
 		what = "that firewalls let IP protocol 4 pass"
 	}
-	return fmt.Sprintf("see on %s %s, and that no chain drops what is forwarded (nft list ruleset, iptables -S FORWARD, sysctl net.ipv4.ip_forward); node diagnose there names more", node, what)
+	forward := [...]string{"iptables -S FORWARD, sysctl net.ipv4.ip_forward", "ip6tables -S FORWARD, sysctl net.ipv6.conf.all.forwarding"}[r.family()]
+	return fmt.Sprintf("see on %s %s, and that no chain drops what is forwarded (nft list ruleset, %s); node diagnose there names more", node, what, forward)
 }

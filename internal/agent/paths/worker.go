@@ -31,23 +31,28 @@ const (
 // Worker probes.
 type Worker struct {
 	Node string
-	// Peers returns the nodes that there are routes to, in the order of their names; none while routes are not complete.
+	// Peers returns the nodes that there are routes to, in the order of their names, one with both families twice; none while routes are not
+	// complete.
 	Peers  func() []Peer
 	Kernel *netlinkx.Conn
 	// Ready asks the API server whether a Node is ready, which is seldom needed.
 	Ready func(ctx context.Context, node string) bool
-	// Down and Up tell operators, of a Node.
-	Down, Up func(node, message string)
-	Log      *slog.Logger
+	// Down and Up tell operators, of a Node; Unknown that it has answered no probe yet.
+	Down, Up, Unknown func(node, message string)
+	// File has the nodes that have answered, for the next agent, which concludes nothing from the silence of others. Empty: there is none.
+	File string
+	Log  *slog.Logger
 
+	kept   []byte     // what File has
 	mu     sync.Mutex // guards the rest
-	states map[string]*state
-	alone  time.Time // since when no peer is reached
-	peers  []Peer    // of the last round
+	states map[path]*state
+	alone  [2]time.Time // since when no peer is reached, by family
+	peers  []Peer       // of the last round
 }
 
 // Run probes until ctx ends.
 func (w *Worker) Run(ctx context.Context) error {
+	w.recall()
 	for round := 0; wait.Sleep(ctx, period-jitter+rand.N(2*jitter)-w.round(ctx, round)); round++ {
 	}
 	return nil
@@ -59,11 +64,20 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 	peers := w.Peers()
 	probed := slices.DeleteFunc(slices.Clone(peers), func(p Peer) bool { return p.Unprobed != "" })
 	w.keep(peers)
-	picked := pick(w.Node, probed, number, func(p Peer) bool { return w.of(p).losing() })
-	results := make([]result, len(picked))
+	var nodes, losing []string
+	for _, p := range probed {
+		nodes = append(nodes, p.Node)
+		if w.of(p).losing() {
+			losing = append(losing, p.Node)
+		}
+	}
+	picked := pick(w.Node, slices.Compact(nodes), number, func(node string) bool { return slices.Contains(losing, node) })
+	probed = slices.DeleteFunc(probed, func(p Peer) bool { return !slices.Contains(picked, p.Node) })
+	results := make([]result, len(probed))
 	var group sync.WaitGroup
-	for i, p := range picked {
-		group.Go(func() { results[i] = w.probe(ctx, p) })
+	for i, p := range probed {
+		near := slices.Index(picked, p.Node) < fixed
+		group.Go(func() { results[i] = w.probe(ctx, p, near) })
 	}
 	group.Wait()
 	if ctx.Err() != nil {
@@ -73,6 +87,7 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 	w.mu.Lock()
 	said := w.conclude(time.Now(), results)
 	w.mu.Unlock()
+	w.save()
 	for _, s := range said {
 		w.say(s)
 	}
@@ -80,26 +95,34 @@ func (w *Worker) round(ctx context.Context, number int) time.Duration {
 }
 
 func (w *Worker) say(s saying) {
-	if s.good {
-		w.Up(s.node, s.text)
-		w.Log.Info("path of pods is up again", "node", s.node, "text", s.text)
+	switch {
+	case s.unknown:
+		w.Log.Warn("path of pods was never known to be up", "node", s.node, "text", s.String())
+		w.Unknown(s.node, s.String())
+		return
+	case s.good:
+		w.Up(s.node, s.String())
+		w.Log.Info("path of pods is up again", "node", s.node, "text", s.String())
 		return
 	}
 	if !s.again {
-		w.Log.Warn("path of pods is down", "node", s.node, "text", s.text)
+		w.Log.Warn("path of pods is down", "node", s.node, "text", s.String())
 	}
-	w.Down(s.node, s.text)
+	w.Down(s.node, s.String())
 }
 
-// keep forgets nodes that are gone.
+// keep forgets nodes that are gone. While there are none routes may not be complete.
 func (w *Worker) keep(peers []Peer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.peers = peers
-	all := make(map[string]*state, len(peers))
+	if len(peers) == 0 {
+		return
+	}
+	all := make(map[path]*state, len(peers))
 	for _, p := range peers {
-		if s := w.states[p.Node]; s != nil {
-			all[p.Node] = s.by(p.Kind)
+		if s := w.states[p.path()]; s != nil {
+			all[p.path()] = s.by(p.Kind)
 		}
 	}
 	w.states = all
@@ -109,27 +132,27 @@ func (w *Worker) keep(peers []Peer) {
 func (w *Worker) of(p Peer) state {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if s := w.states[p.Node]; s != nil && s.kind == p.Kind {
+	if s := w.states[p.path()]; s != nil && s.kind == p.Kind {
 		return *s
 	}
 	return state{}
 }
 
 // probe probes one peer: again and again if it answered before, until it is known to be down.
-func (w *Worker) probe(ctx context.Context, p Peer) result {
-	r, before := result{Peer: p, first: time.Now()}, w.of(p)
+func (w *Worker) probe(ctx context.Context, p Peer, near bool) result {
+	r, before := result{Peer: p, near: near, first: time.Now()}, w.of(p)
 	tries := 1
 	if before.answered && !before.down {
 		tries = enough
 	}
 	way, err := w.way(ctx, p)
 	if err != nil {
-		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "err", err)
+		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "addr", p.Addr, "err", err)
 		return r
 	}
 	probe, err := hairpin.Open(ctx, way)
 	if err != nil {
-		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "err", err)
+		w.Log.Debug("cannot probe the path to a node", "node", p.Node, "addr", p.Addr, "err", err)
 		return r
 	}
 	defer probe.Close()
@@ -145,9 +168,13 @@ func (w *Worker) probe(ctx context.Context, p Peer) result {
 		}
 		r.lost++
 	}
-	if before.answered && !before.down {
+	switch {
+	case before.answered && !before.down:
 		r.alive = w.alive(ctx, p, way)
 		r.ready = !r.alive && time.Since(before.since) >= aliveTime && w.Ready(ctx, p.Node)
+	case before.strange(r):
+		r.alive = w.alive(ctx, p, way)
+		r.ready = r.alive && !before.alive.IsZero() && time.Since(before.alive) >= strangeTime && w.Ready(ctx, p.Node)
 	}
 	return r
 }
@@ -164,7 +191,7 @@ func (w *Worker) way(ctx context.Context, p Peer) (hairpin.Way, error) {
 		return way, nil
 	}
 	for range 2 {
-		neighbours, err := w.Kernel.Neighbours(link.Index, netlinkx.IPv4)
+		neighbours, err := w.Kernel.Neighbours(link.Index, netlinkx.FamilyOf(p.Addr))
 		if err != nil {
 			return way, err
 		}
@@ -193,7 +220,7 @@ func (w *Worker) alive(ctx context.Context, p Peer, way hairpin.Way) bool {
 	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// mostShown bounds the list of a Report, and the series of a metric.
+// mostShown bounds the list of a Report, and the series of a metric of a family.
 const mostShown = 16
 
 // Path is what is known of the way to one node.
@@ -205,7 +232,7 @@ type Path struct {
 	Since time.Time // when the first probe was lost, if it is not up
 }
 
-// Report is what is known of all.
+// Report is what is known of all ways of one family.
 type Report struct {
 	Up, Down int
 	// Unknown have not answered yet, Unprobed cannot be probed.
@@ -215,12 +242,12 @@ type Report struct {
 	Paths []Path
 }
 
-// Report returns what is known now.
-func (w *Worker) Report() (r Report) {
+// Report returns what is known now of IPv4 and of IPv6.
+func (w *Worker) Report() (reports [2]Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.peers {
-		s := w.states[p.Node]
+		r, s := &reports[p.family()], w.states[p.path()]
 		switch {
 		case p.Unprobed != "":
 			if r.Unprobed++; r.Why == "" {
@@ -241,12 +268,15 @@ func (w *Worker) Report() (r Report) {
 		}
 		r.Paths = append(r.Paths, path)
 	}
-	slices.SortStableFunc(r.Paths, func(a, b Path) int {
-		if a.Up != b.Up {
-			return map[bool]int{false: -1, true: 1}[a.Up]
-		}
-		return cmp.Compare(a.Node, b.Node)
-	})
-	r.Paths = r.Paths[:min(len(r.Paths), mostShown)]
-	return r
+	for i := range reports {
+		r := &reports[i]
+		slices.SortStableFunc(r.Paths, func(a, b Path) int {
+			if a.Up != b.Up {
+				return map[bool]int{false: -1, true: 1}[a.Up]
+			}
+			return cmp.Compare(a.Node, b.Node)
+		})
+		r.Paths = r.Paths[:min(len(r.Paths), mostShown)]
+	}
+	return reports
 }

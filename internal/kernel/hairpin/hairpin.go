@@ -1,6 +1,7 @@
 package hairpin
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -15,32 +16,59 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Way is a way to another node and back. Only IPv4 has one.
+// Way is a way to another node and back.
 type Way struct {
 	// Link is the index of the link that probes come back by. They leave by it too, in frames to MAC, unless Outer is set.
 	Link int
 	MAC  [6]byte
 	// Outer is the other node's address if probes leave in IPIP, and From the address of this node that they leave from.
 	Outer, From netip.Addr
-	// Back is the address of this node that the other one forwards probes to.
-	Back netip.Addr
+	// Back is the address of this node that the other one forwards probes to, Source theirs.
+	Back, Source netip.Addr
 }
 
-// Source is the IPv4 dummy address (RFC 7600), the source of probes: it is nobody's. With an address of this node the kernel would log each
+// Dummy is the IPv4 dummy address (RFC 7600), the source of IPv4 probes: it is nobody's. With an address of this node the kernel would log each
 // probe that comes back as a martian where log_martians is set, and with one that is in a subnet of the other node that node would send
 // a redirect.
-var Source = netip.AddrFrom4([4]byte{192, 0, 0, 8})
+var Dummy = netip.AddrFrom4([4]byte{192, 0, 0, 8})
 
 const (
 	hops       = 8 // of a probe: it needs two
-	ipHeader   = 20
 	udpHeader  = 8
 	nonceBytes = 16
 )
 
+// family has the differences between IPv4 and IPv6.
+type family struct {
+	udp            string // Go's name of the network
+	etherType      uint16
+	header         int    // bytes of one without options or extensions
+	protocolAt     uint32 // where it has the number of what follows
+	echo           string // Go's name of the network
+	request, reply byte
+}
+
+var (
+	v4 = family{"udp4", unix.ETH_P_IP, 20, 9, "ip4:1", 8, 0}
+	v6 = family{"udp6", unix.ETH_P_IPV6, 40, 6, "ip6:58", 128, 129}
+)
+
+func familyOf(a netip.Addr) family {
+	if a.Is4() {
+		return v4
+	}
+	return v6
+}
+
+// protocol returns the EtherType in network order.
+func (f family) protocol() uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, f.etherType))
+}
+
 // Probe is an open way. It belongs to one goroutine.
 type Probe struct {
-	way Way
+	way    Way
+	family family
 	// tap sees packets as they come by the link: the host's firewall may drop what is for the host itself. port has the UDP port, so that
 	// the kernel sends no ICMP error, and takes probes that come back by another link.
 	tap  *os.File
@@ -53,17 +81,14 @@ type Probe struct {
 
 // Open opens sockets in the network namespace of the thread. Close closes them: while they are open each packet that comes by the link is compared.
 func Open(ctx context.Context, way Way) (p *Probe, err error) {
-	p = &Probe{way: way, back: make(chan struct{}, 1)}
+	p = &Probe{way: way, family: familyOf(way.Back), back: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			p.Close()
 			p, err = nil, fmt.Errorf("open the way of probes by link %d: %w", way.Link, err)
 		}
 	}()
-	if !way.Back.Is4() {
-		return p, fmt.Errorf("address %s: only IPv4 is probed", way.Back)
-	}
-	conn, err := new(net.ListenConfig).ListenPacket(ctx, "udp4", netip.AddrPortFrom(way.Back, 0).String())
+	conn, err := new(net.ListenConfig).ListenPacket(ctx, p.family.udp, netip.AddrPortFrom(way.Back, 0).String())
 	if err != nil {
 		return p, err
 	}
@@ -79,34 +104,33 @@ func Open(ctx context.Context, way Way) (p *Probe, err error) {
 	}
 	nonce := make([]byte, nonceBytes)
 	_, _ = rand.Read(nonce) // never fails
-	p.packet = datagram(way.Back, port, nonce)
-	if p.tap, err = tap(way.Link, port); err != nil {
+	p.packet = datagram(way.Source, way.Back, port, nonce)
+	if p.tap, err = p.family.tap(way.Link, port); err != nil {
 		return p, err
 	}
-	go p.listen(p.tap.Read, ipHeader+udpHeader, string(nonce))
+	go p.listen(p.tap.Read, p.family.header+udpHeader, string(nonce))
 	go p.listen(p.port.Read, 0, string(nonce))
 	return p, nil
 }
 
 // tap opens a socket that gets the UDP packets to a port that come by a link.
-func tap(link int, port uint16) (*os.File, error) {
+func (f family) tap(link int, port uint16) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // else it would hear all links until it is bound
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	file := os.NewFile(uintptr(fd), "packet socket")
-	const protocolAt, portAt = 9, ipHeader + 2 // a probe has no options
 	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: protocolAt},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: f.protocolAt},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_UDP, Jf: 3},
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: portAt},
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: uint32(f.header + 2)},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(port), Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
 		{Code: unix.BPF_RET | unix.BPF_K},
 	}
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: ethIP, Ifindex: link})
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: f.protocol(), Ifindex: link})
 	}
 	if err != nil {
 		file.Close()
@@ -114,9 +138,6 @@ func tap(link int, port uint16) (*os.File, error) {
 	}
 	return file, nil
 }
-
-// ethIP is ETH_P_IP in network order.
-var ethIP = binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP))
 
 // listen notes that a probe came back. It returns when the socket is closed.
 func (p *Probe) listen(read func([]byte) (int, error), header int, nonce string) {
@@ -177,41 +198,49 @@ func (p *Probe) send() error {
 	if err != nil {
 		return err
 	}
-	to := unix.SockaddrLinklayer{Protocol: ethIP, Ifindex: p.way.Link, Halen: uint8(len(p.way.MAC))}
+	to := unix.SockaddrLinklayer{Protocol: p.family.protocol(), Ifindex: p.way.Link, Halen: uint8(len(p.way.MAC))}
 	copy(to.Addr[:], p.way.MAC[:])
 	var sent error
 	err = control.Control(func(fd uintptr) { sent = unix.Sendto(int(fd), p.packet, 0, &to) })
 	return errors.Join(err, os.NewSyscallError("sendto", sent))
 }
 
-// datagram is an IPv4 packet with UDP from Source, without UDP's checksum.
-func datagram(to netip.Addr, port uint16, data []byte) []byte {
-	b := make([]byte, ipHeader+udpHeader, ipHeader+udpHeader+len(data))
-	b[0], b[8], b[9] = 0x45, hops, unix.IPPROTO_UDP
-	binary.BigEndian.PutUint16(b[2:], uint16(cap(b)))
-	src, dst := Source.As4(), to.As4()
-	copy(b[12:], src[:])
-	copy(b[16:], dst[:])
-	binary.BigEndian.PutUint16(b[10:], checksum(b))
-	binary.BigEndian.PutUint16(b[ipHeader:], port)
-	binary.BigEndian.PutUint16(b[ipHeader+2:], port)
-	binary.BigEndian.PutUint16(b[ipHeader+4:], uint16(udpHeader+len(data)))
-	return append(b, data...)
+// datagram is an IP packet with UDP.
+func datagram(from, to netip.Addr, port uint16, data []byte) []byte {
+	f, size := familyOf(to), uint16(udpHeader+len(data))
+	udp := binary.BigEndian.AppendUint16(nil, port)
+	udp = binary.BigEndian.AppendUint16(udp, port)
+	udp = binary.BigEndian.AppendUint16(udp, size)
+	udp = append(append(udp, 0, 0), data...)
+	addrs := append(from.AsSlice(), to.AsSlice()...)
+	pseudo := append(append(addrs[:len(addrs):len(addrs)], byte(size>>8), byte(size), 0, unix.IPPROTO_UDP), udp...)
+	binary.BigEndian.PutUint16(udp[6:], cmp.Or(checksum(pseudo), 0xffff)) // 0 is none
+	b := make([]byte, f.header, f.header+len(udp))
+	copy(b[f.header-len(addrs):], addrs)
+	if to.Is4() {
+		b[0], b[8], b[9] = 0x45, hops, unix.IPPROTO_UDP
+		binary.BigEndian.PutUint16(b[2:], uint16(cap(b)))
+		binary.BigEndian.PutUint16(b[10:], checksum(b))
+	} else {
+		b[0], b[6], b[7] = 0x60, unix.IPPROTO_UDP, hops
+		binary.BigEndian.PutUint16(b[4:], size)
+	}
+	return append(b, udp...)
 }
 
 // Echo asks a node itself for an ICMP echo, and reports whether it answers within the time.
 func Echo(ctx context.Context, from, to netip.Addr, within time.Duration) bool {
 	d := net.Dialer{LocalAddr: &net.IPAddr{IP: from.AsSlice()}}
-	conn, err := d.DialContext(ctx, "ip4:1", to.String())
+	f := familyOf(to)
+	conn, err := d.DialContext(ctx, f.echo, to.String())
 	if err != nil {
 		return false
 	}
 	defer conn.Close()
-	const request, reply = 8, 0
 	b := make([]byte, 8+nonceBytes)
-	b[0] = request
-	_, _ = rand.Read(b[4:]) // identifier, sequence and data
-	binary.BigEndian.PutUint16(b[2:], checksum(b))
+	b[0] = f.request
+	_, _ = rand.Read(b[4:])                        // identifier, sequence and data
+	binary.BigEndian.PutUint16(b[2:], checksum(b)) // of ICMPv6 the kernel computes it
 	if _, err := conn.Write(b); err != nil {
 		return false
 	}
@@ -221,7 +250,7 @@ func Echo(ctx context.Context, from, to netip.Addr, within time.Duration) bool {
 		if err != nil {
 			return false
 		}
-		if m := got[:n]; n >= ipHeader+len(b) && m[n-len(b)] == reply && string(m[n-len(b)+4:]) == string(b[4:]) {
+		if m := got[:n]; n >= len(b) && m[n-len(b)] == f.reply && string(m[n-len(b)+4:]) == string(b[4:]) {
 			return true
 		}
 	}
