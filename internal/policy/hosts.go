@@ -330,7 +330,7 @@ func always(v Verdict) Segment {
 func (b *builder) appendTier(p *Program, d Direction, policies []int, subject *Pod, end ending) {
 	first := len(p.Sequence)
 	for _, i := range policies {
-		for k := range b.keys(d, i, len(b.policies[i].Rules[d])) {
+		for k := range b.keys(d, i, len(b.policies[i].Rules[d]), true) {
 			if b.affords(b.spent, k) {
 				s := b.segment(k, subject)
 				if s.Verdict.Allow {
@@ -350,7 +350,8 @@ func (b *builder) appendTier(p *Program, d Direction, policies []int, subject *P
 
 func (b *builder) segment(k ruleKey, subject *Pod) Segment {
 	id, rule := b.policies[k.policy].ID, b.rule(k)
-	s := Segment{When: b.matching(b.compiler.items(k, subject)), Then: rule.Action, Verdict: Verdict{Allow: rule.Action == Allow}}
+	one := rule.Action == Deny
+	s := Segment{When: b.matching(b.compiler.items(k, subject), one), Then: rule.Action, Verdict: Verdict{Allow: rule.Action == Allow}}
 	switch rule.Action {
 	case Deny:
 		s.Verdict.By = id
@@ -360,15 +361,15 @@ func (b *builder) segment(k ruleKey, subject *Pod) Segment {
 	if rule.Own != nil {
 		own := b.clause(clauseKey{ruleKey: k, declared: none, absent: none, own: true})
 		anything := portSet{any: true}
-		list := b.matching([]item{{clause: own, ports: anything, sources: anything}}).Rest
+		list := b.matching([]item{{clause: own, ports: anything, sources: anything}}, one).Rest
 		s.Own = &list
 	}
 	return s
 }
 
-// matching allows what one of the items matches.
-func (b *builder) matching(items []item) Program {
-	m := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, single: true}
+// matching allows what one of the items matches: an address that several may have if they do so for one of these, or else for all.
+func (b *builder) matching(items []item, one bool) Program {
+	m := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, any: one}
 	for i := range items {
 		items[i].verdict, items[i].pass = Verdict{Allow: true}, false
 	}

@@ -64,7 +64,6 @@ type withheld struct {
 	seed                           uint64
 	c                              *policytest.Cluster
 	full                           cluster.PolicyView
-	takes                          bool // see TakesUnsure
 	reader                         cluster.PolicyReader
 	packets                        []judged
 	asked, allowed, closed, logged int64
@@ -85,7 +84,7 @@ type judged struct {
 func newWithheld(seed uint64) *withheld {
 	g := policytest.NewGenerator(seed)
 	c := g.NamingCluster()
-	w := &withheld{seed: seed, c: c, full: fullView(c), takes: c.TakesUnsure()}
+	w := &withheld{seed: seed, c: c, full: fullView(c)}
 	for _, p := range g.NamedPackets(c, 24) {
 		for d, at := range [2][2]netip.Addr{policy.Ingress: {p.To, p.From}, policy.Egress: {p.From, p.To}} {
 			pod, ingress := c.PodAt(at[0]), policy.Direction(d) == policy.Ingress
@@ -103,7 +102,7 @@ func newWithheld(seed uint64) *withheld {
 
 // judge knows the i-th part of the cluster.
 func (w *withheld) judge(t *testing.T, i uint64) {
-	view := withhold(w.full, rand.New(rand.NewPCG(w.seed, i+1)), w.takes)
+	view := withhold(w.full, rand.New(rand.NewPCG(w.seed, i+1)))
 	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
 	n.model.reader = w.reader
 	n.learn(time.Now(), view)
@@ -149,9 +148,8 @@ func pointers[T any](all []T) (to []*T) {
 }
 
 // withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all Namespaces but some whose pods are
-// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's, but not
-// if a rule takes them the way of the pod whose they may be.
-func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView {
+// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's.
+func withhold(v cluster.PolicyView, r *rand.Rand) cluster.PolicyView {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	listed, namespaces := map[string]bool{}, maps.Clone(v.Namespaces)
 	all, most := chance(25), 30+r.IntN(60)
@@ -176,7 +174,7 @@ func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView
 				continue
 			}
 			switch {
-			case !takes && chance(20):
+			case chance(20):
 				unsure := *pod
 				unsure.Unsure = left[r.IntN(len(left)):]
 				pod, left = &unsure, []netip.Addr{nobodys}

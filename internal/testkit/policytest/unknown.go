@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
 )
@@ -227,19 +226,4 @@ func (c *Cluster) Matching(pod *api.Pod, ingress bool, p Packet) (all []Log) {
 		}
 	}
 	return all
-}
-
-// TakesUnsure reports whether a rule may be one by which an address that may be a pod's goes the pod's way: it passes, or denies all but some.
-func (c *Cluster) TakesUnsure() bool {
-	takes := func(r api.CalicoRule) bool {
-		but := func(e *api.CalicoEntityRule) bool { return e.NotSelector != "" || len(e.NotPorts) > 0 }
-		is := func(action string) bool { return strings.EqualFold(r.Action, action) }
-		return !is("Allow") && !is("Log") && (is("Pass") || but(&r.Source) || but(&r.Destination))
-	}
-	of := func(s *api.CalicoPolicySpec) bool {
-		return slices.ContainsFunc(slices.Concat(s.Ingress, s.Egress), takes)
-	}
-	return len(c.ClusterNetworkPolicies) > 0 ||
-		slices.ContainsFunc(c.CalicoNetworkPolicies, func(p api.CalicoNetworkPolicy) bool { return of(&p.Spec.CalicoPolicySpec) }) ||
-		slices.ContainsFunc(c.CalicoGlobalNetworkPolicies, func(p api.CalicoGlobalNetworkPolicy) bool { return of(&p.Spec.CalicoPolicySpec) })
 }
