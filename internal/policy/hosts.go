@@ -130,26 +130,30 @@ func (p *Policy) forHost(stage Stage) bool {
 	return !p.HostsOnly()
 }
 
-// SelectsHost reports whether a policy selects a host endpoint.
+// SelectsHost reports whether a policy selects a host endpoint, or may do so by labels that are not known.
 func (state *State) SelectsHost(p *Policy, h *HostEndpoint) bool {
 	x := state.directory().host(h)
-	return p.selectsHost(&x)
+	return p.selectsHost(&x, true)
 }
 
-// selectsHost: only Calico's policies that are of no namespace select any.
-func (p *Policy) selectsHost(x *selectable) bool {
-	return p.Subject.Calico && p.Namespace == "" && p.Subject.has(x, false)
+// selectsHost: only Calico's policies that are of no namespace select any. unknown is the answer while labels are not known.
+func (p *Policy) selectsHost(x *selectable, unknown bool) bool {
+	return p.Subject.Calico && p.Namespace == "" && p.Subject.has(x, unknown)
 }
 
-// ofHosts finds the policies of each host endpoint of this node, by link.
+// ofHosts finds the policies of each host endpoint of this node, by link. One that may not select it allows it nothing.
 func (s *Selection) ofHosts() map[string]ofHost {
 	found := map[string]ofHost{}
-	d := s.state.directory()
-	for link, h := range s.state.hostLinks() {
+	d, links, policies := s.state.directory(), s.state.hostLinks(), s.policies
+	for link, h := range links {
 		x, host := d.host(h), ofHost{HostEndpoint: s.state.profiled(h)}
-		for i, p := range s.policies {
-			if !p.selectsHost(&x) {
+		for i, p := range policies {
+			if !p.selectsHost(&x, true) {
 				continue
+			}
+			if !p.selectsHost(&x, false) {
+				i = len(s.policies)
+				s.policies = append(s.policies, p.denying(link != AllInterfaces && links[AllInterfaces] != nil))
 			}
 			for stage := range Stages {
 				for direction := range p.Applies {
@@ -163,6 +167,26 @@ func (s *Selection) ofHosts() map[string]ofHost {
 		found[link] = host
 	}
 	return found
+}
+
+// denying is the policy for a host endpoint that it may not select: it denies what it denies or passes on, and allows nothing. before: if it does not, another
+// host endpoint may judge before translation, so that nothing passes there.
+func (p Policy) denying(before bool) Policy {
+	for d := range p.Rules {
+		p.Rules[d] = slices.Clone(p.Rules[d])
+		for i := range p.Rules[d] {
+			switch r := &p.Rules[d][i]; r.Action {
+			case Pass:
+				r.Action = Deny
+			case Allow, Log:
+				r.AnyPeer, r.Peers = false, nil
+			}
+		}
+	}
+	if before && p.PreDNAT {
+		p.Rules[Ingress] = []Rule{{Action: Deny, AnyPeer: true, AnyPort: true}}
+	}
+	return p
 }
 
 // profiled is a host endpoint that Allows if its profiles do.

@@ -67,7 +67,7 @@ func TestUnsureAddresses(t *testing.T) {
 // the address in that of another pod frees it.
 func TestUnsureAddressesAreAllowedNoMore(t *testing.T) {
 	var pods, hosts tally
-	for seed := range uint64(3000) {
+	for seed := range uint64(2000) {
 		w := newWorld(seed)
 		unsure := w.state()
 		if seed%2 == 1 {
@@ -148,7 +148,7 @@ func (w world) hostState() State {
 // Of a host endpoint the policies say what the programs do, also of addresses that may be several pods', or nobody's.
 func TestHostsAreJudgedAsCompiled(t *testing.T) {
 	asked, sequences := 0, 0
-	for seed := uint64(7500); seed < 9000; seed++ {
+	for seed := uint64(8000); seed < 9000; seed++ {
 		w := newWorld(seed)
 		s := w.hostState()
 		selection := Select(s)
@@ -173,7 +173,7 @@ func TestHostsAreJudgedAsCompiled(t *testing.T) {
 			}
 		}
 	}
-	if sequences < 1000 {
+	if sequences < 500 {
 		t.Errorf("only %d programs are sequences", sequences)
 	}
 }
