@@ -70,37 +70,45 @@ func (c *compiler) clause(k clauseKey) *clause {
 func (c *compiler) rule(k ruleKey) *Rule {
 	r := &c.policies[k.policy].Rules[k.direction][k.rule]
 	if k.doubt {
-		return r.doubtful()
+		return r.denying()
 	}
 	return r
 }
 
-// keys are those of the first rules of a policy, with the Deny after each Pass that may match more than is known.
-func (c *compiler) keys(d Direction, policy, rules int) iter.Seq[ruleKey] {
+// keys are those of the first rules of a policy, with the Deny after each Pass that may match more than is known. alone: each rule has a segment.
+func (c *compiler) keys(d Direction, policy, rules int, alone bool) iter.Seq[ruleKey] {
 	return func(yield func(ruleKey) bool) {
 		for i := range rules {
 			k := ruleKey{policy: policy, direction: d, rule: i}
 			if !yield(k) {
 				return
 			}
-			if k.doubt = c.rule(k).doubtful() != nil; k.doubt && !yield(k) {
+			if k.doubt = c.rule(k).doubtful(alone); k.doubt && !yield(k) {
 				return
 			}
 		}
 	}
 }
 
-// doubtful is, of a Pass that reads labels which may not be known yet, the Deny of what it may match by these; else nil. Behind the Pass it denies that
-// alone, which rules that follow in the tier could allow.
-func (r *Rule) doubtful() *Rule {
-	reads := func(p *Pods) bool { return p != nil && (p.readsNamespaces() || p.readsUnknown(&selectable{})) }
+// doubtful reports that it is a Pass which reads labels that may not be known yet. Behind it a Deny of what it may match by these denies that alone, which
+// rules that follow in the tier could allow. alone: likewise one that only some of those match which may have an address.
+func (r *Rule) doubtful(alone bool) bool {
+	reads := func(p *Pods) bool {
+		return p != nil && (alone || p.readsNamespaces() || p.readsUnknown(&selectable{}))
+	}
 	// A selection of several namespaces is of their network sets, too, of which not all may count.
 	match := func(m *Match) bool {
 		return m != nil && m.Select != nil && (reads(m.Select) || m.Select.Namespace == "")
 	}
-	if r.Action != Pass || !match(r.Own) && !slices.ContainsFunc(r.Peers, func(p Peer) bool { return reads(p.Pods) || match(p.Match) }) {
-		return nil
+	if r.Action != Pass {
+		return false
 	}
+	named := alone && slices.ContainsFunc(slices.Concat(r.Ports, r.Except, r.Sources, r.ExceptSources), Port.named)
+	return named || match(r.Own) || slices.ContainsFunc(r.Peers, func(p Peer) bool { return reads(p.Pods) || match(p.Match) })
+}
+
+// denying is the rule as a Deny.
+func (r *Rule) denying() *Rule {
 	deny := *r
 	deny.Action = Deny
 	return &deny

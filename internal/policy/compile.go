@@ -272,8 +272,8 @@ func (c *compiler) profile(d Direction, policies []int, pod *Pod) string {
 			}
 			if rule.Own != nil {
 				b.WriteString(";" + fmt.Sprint(c.families(rule, pod)))
-				if doubt := rule.doubtful(); doubt != nil {
-					b.WriteString(fmt.Sprint(c.families(doubt, pod)))
+				if rule.doubtful(false) {
+					b.WriteString(fmt.Sprint(c.families(rule.denying(), pod)))
 				}
 			}
 		}
@@ -482,7 +482,7 @@ func (x *index) of(addr netip.Addr) []SetID {
 	ids, done := found[at]
 	if !done {
 		inside := x.insideOf(addr, at)
-		ids = x.sets.of(inside, x.match(k, inside, unsure))
+		ids = x.sets.of(inside, unsure, x.match(k, inside, unsure))
 		found[at] = ids
 	}
 	return ids
@@ -498,7 +498,7 @@ func (x *index) ofSeveral(addr netip.Addr, at int, first *known, owners []PodKey
 			matches = append(matches, x.match(k, inside, true))
 		}
 	}
-	return x.sets.of(inside, matches...)
+	return x.sets.of(inside, true, matches...)
 }
 
 // insideOf tells in which networks an address is, from its position among the cuts.

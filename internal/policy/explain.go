@@ -97,7 +97,7 @@ type connection struct {
 	direction Direction
 	peer      Party
 	pod       *Pod // nil: the peer is none
-	// others may have the peer's address, too, which is certain for none.
+	// others may have the peer's address, too, which is certain for none; nil: nobody has it.
 	others []*Pod
 	Packet
 	host *hostEnd // nil: the subject is a pod
@@ -128,19 +128,25 @@ func judge(state State, subject *Pod, c connection) *Judgement {
 
 // decide expects the policies that select the pod, in the order of evaluation.
 func (j *Judgement) decide(state State, subject *Pod, selecting []*Policy, c connection) {
+	split := false // one of those that may have the peer's address gets no further, so that nothing is logged
 	for len(selecting) > 0 {
-		n := 1
+		n, logs := 1, j.Logs
 		for n < len(selecting) && selecting[n].Tier == selecting[0].Tier {
 			n++
 		}
-		if j.tier(state, subject, selecting[:n], c) {
+		decided, one := j.tier(state, subject, selecting[:n], c)
+		if split {
+			j.Logs = logs
+		}
+		if decided {
 			return
 		}
+		split = split || one
 		selecting = selecting[n:]
 	}
 }
 
-// others are the pods beside the party's that may have its address, if it is not certain for that one.
+// others are those beside the party's pod that may have its address, if it is not certain for that one.
 func (state State) others(p Party) (found []*Pod) {
 	pod := state.Pods[p.Pod]
 	if pod == nil || !pod.mayHave(p.Address) {
@@ -151,20 +157,22 @@ func (state State) others(p Party) (found []*Pod) {
 			found = append(found, other)
 		}
 	}
-	return found
+	return append(found, nil)
 }
 
-// tier reports whether the policies of a tier decide. Of several pods that may have the peer's address those count that are denied, else those that the tier leaves
-// to the next one.
-func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connection) bool {
+// tier reports whether the policies of a tier decide. Of several that may have the peer's address those count that are denied, else those that the tier leaves
+// to the next one. one: they decide for one of them at least.
+func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connection) (decided, one bool) {
 	before := *j
 	j.Logs = nil
-	decided := j.tierOf(state, subject, policies, c)
+	decided = j.tierOf(state, subject, policies, c)
+	one = decided
 	for _, pod := range c.others {
 		c.pod = pod
 		k := before
 		k.Logs = nil
 		is := k.tierOf(state, subject, policies, c)
+		one = one || is
 		logs := slices.DeleteFunc(j.Logs, func(l LogRule) bool { return !slices.Contains(k.Logs, l) })
 		if is && !k.Verdict.Allow && (!decided || j.Verdict.Allow) || !is && decided && j.Verdict.Allow {
 			*j, decided = k, is
@@ -172,19 +180,20 @@ func (j *Judgement) tier(state State, subject *Pod, policies []*Policy, c connec
 		j.Logs = logs
 	}
 	j.Logs = append(before.Logs, j.Logs...)
-	return decided
+	return decided, one
 }
 
-// tierOf is tier for one pod.
+// tierOf is tier for one of them.
 func (j *Judgement) tierOf(state State, subject *Pod, policies []*Policy, c connection) bool {
 	for _, p := range policies {
 		for i, rule := range p.Rules[c.direction] {
 			if !rule.matches(state, subject, c) {
-				deny := rule.doubtful()
-				if deny == nil || !deny.matches(state, subject, c) {
+				if !rule.doubtful(c.alone()) {
 					continue
 				}
-				rule = *deny
+				if rule = *rule.denying(); !rule.matches(state, subject, c) {
+					continue
+				}
 			}
 			if rule.Action == Log {
 				j.Logs = append(j.Logs, LogRule{p.ID, i})
@@ -208,7 +217,26 @@ func (j *Judgement) tierOf(state State, subject *Pod, policies []*Policy, c conn
 	return true
 }
 
+// alone reports that each rule counts by itself.
+func (c connection) alone() bool { return c.host != nil && c.host.peers != nil }
+
+// matches: a rule by itself matches an end that several may be if it does as one of them, or, if it does not deny, as each.
 func (r *Rule) matches(state State, subject *Pod, c connection) bool {
+	if !c.alone() {
+		return r.matchesOne(state, subject, c)
+	}
+	deny, host := r.Action == Deny, *c.host
+	for _, c.pod = range c.host.peers {
+		for _, host.pod = range c.host.pods {
+			if r.matchesOne(state, subject, connection{c.direction, c.peer, c.pod, nil, c.Packet, &host}) == deny {
+				return deny
+			}
+		}
+	}
+	return !deny
+}
+
+func (r *Rule) matchesOne(state State, subject *Pod, c connection) bool {
 	family := familyOf(c.peer.Address)
 	if r.Family != 0 && r.Family != family || !r.ownMatches(state, subject, c) {
 		return false

@@ -130,26 +130,30 @@ func (p *Policy) forHost(stage Stage) bool {
 	return !p.HostsOnly()
 }
 
-// SelectsHost reports whether a policy selects a host endpoint.
+// SelectsHost reports whether a policy selects a host endpoint, or may do so by labels that are not known.
 func (state *State) SelectsHost(p *Policy, h *HostEndpoint) bool {
 	x := state.directory().host(h)
-	return p.selectsHost(&x)
+	return p.selectsHost(&x, true)
 }
 
-// selectsHost: only Calico's policies that are of no namespace select any.
-func (p *Policy) selectsHost(x *selectable) bool {
-	return p.Subject.Calico && p.Namespace == "" && p.Subject.has(x, false)
+// selectsHost: only Calico's policies that are of no namespace select any. unknown is the answer while labels are not known.
+func (p *Policy) selectsHost(x *selectable, unknown bool) bool {
+	return p.Subject.Calico && p.Namespace == "" && p.Subject.has(x, unknown)
 }
 
-// ofHosts finds the policies of each host endpoint of this node, by link.
+// ofHosts finds the policies of each host endpoint of this node, by link. One that may not select it allows it nothing.
 func (s *Selection) ofHosts() map[string]ofHost {
 	found := map[string]ofHost{}
-	d := s.state.directory()
-	for link, h := range s.state.hostLinks() {
+	d, links, policies := s.state.directory(), s.state.hostLinks(), s.policies
+	for link, h := range links {
 		x, host := d.host(h), ofHost{HostEndpoint: s.state.profiled(h)}
-		for i, p := range s.policies {
-			if !p.selectsHost(&x) {
+		for i, p := range policies {
+			if !p.selectsHost(&x, true) {
 				continue
+			}
+			if !p.selectsHost(&x, false) {
+				i = len(s.policies)
+				s.policies = append(s.policies, p.denying(link != AllInterfaces && links[AllInterfaces] != nil))
 			}
 			for stage := range Stages {
 				for direction := range p.Applies {
@@ -163,6 +167,26 @@ func (s *Selection) ofHosts() map[string]ofHost {
 		found[link] = host
 	}
 	return found
+}
+
+// denying is the policy for a host endpoint that it may not select: it denies what it denies or passes on, and allows nothing. before: if it does not, another
+// host endpoint may judge before translation, so that nothing passes there.
+func (p Policy) denying(before bool) Policy {
+	for d := range p.Rules {
+		p.Rules[d] = slices.Clone(p.Rules[d])
+		for i := range p.Rules[d] {
+			switch r := &p.Rules[d][i]; r.Action {
+			case Pass:
+				r.Action = Deny
+			case Allow, Log:
+				r.AnyPeer, r.Peers = false, nil
+			}
+		}
+	}
+	if before && p.PreDNAT {
+		p.Rules[Ingress] = []Rule{{Action: Deny, AnyPeer: true, AnyPort: true}}
+	}
+	return p
 }
 
 // profiled is a host endpoint that Allows if its profiles do.
@@ -330,7 +354,7 @@ func always(v Verdict) Segment {
 func (b *builder) appendTier(p *Program, d Direction, policies []int, subject *Pod, end ending) {
 	first := len(p.Sequence)
 	for _, i := range policies {
-		for k := range b.keys(d, i, len(b.policies[i].Rules[d])) {
+		for k := range b.keys(d, i, len(b.policies[i].Rules[d]), true) {
 			if b.affords(b.spent, k) {
 				s := b.segment(k, subject)
 				if s.Verdict.Allow {
@@ -350,7 +374,8 @@ func (b *builder) appendTier(p *Program, d Direction, policies []int, subject *P
 
 func (b *builder) segment(k ruleKey, subject *Pod) Segment {
 	id, rule := b.policies[k.policy].ID, b.rule(k)
-	s := Segment{When: b.matching(b.compiler.items(k, subject)), Then: rule.Action, Verdict: Verdict{Allow: rule.Action == Allow}}
+	one := rule.Action == Deny
+	s := Segment{When: b.matching(b.compiler.items(k, subject), one), Then: rule.Action, Verdict: Verdict{Allow: rule.Action == Allow}}
 	switch rule.Action {
 	case Deny:
 		s.Verdict.By = id
@@ -360,15 +385,15 @@ func (b *builder) segment(k ruleKey, subject *Pod) Segment {
 	if rule.Own != nil {
 		own := b.clause(clauseKey{ruleKey: k, declared: none, absent: none, own: true})
 		anything := portSet{any: true}
-		list := b.matching([]item{{clause: own, ports: anything, sources: anything}}).Rest
+		list := b.matching([]item{{clause: own, ports: anything, sources: anything}}, one).Rest
 		s.Own = &list
 	}
 	return s
 }
 
-// matching allows what one of the items matches.
-func (b *builder) matching(items []item) Program {
-	m := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, single: true}
+// matching allows what one of the items matches: an address that several may have if they do so for one of these, or else for all.
+func (b *builder) matching(items []item, one bool) Program {
+	m := &builder{compiler: b.compiler, lists: map[string]*listing{}, spent: b.spent, any: one}
 	for i := range items {
 		items[i].verdict, items[i].pass = Verdict{Allow: true}, false
 	}

@@ -67,7 +67,7 @@ func TestProfilesOfHostEndpoints(t *testing.T) {
 // A host endpoint has the labels of its profiles' namespaces and service accounts, of several the first one's, but is in no namespace.
 func TestInheritedLabelsOfHostEndpoints(t *testing.T) {
 	h, _ := FromCalicoHostEndpoint(&api.CalicoHostEndpoint{Spec: api.CalicoHostEndpointSpec{
-		Node: "n", Profiles: []string{"x", "kns.gone", "kns.a", "kns.b", "ksa.a.robot.v2", "ksa.a"},
+		Node: "n", Profiles: []string{"x", "kns.a", "kns.b", "ksa.a.robot.v2", "ksa.a"},
 	}})
 	state := State{
 		Namespaces: map[string]map[string]string{"a": {"env": "prod"}, "b": {"env": "dev", "zone": "1"}},
@@ -181,4 +181,48 @@ func TestPeersHaveProfilesLabels(t *testing.T) {
 		{Name: "other", Addresses: []netip.Addr{netip.MustParseAddr(node)}, Inherits: []Account{{Namespace: "x"}}},
 	}
 	check(t, state, flow{Egress, outside, TCP, 80, true}, flow{Egress, node, TCP, 80, false})
+}
+
+// While a namespace is missing whose profile a host endpoint has, a policy that may select it, or its address, by the labels closes and opens nothing. Where
+// another host endpoint would judge before translation if it does not select it nothing passes.
+func TestUnknownLabelsOfHostEndpoints(t *testing.T) {
+	own, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.9")
+	for _, c := range []struct {
+		spec                   string
+		missing, there, spared bool // what the link passes while labels are missing, when they match, and when they do not
+	}{
+		{`{"namespaceSelector":"env == 'prod'","ingress":[{"action":"Deny"}]}`, false, false, true},
+		{`{"namespaceSelector":"env == 'prod'","ingress":[{"action":"Allow"}]}`, false, true, true},
+		{`{"namespaceSelector":"env == 'prod'","ingress":[{"action":"Pass"}]}`, false, true, true},
+		{`{"selector":"pcns.env == 'dev'","ingress":[{"action":"Deny"}]}`, false, true, false},
+		{`{"selector":"!has(pcns.env)","ingress":[{"action":"Deny"}]}`, false, true, true},
+		{`{"selector":"all()","ingress":[{"action":"Deny","source":{"namespaceSelector":"env == 'prod'"}},{"action":"Allow"}]}`, false, false, true},
+		{`{"selector":"all()","ingress":[{"action":"Allow","source":{"selector":"pcns.env == 'prod'"}}]}`, false, true, false},
+		{`{"selector":"all()","ingress":[{"action":"Allow","source":{"notSelector":"pcns.env == 'prod'"}}]}`, false, false, true},
+		{`{"namespaceSelector":"env == 'prod'","preDNAT":true,"applyOnForward":true,"ingress":[{"action":"Allow"}]}`, false, true, false},
+	} {
+		g := &api.CalicoGlobalNetworkPolicy{Meta: api.Meta{Name: "p"}}
+		decode(t, c.spec, &g.Spec)
+		p, err := FromCalicoGlobalNetworkPolicy(g, nil)
+		errtest.Must(t, err)
+		state := State{Node: "n", HostEndpoints: []HostEndpoint{
+			{Name: "own", Node: "n", Interface: "eth0", Addresses: []netip.Addr{other}, Allows: true, Inherits: []Account{{Namespace: "a"}}},
+			{Name: "all", Node: "n", Interface: AllInterfaces, Labels: map[string]string{"all": ""}},
+		}, Policies: []Policy{p, {ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "q"}, Tier: TierDefault, PreDNAT: true, Forward: true, Applies: [2]bool{true, false},
+			Subject: Pods{Calico: true, Labels: parsed("has(all)")}, Rules: [2][]Rule{Ingress: {{Action: Deny, AnyPeer: true, AnyPort: true}}}}}}
+		stage := Terminal
+		if p.PreDNAT {
+			stage = Untranslated
+		}
+		for namespaces, want := range map[string]bool{"": c.missing, "prod": c.there, "dev": c.spared} {
+			if state.Namespaces = nil; namespaces != "" {
+				state.Namespaces = map[string]map[string]string{"a": {"env": namespaces}}
+			}
+			selection, packet := Select(state), Packet{Protocol: TCP, Port: 1}
+			judged, _ := NewJudge(selection, nil).JudgeHost("eth0", stage, Ingress, own, other, packet)
+			if got := selection.Compile().DecideHost("eth0", stage, Ingress, own, other, packet).Allow; got != want || judged.Verdict.Allow != want {
+				t.Errorf("%s, namespace %q: allowed %v, judged %v, want %v", c.spec, namespaces, got, judged.Verdict.Allow, want)
+			}
+		}
+	}
 }

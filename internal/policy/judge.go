@@ -71,7 +71,7 @@ func (j *Judge) Pod(a netip.Addr) (pod *Pod, link string) {
 	return j.state.Pods[key], j.links[key]
 }
 
-// others are the pods beside this one that may have the address, if it is not certain for this one.
+// others are those beside this pod that may have the address, if it is not certain for this one; nil: nobody has it.
 func (j *Judge) others(pod *Pod, a netip.Addr) (found []*Pod) {
 	a = a.Unmap()
 	if pod == nil || !pod.mayHave(a) {
@@ -82,7 +82,7 @@ func (j *Judge) others(pod *Pod, a netip.Addr) (found []*Pod) {
 			found = append(found, other)
 		}
 	}
-	return found
+	return append(found, nil)
 }
 
 // Set returns the name of the network set with the longest network that has an address; of equal ones the first by namespace and name.

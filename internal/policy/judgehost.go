@@ -11,6 +11,8 @@ type hostEnd struct {
 	addr   netip.Addr
 	pod    *Pod // that has the address; nil: none
 	passes bool // no tier decides by its end
+	// pods and peers are those that the ends may be, if rules are a sequence.
+	pods, peers []*Pod
 }
 
 // HostLinks are the links with a host endpoint of this node, in ascending order: AllInterfaces stands for those that are not named.
@@ -47,9 +49,10 @@ func (j *Judge) JudgeHost(link string, stage Stage, d Direction, own, peer netip
 	if other != nil {
 		party.Pod = other.PodKey
 	}
-	c := connection{d, party, other, nil, packet, &hostEnd{own.Unmap(), ownPod, end.passes}}
-	if !sequential(j.selection.policies, d, host.policies[stage][d], end) {
-		c.others = j.others(other, peer)
+	c := connection{d, party, other, j.others(other, peer), packet, &hostEnd{addr: own.Unmap(), pod: ownPod, passes: end.passes}}
+	if sequential(j.selection.policies, d, host.policies[stage][d], end) {
+		c.host.pods, c.host.peers = append(j.others(ownPod, own), ownPod), append(c.others, other)
+		c.others = nil
 	}
 	judged.decide(j.state, host.subject(), j.selection.all(host.policies[stage][d]), c)
 	if judged.Tier != "" && judged.Verdict.Allow {

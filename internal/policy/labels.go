@@ -89,6 +89,9 @@ func (d directory) host(h *HostEndpoint) selectable {
 			labels, there = d.accounts[from]
 			to, name = &x.ofAccount, from.Name
 		}
+		if from.Name == "" && !there { // it may not have been heard of yet
+			x.knownNamespace = false
+		}
 		if there {
 			inherited := withName(labels, name)
 			maps.Copy(inherited, *to)

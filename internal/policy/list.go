@@ -140,7 +140,7 @@ func (b *builder) lookup(p part, final *Verdict, end Verdict, whole bool) lookup
 		return b.groups(p.rules, whole)
 	}
 	var verdicts []Verdict
-	st := b.sets.stage(b.rulesOf(p, final, &verdicts), whole, b.single)
+	st := b.sets.stage(b.rulesOf(p, final, &verdicts), whole, b.any)
 	verdicts[0] = end
 	var x lookup
 	for _, value := range st.values() {

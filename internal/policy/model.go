@@ -53,8 +53,7 @@ const (
 	Log
 )
 
-// countsUnsure reports that a rule matches addresses which may be a pod's as the pod's. An address takes the pod's way through the tiers, and what would
-// allow it because it is the pod's does not.
+// countsUnsure reports that a rule matches addresses which may be a pod's as the pod's. What would allow one because it is the pod's does not.
 func (a Action) countsUnsure() bool { return a == Deny || a == Pass }
 
 // Tier is a list of policies that decide before those of later tiers. A tier counts for a pod and direction only if one of its policies
@@ -228,8 +227,8 @@ type Pod struct {
 	Labels    map[string]string
 	Account   string // the name of its service account
 	Addresses []netip.Addr
-	// Unsure are addresses that may be the pod's: they count for it in Deny and Pass, and for no pod in Allow and Log. So they are allowed nothing that the pod
-	// is denied. Of several pods that may have one each counts: what is denied to one of them is denied to the address. Of a local pod there are none.
+	// Unsure are addresses that may be the pod's, or nobody's: they count for it in Deny and Pass, and for no pod in Allow and Log. What is denied to nobody's
+	// address, or to one of several pods that may have it, is denied to the address. Of a local pod there are none.
 	Unsure []netip.Addr
 	Ports  []NamedPort
 

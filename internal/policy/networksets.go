@@ -10,7 +10,7 @@ type networkSets struct {
 	all      []setNetworks        // by namespace
 	every    []int32              // all of them
 	labelled map[setLabel][]int32 // by labels, as Calico shows them
-	unsure   []int32              // those whose namespace's labels are not known, which are in no other list by labels
+	unsure   []int32              // those of which some inherited labels are not known, which are in no other list by labels
 	selected map[selectionKey]*selectedNetworks
 	private  map[string]bool // namespaces with networks that count for their own policies alone
 }
@@ -67,7 +67,7 @@ func newNetworkSets(state State) *networkSets {
 
 func (x *networkSets) index(i int32) {
 	x.every = append(x.every, i)
-	if !x.all[i].knownNamespace {
+	if s := &x.all[i]; !s.knownNamespace || !s.knownAccount {
 		x.unsure = append(x.unsure, i)
 		return
 	}

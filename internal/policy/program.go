@@ -56,8 +56,8 @@ type builder struct {
 	spent *spending
 	// merged are clauses by those of items that they were made of, none of which count.
 	merged map[string]*clause
-	// single: its lists are of one rule each, which alone does not tell what becomes of an address that several pods may have: the first counts.
-	single bool
+	// any: of those that may have an address one is enough to match.
+	any bool
 }
 
 // listing is a List with its canonical form.
@@ -127,7 +127,7 @@ func (b *builder) addTier(d Direction, policies []int, subject *Pod) {
 
 // itemsOf are those of the first rules of a policy.
 func (b *builder) itemsOf(d Direction, policy, rules int, subject *Pod) (items []item) {
-	for k := range b.keys(d, policy, rules) {
+	for k := range b.keys(d, policy, rules, false) {
 		if b.rule(k).Action != Log && b.affords(b.spent, k) {
 			items = append(items, b.itemsOnce(k, subject)...)
 		}

@@ -62,7 +62,8 @@ type Program struct {
 	Sequence []Segment
 }
 
-// Segment is a rule that reads both ends of a connection of a host endpoint, which may have any address: the first that matches decides.
+// Segment is a rule that reads both ends of a connection of a host endpoint, which may have any address: the first that matches decides. An end that is certain
+// to be none of several matches as one of them in a Deny, else as all; where a Pass so does not match some, a Deny follows.
 type Segment struct {
 	// Own allows the end of the host endpoint that matches; nil: any.
 	Own *List

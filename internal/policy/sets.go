@@ -68,9 +68,9 @@ type stage struct {
 	rules []stageRule
 	// whole: the sets have all pods by their value. If not, they lack those whose addresses lead to the same value by networks alone.
 	whole bool
-	// single: of several pods that may have an address the first counts.
-	single bool
-	sets   map[uint8]int32
+	// any: an address that is certain to be none of several matches as one of them, see Segment.
+	any  bool
+	sets map[uint8]int32
 	// nets are numbers of networks by value, from 1 on; nil: not asked for yet. Lists of many ports share them: a namespace's ranges of ports must not
 	// multiply what an administrator's networks cost.
 	nets []int32
@@ -87,8 +87,8 @@ type stageRule struct {
 func (r *stageRule) foreign() bool { return r.outer != r.nets }
 
 // stage returns the stage of the rules. Equal ones share their sets.
-func (s *sets) stage(rules []stageRule, whole, single bool) *stage {
-	b := []byte{'s', boolByte(whole) | boolByte(single)<<1}
+func (s *sets) stage(rules []stageRule, whole, any bool) *stage {
+	b := []byte{'s', boolByte(whole) | boolByte(any)<<1}
 	for _, r := range rules {
 		b = s.terms.appendDigests(append(b, r.value, boolByte(r.nets != none), boolByte(r.foreign())), r.terms)
 		if r.nets != none {
@@ -102,7 +102,7 @@ func (s *sets) stage(rules []stageRule, whole, single bool) *stage {
 	if st := s.stages[definition]; st != nil {
 		return st
 	}
-	st := &stage{rules: rules, whole: whole, single: single, sets: map[uint8]int32{}}
+	st := &stage{rules: rules, whole: whole, any: any, sets: map[uint8]int32{}}
 	for _, value := range st.values() {
 		st.sets[value], _ = s.number(sha256.Sum256(append(definition[:], value)))
 	}
@@ -142,15 +142,20 @@ func spares(rules []stageRule) bool {
 	return false
 }
 
-// member returns the set that an address belongs to, by the terms that the pods match which have it, and the networks that it is inside of.
-func (st *stage) member(inside []bool, matches ...match) (set int32, ok bool) {
+// member returns the set that an address belongs to, by the terms that the pods match which have it, and the networks that it is inside of. unsure: it may be
+// of no pod as well.
+func (st *stage) member(inside []bool, unsure bool, matches ...match) (set int32, ok bool) {
 	value, byNets := st.decide(matches[0].has, inside)
-	if st.single {
-		matches = matches[:1]
+	both := stricter
+	if st.any {
+		both = func(a, b uint8) uint8 { return max(a, b) }
 	}
 	for _, m := range matches[1:] {
 		other, _ := st.decide(m.has, inside)
-		value = stricter(value, other)
+		value = both(value, other)
+	}
+	if unsure {
+		value = both(value, byNets)
 	}
 	if value == byNets && (!st.whole || value == 0) {
 		return none, false
@@ -159,7 +164,7 @@ func (st *stage) member(inside []bool, matches ...match) (set int32, ok bool) {
 	return set, ok
 }
 
-// stricter is what becomes of an address of two pods: what denies to one of them, of two such the first, else what is left to the rules that follow, else what
+// stricter is what becomes of an address that two may have: what denies to one of them, of two such the first, else what is left to the rules that follow, else what
 // allows, which has value 1.
 func stricter(a, b uint8) uint8 {
 	if max(a, b) <= 1 {
@@ -236,9 +241,9 @@ func (t *terms) match(pod *Pod, byLabels []int32, inside []bool, unsure bool) ma
 	return m
 }
 
-// of returns the ids of the sets that an address inside of networks is in, ascending, by what the pod matches that has it. Of several that may have it each is
-// denied what one is, and allowed what all are.
-func (s *sets) of(inside []bool, matches ...match) []SetID {
+// of returns the ids of the sets that an address inside of networks is in, ascending, by what the pod matches that has it. Of several that may have it, or
+// none if it is unsure, each is denied what one is, and allowed what all are.
+func (s *sets) of(inside []bool, unsure bool, matches ...match) []SetID {
 	var ids []SetID
 	for _, id := range matches[0].ids {
 		if int(id) < len(s.byTerm) && !slices.ContainsFunc(matches[1:], func(m match) bool { return !m.has[id] }) {
@@ -248,7 +253,7 @@ func (s *sets) of(inside []bool, matches ...match) []SetID {
 		}
 	}
 	for _, st := range s.ordered {
-		if n, ok := st.member(inside, matches...); ok {
+		if n, ok := st.member(inside, unsure, matches...); ok {
 			ids = append(ids, s.ids[n])
 		}
 	}

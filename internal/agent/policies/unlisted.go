@@ -117,7 +117,7 @@ func (m *model) closeUnlisted(selection *policy.Selection, interest policy.Inter
 				closed = m.closeRule(policy.Direction(d), &p.Rules[d][i]) || closed
 			}
 		}
-		if closed {
+		if closed && !slices.Contains(m.closed, p.ID) { // a host endpoint may have it with other rules
 			m.closed = append(m.closed, p.ID)
 		}
 	}

@@ -34,7 +34,7 @@ func TestNothingPassesByWhatIsWithheld(t *testing.T) {
 	if testing.Short() {
 		enough = min(enough, 150)
 	}
-	var asked, allowed, withheld, logged atomic.Int64
+	var asked, allowed, withheld, logged, atHosts, byHosts atomic.Int64
 	t.Run("all", func(t *testing.T) {
 		shards := uint64(runtime.GOMAXPROCS(0))
 		for first := range shards {
@@ -49,25 +49,29 @@ func TestNothingPassesByWhatIsWithheld(t *testing.T) {
 					allowed.Add(w.allowed)
 					withheld.Add(w.closed)
 					logged.Add(w.logged)
+					atHosts.Add(w.atHosts)
+					byHosts.Add(w.byHosts)
 				}
 			})
 		}
 	})
-	t.Logf("of %d packets pass %d, %d are logged, %d policies are closed", asked.Load(), allowed.Load(), logged.Load(), withheld.Load())
-	if allowed.Load() == 0 || withheld.Load() == 0 || logged.Load() == 0 || allowed.Load() == asked.Load() {
+	t.Logf("of %d packets pass %d, %d are logged, %d policies are closed; of %d pass %d host endpoints", asked.Load(), allowed.Load(), logged.Load(),
+		withheld.Load(), atHosts.Load(), byHosts.Load())
+	if byHosts.Load() == 0 || byHosts.Load() == atHosts.Load() || allowed.Load() == 0 || withheld.Load() == 0 || logged.Load() == 0 || allowed.Load() == asked.Load() {
 		t.Error("the test shows nothing")
 	}
 }
 
-// withheld is a cluster of which a part is known, and packets of this node's pods.
+// withheld is a cluster of which a part is known, and packets of this node's pods and host endpoints.
 type withheld struct {
 	seed                           uint64
 	c                              *policytest.Cluster
 	full                           cluster.PolicyView
-	takes                          bool // see TakesUnsure
 	reader                         cluster.PolicyReader
 	packets                        []judged
+	hosts                          []atHost
 	asked, allowed, closed, logged int64
+	atHosts, byHosts               int64 // packets at host endpoints, and those that pass
 }
 
 // judged is a packet at one of its ends.
@@ -85,15 +89,19 @@ type judged struct {
 func newWithheld(seed uint64) *withheld {
 	g := policytest.NewGenerator(seed)
 	c := g.NamingCluster()
-	w := &withheld{seed: seed, c: c, full: fullView(c), takes: c.TakesUnsure()}
-	for _, p := range g.NamedPackets(c, 24) {
+	w := &withheld{seed: seed, c: c, full: fullView(c)}
+	for i, p := range g.NamedPackets(c, 24) {
+		core := policy.Packet{Protocol: p.Protocol, Port: p.Port, SourcePort: p.SourcePort}
 		for d, at := range [2][2]netip.Addr{policy.Ingress: {p.To, p.From}, policy.Egress: {p.From, p.To}} {
 			pod, ingress := c.PodAt(at[0]), policy.Direction(d) == policy.Ingress
+			if stage := policy.Stage(i) % policy.Stages; len(c.HostEndpoints) > 0 {
+				w.hosts = append(w.hosts, atHost{p, stage, policy.Direction(d), at[0], at[1], core,
+					sync.OnceValue(func() policy.Verdict { return verdictAtHost(c, stage, ingress, p) })})
+			}
 			if pod == nil || pod.Spec.NodeName != policytest.Node {
 				continue
 			}
-			w.packets = append(w.packets, judged{p, policy.Direction(d), LinkOf(policy.PodKey{Namespace: pod.Namespace, Name: pod.Name}), at[1],
-				policy.Packet{Protocol: p.Protocol, Port: p.Port, SourcePort: p.SourcePort},
+			w.packets = append(w.packets, judged{p, policy.Direction(d), LinkOf(policy.PodKey{Namespace: pod.Namespace, Name: pod.Name}), at[1], core,
 				sync.OnceValue(func() bool { return c.Judge(pod, ingress, p).Allow }),
 				sync.OnceValue(func() []policytest.Log { return c.Matching(pod, ingress, p) })})
 		}
@@ -101,9 +109,29 @@ func newWithheld(seed uint64) *withheld {
 	return w
 }
 
+// atHost is a packet at the uplink's host endpoint.
+type atHost struct {
+	policytest.Packet
+	stage     policy.Stage
+	direction policy.Direction
+	own, peer netip.Addr
+	core      policy.Packet
+	verdict   func() policy.Verdict // by all that there is
+}
+
+func verdictAtHost(c *policytest.Cluster, stage policy.Stage, ingress bool, p policytest.Packet) policy.Verdict {
+	h := c.Governs(policytest.Uplink, stage)
+	if h == nil {
+		return policy.Verdict{Allow: true}
+	}
+	d := c.JudgeHost(h, stage, ingress, p)
+	early := stage == policy.Untranslated || stage == policy.Untracked
+	return policy.Verdict{Allow: d.Allow, Final: d.Allow && early && d.Kind != ""}
+}
+
 // judge knows the i-th part of the cluster.
 func (w *withheld) judge(t *testing.T, i uint64) {
-	view := withhold(w.full, rand.New(rand.NewPCG(w.seed, i+1)), w.takes)
+	view := withhold(w.full, rand.New(rand.NewPCG(w.seed, i+1)))
 	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
 	n.model.reader = w.reader
 	n.learn(time.Now(), view)
@@ -124,12 +152,22 @@ func (w *withheld) judge(t *testing.T, i uint64) {
 			}
 		}
 	}
+	for _, p := range w.hosts {
+		w.atHosts++
+		got := rules.DecideHost(policytest.Uplink, p.stage, p.direction, p.own, p.peer, p.core)
+		if got.Allow {
+			w.byHosts++
+			if want := p.verdict(); !want.Allow || got.Final && !want.Final {
+				t.Fatalf("seed %d, part %d: %s passes %s of the host, stage %d: %+v, want %+v\n%s", w.seed, i, p, p.direction, p.stage, got, want, w.c)
+			}
+		}
+	}
 }
 
 // fullView is what a feed shows of a cluster of which it has listed everything.
 func fullView(c *policytest.Cluster) cluster.PolicyView {
 	state := c.State()
-	v := cluster.PolicyView{Complete: true, Namespaces: state.Namespaces, Pods: state.Pods, Nodes: state.Nodes, NodesKnown: true,
+	v := cluster.PolicyView{Complete: true, Node: policytest.Node, Namespaces: state.Namespaces, Pods: state.Pods, Nodes: state.Nodes, NodesKnown: true,
 		Local: slices.Collect(maps.Values(state.Local))}
 	slices.SortFunc(v.Local, comparePods)
 	v.NetworkPolicies, v.ClusterNetworkPolicies = pointers(c.NetworkPolicies), pointers(c.ClusterNetworkPolicies)
@@ -149,9 +187,8 @@ func pointers[T any](all []T) (to []*T) {
 }
 
 // withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all Namespaces but some whose pods are
-// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's, but not
-// if a rule takes them the way of the pod whose they may be.
-func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView {
+// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's.
+func withhold(v cluster.PolicyView, r *rand.Rand) cluster.PolicyView {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	listed, namespaces := map[string]bool{}, maps.Clone(v.Namespaces)
 	all, most := chance(25), 30+r.IntN(60)
@@ -176,7 +213,7 @@ func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView
 				continue
 			}
 			switch {
-			case !takes && chance(20):
+			case chance(20):
 				unsure := *pod
 				unsure.Unsure = left[r.IntN(len(left)):]
 				pod, left = &unsure, []netip.Addr{nobodys}

@@ -306,15 +306,21 @@ func hasFailsafe(all []policy.Failsafe, peer netip.Addr, protocol uint8, port ui
 // HostCluster is a CalicoCluster in which policies count for a host endpoint of Node.
 func (g Generator) HostCluster() *Cluster {
 	c := g.CalicoCluster()
-	for i := range 1 + g.IntN(3) - len(c.HostEndpoints) {
-		c.HostEndpoints = append(c.HostEndpoints, api.CalicoHostEndpoint{Meta: api.Meta{Name: fmt.Sprintf("host-%d", i), Labels: g.labels(thingLabels)},
-			Spec: api.CalicoHostEndpointSpec{Node: Node, InterfaceName: "*", ExpectedIPs: []string{"172.16.0.1", "fd01::1"}}})
-	}
+	g.forHosts(c)
 	for i := range c.HostEndpoints {
 		c.HostEndpoints[i].Spec.InterfaceName = pick(g, policy.AllInterfaces, policy.AllInterfaces, Uplink, "", "eth9")
 		c.HostEndpoints[i].Spec.Profiles = several(g, 3, func() string {
-			return pick(g, "projectcalico-default-allow", "projectcalico-default-allow", "kns.ns-0", "kns.ns-1", "kns.ns-3", "ksa.ns-0.robot", "ksa.ns-1.default", "gone")
+			return pick(g, "projectcalico-default-allow", "projectcalico-default-allow", "kns."+pick(g, c.Namespaces...).Name, "ksa.ns-0.robot", "ksa.ns-1.default", "gone")
 		})
+	}
+	return c
+}
+
+// forHosts makes GlobalNetworkPolicies count for host endpoints, of which there is one at least, at all stages.
+func (g Generator) forHosts(c *Cluster) {
+	for i := range 1 + g.IntN(3) - len(c.HostEndpoints) {
+		c.HostEndpoints = append(c.HostEndpoints, api.CalicoHostEndpoint{Meta: api.Meta{Name: fmt.Sprintf("host-%d", i), Labels: g.labels(thingLabels)},
+			Spec: api.CalicoHostEndpointSpec{Node: Node, InterfaceName: "*", ExpectedIPs: []string{"172.16.0.1", "fd01::1"}}})
 	}
 	for i := range c.CalicoGlobalNetworkPolicies {
 		spec := &c.CalicoGlobalNetworkPolicies[i].Spec
@@ -328,5 +334,4 @@ func (g Generator) HostCluster() *Cluster {
 			spec.Selector, spec.NamespaceSelector, spec.ServiceAccountSelector = "", "", ""
 		}
 	}
-	return c
 }

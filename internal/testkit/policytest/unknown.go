@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/policy"
 )
 
 // inheritedLabels are those of shownLabels that come from what may not be known.
@@ -15,7 +15,7 @@ var inheritedLabels = map[string][]string{
 }
 
 // NamingCluster generates a small cluster, most of whose rules name what an agent may not know yet: labels, ports and addresses of pods, namespaces,
-// service accounts, Services and nodes. What they leave is allowed by a last rule, or judged by another tier, for most pods.
+// service accounts, Services and nodes, and of host endpoints. What they leave is allowed by a last rule, or judged by another tier, for most pods.
 func (g Generator) NamingCluster() *Cluster {
 	c := g.CalicoCluster()
 	c.Pods = few(c.Pods, 7)
@@ -50,10 +50,32 @@ func (g Generator) NamingCluster() *Cluster {
 		c.NetworkSets[0].Namespace = c.CalicoNetworkPolicies[0].Namespace
 		c.NetworkSets[0].Spec.Nets = append(c.NetworkSets[0].Spec.Nets, "10.0.0.0/8")
 	}
+	if g.chance(40) {
+		g.forHosts(c)
+		g.bySubject(c)
+	}
 	for i := range c.HostEndpoints {
-		c.HostEndpoints[i].Spec.Profiles = several(g, 2, func() string { return pick(g, "ksa.ns-0.robot", "ksa.ns-1.default") })
+		spec := &c.HostEndpoints[i].Spec
+		spec.InterfaceName = pick(g, policy.AllInterfaces, policy.AllInterfaces, Uplink)
+		spec.Profiles = several(g, 3, func() string {
+			return pick(g, "projectcalico-default-allow", "ksa.ns-0.robot", "ksa.ns-1.default", "kns."+pick(g, c.Namespaces...).Name, "kns."+pick(g, c.Namespaces...).Name)
+		})
 	}
 	return c
+}
+
+// bySubject has some GlobalNetworkPolicies select by what may not be known yet.
+func (g Generator) bySubject(c *Cluster) {
+	for i := range c.CalicoGlobalNetworkPolicies {
+		switch spec := &c.CalicoGlobalNetworkPolicies[i].Spec; g.IntN(5) {
+		case 0:
+			spec.Selector = g.text(inheritedLabels, "all()")
+		case 1:
+			spec.NamespaceSelector = g.namespaceText()
+		case 2:
+			spec.ServiceAccountSelector = g.text(accountViews, "all()")
+		}
+	}
 }
 
 func few[T any](all []T, n int) []T { return all[:min(len(all), n)] }
@@ -227,19 +249,4 @@ func (c *Cluster) Matching(pod *api.Pod, ingress bool, p Packet) (all []Log) {
 		}
 	}
 	return all
-}
-
-// TakesUnsure reports whether a rule may be one by which an address that may be a pod's goes the pod's way: it passes, or denies all but some.
-func (c *Cluster) TakesUnsure() bool {
-	takes := func(r api.CalicoRule) bool {
-		but := func(e *api.CalicoEntityRule) bool { return e.NotSelector != "" || len(e.NotPorts) > 0 }
-		is := func(action string) bool { return strings.EqualFold(r.Action, action) }
-		return !is("Allow") && !is("Log") && (is("Pass") || but(&r.Source) || but(&r.Destination))
-	}
-	of := func(s *api.CalicoPolicySpec) bool {
-		return slices.ContainsFunc(slices.Concat(s.Ingress, s.Egress), takes)
-	}
-	return len(c.ClusterNetworkPolicies) > 0 ||
-		slices.ContainsFunc(c.CalicoNetworkPolicies, func(p api.CalicoNetworkPolicy) bool { return of(&p.Spec.CalicoPolicySpec) }) ||
-		slices.ContainsFunc(c.CalicoGlobalNetworkPolicies, func(p api.CalicoGlobalNetworkPolicy) bool { return of(&p.Spec.CalicoPolicySpec) })
 }
