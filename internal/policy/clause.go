@@ -90,15 +90,15 @@ func (c *compiler) keys(d Direction, policy, rules int) iter.Seq[ruleKey] {
 	}
 }
 
-// doubtful is, of a Pass that reads labels which may not be known yet, the Deny of what it may match by these; else nil. Behind the Pass it denies that
-// alone, which rules that follow in the tier could allow.
+// doubtful is, of a Pass that reads labels, or addresses of the pod itself, which may not be known yet, the Deny of what it may match by these; else nil.
+// Behind the Pass it denies that alone, which rules that follow in the tier could allow.
 func (r *Rule) doubtful() *Rule {
 	reads := func(p *Pods) bool { return p != nil && (p.readsNamespaces() || p.readsUnknown(&selectable{})) }
 	// A selection of several namespaces is of their network sets, too, of which not all may count.
 	match := func(m *Match) bool {
 		return m != nil && m.Select != nil && (reads(m.Select) || m.Select.Namespace == "")
 	}
-	if r.Action != Pass || !match(r.Own) && !slices.ContainsFunc(r.Peers, func(p Peer) bool { return reads(p.Pods) || match(p.Match) }) {
+	if r.Action != Pass || r.Own == nil && !slices.ContainsFunc(r.Peers, func(p Peer) bool { return reads(p.Pods) || match(p.Match) }) {
 		return nil
 	}
 	deny := *r
