@@ -46,9 +46,20 @@ func (g Generator) NamingCluster() *Cluster {
 		g.names(c, &p.Spec.CalicoPolicySpec)
 		c.CalicoGlobalNetworkPolicies = append(c.CalicoGlobalNetworkPolicies, p)
 	}
-	if len(c.NetworkSets) > 0 && len(c.CalicoNetworkPolicies) > 0 { // the set may have addresses of other namespaces' pods
+	if len(c.NetworkSets) > 0 && len(c.CalicoNetworkPolicies) > 0 {
 		c.NetworkSets[0].Namespace = c.CalicoNetworkPolicies[0].Namespace
-		c.NetworkSets[0].Spec.Nets = append(c.NetworkSets[0].Spec.Nets, "10.0.0.0/8")
+	}
+	wide := func(m *api.Meta, nets *[]string) { // the set may have addresses of other namespaces' pods
+		m.Labels["kind"], *nets = "wide", append(*nets, "10.0.0.0/8", "fd00::/64")
+	}
+	for i := range few(c.NetworkSets, 1) {
+		wide(&c.NetworkSets[i].Meta, &c.NetworkSets[i].Spec.Nets)
+	}
+	for i := range few(c.GlobalNetworkSets, 1) {
+		wide(&c.GlobalNetworkSets[i].Meta, &c.GlobalNetworkSets[i].Spec.Nets)
+	}
+	if g.chance(25) {
+		c.takeNothing()
 	}
 	for i := range c.HostEndpoints {
 		c.HostEndpoints[i].Spec.Profiles = several(g, 2, func() string { return pick(g, "ksa.ns-0.robot", "ksa.ns-1.default") })
@@ -110,7 +121,7 @@ func (g Generator) naming(c *Cluster, ingress bool) (r api.CalicoRule) {
 		r.Protocol = &protocol
 		return []api.CalicoPort{api.CalicoPort(pick(g, portNames...))}
 	}
-	switch g.IntN(14) {
+	switch g.IntN(16) {
 	case 0, 1:
 		peer.Selector = selector()
 	case 2, 3:
@@ -133,6 +144,11 @@ func (g Generator) naming(c *Cluster, ingress bool) (r api.CalicoRule) {
 		peer.Selector, peer.NotPorts = selector(), ports()
 	case 13:
 		peer.Selector, peer.NotSelector = selector(), selector()
+	case 14, 15:
+		peer.Selector, peer.Ports = "kind == 'wide'", ports()
+		if peer.NamespaceSelector = pick(g, "", "", "global()", g.namespaceText()); g.chance(30) {
+			peer.Ports, peer.NotPorts = nil, peer.Ports
+		}
 	}
 	return r
 }
@@ -231,15 +247,38 @@ func (c *Cluster) Matching(pod *api.Pod, ingress bool, p Packet) (all []Log) {
 
 // TakesUnsure reports whether a rule may be one by which an address that may be a pod's goes the pod's way: it passes, or denies all but some.
 func (c *Cluster) TakesUnsure() bool {
-	takes := func(r api.CalicoRule) bool {
-		but := func(e *api.CalicoEntityRule) bool { return e.NotSelector != "" || len(e.NotPorts) > 0 }
-		is := func(action string) bool { return strings.EqualFold(r.Action, action) }
-		return !is("Allow") && !is("Log") && (is("Pass") || but(&r.Source) || but(&r.Destination))
+	return len(c.ClusterNetworkPolicies) > 0 || slices.ContainsFunc(c.calicoRules(), takesUnsure)
+}
+
+// takeNothing makes it a cluster that does not.
+func (c *Cluster) takeNothing() {
+	c.ClusterNetworkPolicies = nil
+	for _, r := range c.calicoRules() {
+		if takesUnsure(r) {
+			r.Action = "Allow"
+		}
 	}
-	of := func(s *api.CalicoPolicySpec) bool {
-		return slices.ContainsFunc(slices.Concat(s.Ingress, s.Egress), takes)
+}
+
+func takesUnsure(r *api.CalicoRule) bool {
+	but := func(e *api.CalicoEntityRule) bool { return e.NotSelector != "" || len(e.NotPorts) > 0 }
+	is := func(action string) bool { return strings.EqualFold(r.Action, action) }
+	return !is("Allow") && !is("Log") && (is("Pass") || but(&r.Source) || but(&r.Destination))
+}
+
+func (c *Cluster) calicoRules() (all []*api.CalicoRule) {
+	of := func(s *api.CalicoPolicySpec) {
+		for _, rules := range [][]api.CalicoRule{s.Ingress, s.Egress} {
+			for i := range rules {
+				all = append(all, &rules[i])
+			}
+		}
 	}
-	return len(c.ClusterNetworkPolicies) > 0 ||
-		slices.ContainsFunc(c.CalicoNetworkPolicies, func(p api.CalicoNetworkPolicy) bool { return of(&p.Spec.CalicoPolicySpec) }) ||
-		slices.ContainsFunc(c.CalicoGlobalNetworkPolicies, func(p api.CalicoGlobalNetworkPolicy) bool { return of(&p.Spec.CalicoPolicySpec) })
+	for i := range c.CalicoNetworkPolicies {
+		of(&c.CalicoNetworkPolicies[i].Spec.CalicoPolicySpec)
+	}
+	for i := range c.CalicoGlobalNetworkPolicies {
+		of(&c.CalicoGlobalNetworkPolicies[i].Spec.CalicoPolicySpec)
+	}
+	return all
 }
