@@ -158,8 +158,8 @@ func pointers[T any](all []T) (to []*T) {
 }
 
 // withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all Namespaces but some whose pods are
-// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's, but not
-// if a rule takes them the way of the pod whose they may be.
+// listed; nodes and service accounts or not, and some Services. Addresses of this node's pods may not be known. Those of others may be unsure, of several
+// pods, too. Some may be other pods', or nobody's, but not if a rule takes them the way of the pod whose they may be.
 func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	listed, namespaces := map[string]bool{}, maps.Clone(v.Namespaces)
@@ -167,7 +167,7 @@ func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView
 	for _, namespace := range slices.Sorted(maps.Keys(v.Namespaces)) {
 		if listed[namespace] = all || chance(most); listed[namespace] {
 			v.Known = append(v.Known, cluster.PodScope(namespace))
-			if chance(20) {
+			if chance(30) {
 				delete(namespaces, namespace)
 			}
 		}
@@ -177,6 +177,7 @@ func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView
 	}
 	v.Namespaces = namespaces
 	known, left := map[policy.PodKey]*policy.Pod{}, []netip.Addr{nobodys}
+	var unsure []netip.Addr
 	for _, key := range slices.SortedFunc(maps.Keys(v.Pods), comparePods) {
 		pod := v.Pods[key]
 		_, local := slices.BinarySearchFunc(v.Local, key, comparePods)
@@ -191,17 +192,24 @@ func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView
 			}
 			switch {
 			case !takes && chance(20):
-				unsure := *pod
-				unsure.Unsure = left[r.IntN(len(left)):]
-				pod, left = &unsure, []netip.Addr{nobodys}
+				claiming := *pod
+				claiming.Unsure = left[r.IntN(len(left)):]
+				pod, left = &claiming, []netip.Addr{nobodys}
 			case chance(20):
-				unsure := *pod
+				claiming := *pod
 				n := r.IntN(len(pod.Addresses) + 1)
-				unsure.Addresses, unsure.Unsure = pod.Addresses[:n:n], pod.Addresses[n:]
-				pod = &unsure
+				claiming.Addresses, claiming.Unsure = pod.Addresses[:n:n], pod.Addresses[n:]
+				pod = &claiming
 			}
 		}
 		known[key] = pod
+		unsure = append(unsure, pod.Unsure...)
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(known), comparePods) {
+		if _, local := slices.BinarySearchFunc(v.Local, key, comparePods); !local && len(unsure) > 0 && chance(20) {
+			another := *known[key]
+			another.Unsure, known[key] = append(slices.Clip(another.Unsure), unsure[r.IntN(len(unsure)):]...), &another
+		}
 	}
 	v.Pods = known
 	if chance(40) {

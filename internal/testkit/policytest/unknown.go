@@ -69,17 +69,24 @@ func (g Generator) NamingCluster() *Cluster {
 
 func few[T any](all []T, n int) []T { return all[:min(len(all), n)] }
 
-// namingForAll generates a ClusterNetworkPolicy for all pods, whose first rule of egress is of nodes or of pods.
+// namingForAll generates a ClusterNetworkPolicy for all pods, whose first rules are of pods, or of nodes. What they leave is mostly allowed.
 func (g Generator) namingForAll() api.ClusterNetworkPolicy {
 	p := g.ClusterNetworkPolicy(0)
 	p.Spec.Subject = api.ClusterNetworkPolicySubject{Namespaces: &api.LabelSelector{}}
-	peer := api.ClusterNetworkPolicyPeer{Nodes: g.peerSelector(nodeLabels)}
-	if g.chance(50) {
-		peer = api.ClusterNetworkPolicyPeer{}
+	pods := func() (peer api.ClusterNetworkPolicyPeer) {
 		peer.Namespaces, peer.Pods = g.clusterPods()
+		return peer
 	}
-	p.Spec.Egress = append([]api.ClusterNetworkPolicyEgressRule{{Action: g.action(), To: []api.ClusterNetworkPolicyPeer{peer}}}, few(p.Spec.Egress, 1)...)
-	p.Spec.Ingress = few(p.Spec.Ingress, 2)
+	to, from, rest := pods(), pods(), g.chance(50)
+	if g.chance(50) {
+		to = api.ClusterNetworkPolicyPeer{Nodes: g.peerSelector(nodeLabels)}
+	}
+	p.Spec.Egress = append([]api.ClusterNetworkPolicyEgressRule{{Action: g.action(), To: []api.ClusterNetworkPolicyPeer{to}}}, few(p.Spec.Egress, 1)...)
+	p.Spec.Ingress = append([]api.ClusterNetworkPolicyIngressRule{{Action: g.action(), From: []api.ClusterNetworkPolicyPeer{from}}}, few(p.Spec.Ingress, 1)...)
+	if rest {
+		p.Spec.Egress = append(p.Spec.Egress, api.ClusterNetworkPolicyEgressRule{Action: "Accept", To: []api.ClusterNetworkPolicyPeer{{Networks: []string{"0.0.0.0/0", "::/0"}}}})
+		p.Spec.Ingress = append(p.Spec.Ingress, api.ClusterNetworkPolicyIngressRule{Action: "Accept", From: []api.ClusterNetworkPolicyPeer{{Namespaces: &api.LabelSelector{}}}})
+	}
 	return p
 }
 
@@ -121,7 +128,7 @@ func (g Generator) naming(c *Cluster, ingress bool) (r api.CalicoRule) {
 		r.Protocol = &protocol
 		return []api.CalicoPort{api.CalicoPort(pick(g, portNames...))}
 	}
-	switch g.IntN(16) {
+	switch g.IntN(17) {
 	case 0, 1:
 		peer.Selector = selector()
 	case 2, 3:
@@ -148,6 +155,11 @@ func (g Generator) naming(c *Cluster, ingress bool) (r api.CalicoRule) {
 		peer.Selector, peer.Ports = "kind == 'wide'", ports()
 		if peer.NamespaceSelector = pick(g, "", "", "global()", g.namespaceText()); g.chance(30) {
 			peer.Ports, peer.NotPorts = nil, peer.Ports
+		}
+	case 16:
+		own.Nets = []string{pick(g, "10.0.0.0/8", "fd00::/64", g.net())}
+		if g.chance(50) {
+			own.Nets, own.NotNets = nil, own.Nets
 		}
 	}
 	return r
