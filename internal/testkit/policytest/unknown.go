@@ -58,9 +58,6 @@ func (g Generator) NamingCluster() *Cluster {
 	for i := range few(c.GlobalNetworkSets, 1) {
 		wide(&c.GlobalNetworkSets[i].Meta, &c.GlobalNetworkSets[i].Spec.Nets)
 	}
-	if g.chance(25) {
-		c.takeNothing()
-	}
 	for i := range c.HostEndpoints {
 		c.HostEndpoints[i].Spec.Profiles = several(g, 2, func() string { return pick(g, "ksa.ns-0.robot", "ksa.ns-1.default") })
 	}
@@ -259,38 +256,15 @@ func (c *Cluster) Matching(pod *api.Pod, ingress bool, p Packet) (all []Log) {
 
 // TakesUnsure reports whether a rule may be one by which an address that may be a pod's goes the pod's way: it passes, or denies all but some.
 func (c *Cluster) TakesUnsure() bool {
-	return len(c.ClusterNetworkPolicies) > 0 || slices.ContainsFunc(c.calicoRules(), takesUnsure)
-}
-
-// takeNothing makes it a cluster that does not.
-func (c *Cluster) takeNothing() {
-	c.ClusterNetworkPolicies = nil
-	for _, r := range c.calicoRules() {
-		if takesUnsure(r) {
-			r.Action = "Allow"
-		}
+	takes := func(r api.CalicoRule) bool {
+		but := func(e *api.CalicoEntityRule) bool { return e.NotSelector != "" || len(e.NotPorts) > 0 }
+		is := func(action string) bool { return strings.EqualFold(r.Action, action) }
+		return !is("Allow") && !is("Log") && (is("Pass") || but(&r.Source) || but(&r.Destination))
 	}
-}
-
-func takesUnsure(r *api.CalicoRule) bool {
-	but := func(e *api.CalicoEntityRule) bool { return e.NotSelector != "" || len(e.NotPorts) > 0 }
-	is := func(action string) bool { return strings.EqualFold(r.Action, action) }
-	return !is("Allow") && !is("Log") && (is("Pass") || but(&r.Source) || but(&r.Destination))
-}
-
-func (c *Cluster) calicoRules() (all []*api.CalicoRule) {
-	of := func(s *api.CalicoPolicySpec) {
-		for _, rules := range [][]api.CalicoRule{s.Ingress, s.Egress} {
-			for i := range rules {
-				all = append(all, &rules[i])
-			}
-		}
+	of := func(s *api.CalicoPolicySpec) bool {
+		return slices.ContainsFunc(slices.Concat(s.Ingress, s.Egress), takes)
 	}
-	for i := range c.CalicoNetworkPolicies {
-		of(&c.CalicoNetworkPolicies[i].Spec.CalicoPolicySpec)
-	}
-	for i := range c.CalicoGlobalNetworkPolicies {
-		of(&c.CalicoGlobalNetworkPolicies[i].Spec.CalicoPolicySpec)
-	}
-	return all
+	return len(c.ClusterNetworkPolicies) > 0 ||
+		slices.ContainsFunc(c.CalicoNetworkPolicies, func(p api.CalicoNetworkPolicy) bool { return of(&p.Spec.CalicoPolicySpec) }) ||
+		slices.ContainsFunc(c.CalicoGlobalNetworkPolicies, func(p api.CalicoGlobalNetworkPolicy) bool { return of(&p.Spec.CalicoPolicySpec) })
 }
