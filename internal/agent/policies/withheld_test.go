@@ -65,9 +65,9 @@ type withheld struct {
 	c                              *policytest.Cluster
 	full                           cluster.PolicyView
 	takes                          bool // see TakesUnsure
-	local                          map[netip.Addr]policy.PodKey
 	reader                         cluster.PolicyReader
 	packets                        []judged
+	local                          map[netip.Addr]policy.PodKey
 	asked, allowed, closed, logged int64
 }
 
@@ -86,12 +86,7 @@ type judged struct {
 func newWithheld(seed uint64) *withheld {
 	g := policytest.NewGenerator(seed)
 	c := g.NamingCluster()
-	w := &withheld{seed: seed, c: c, full: fullView(c), takes: c.TakesUnsure(), local: map[netip.Addr]policy.PodKey{}}
-	for _, key := range w.full.Local {
-		for _, a := range w.full.Pods[key].Addresses {
-			w.local[a] = key
-		}
-	}
+	w := &withheld{seed: seed, c: c, full: fullView(c), takes: c.TakesUnsure()}
 	for _, p := range g.NamedPackets(c, 24) {
 		for d, at := range [2][2]netip.Addr{policy.Ingress: {p.To, p.From}, policy.Egress: {p.From, p.To}} {
 			pod, ingress := c.PodAt(at[0]), policy.Direction(d) == policy.Ingress
@@ -102,6 +97,12 @@ func newWithheld(seed uint64) *withheld {
 				policy.Packet{Protocol: p.Protocol, Port: p.Port, SourcePort: p.SourcePort},
 				sync.OnceValue(func() bool { return c.Judge(pod, ingress, p).Allow }),
 				sync.OnceValue(func() []policytest.Log { return c.Matching(pod, ingress, p) })})
+		}
+	}
+	w.local = map[netip.Addr]policy.PodKey{}
+	for _, key := range w.full.Local {
+		for _, a := range w.full.Pods[key].Addresses {
+			w.local[a] = key
 		}
 	}
 	return w
@@ -158,8 +159,8 @@ func pointers[T any](all []T) (to []*T) {
 }
 
 // withhold is what a feed shows while it has listed a part: pods of some namespaces, and of others some or none; all Namespaces but some whose pods are
-// listed; nodes and service accounts or not, and some Services. Addresses of this node's pods may not be known. Those of others may be unsure, of several
-// pods, too. Some may be other pods', or nobody's, but not if a rule takes them the way of the pod whose they may be.
+// listed; nodes and service accounts or not, and some Services. Addresses of pods may be unsure. Some may be other pods', or nobody's, but not
+// if a rule takes them the way of the pod whose they may be.
 func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView {
 	chance := func(percent int) bool { return r.IntN(100) < percent }
 	listed, namespaces := map[string]bool{}, maps.Clone(v.Namespaces)
@@ -177,11 +178,11 @@ func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView
 	}
 	v.Namespaces = namespaces
 	known, left := map[policy.PodKey]*policy.Pod{}, []netip.Addr{nobodys}
-	var unsure []netip.Addr
+	var doubted []netip.Addr
 	for _, key := range slices.SortedFunc(maps.Keys(v.Pods), comparePods) {
 		pod := v.Pods[key]
 		_, local := slices.BinarySearchFunc(v.Local, key, comparePods)
-		if local && chance(10) {
+		if local && chance(10) { // before the kernel has a route
 			without := *pod
 			without.Addresses, pod = nil, &without
 		}
@@ -192,23 +193,23 @@ func withhold(v cluster.PolicyView, r *rand.Rand, takes bool) cluster.PolicyView
 			}
 			switch {
 			case !takes && chance(20):
-				claiming := *pod
-				claiming.Unsure = left[r.IntN(len(left)):]
-				pod, left = &claiming, []netip.Addr{nobodys}
+				unsure := *pod
+				unsure.Unsure = left[r.IntN(len(left)):]
+				pod, left = &unsure, []netip.Addr{nobodys}
 			case chance(20):
-				claiming := *pod
+				unsure := *pod
 				n := r.IntN(len(pod.Addresses) + 1)
-				claiming.Addresses, claiming.Unsure = pod.Addresses[:n:n], pod.Addresses[n:]
-				pod = &claiming
+				unsure.Addresses, unsure.Unsure = pod.Addresses[:n:n], pod.Addresses[n:]
+				pod = &unsure
 			}
 		}
 		known[key] = pod
-		unsure = append(unsure, pod.Unsure...)
+		doubted = append(doubted, pod.Unsure...)
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(known), comparePods) {
-		if _, local := slices.BinarySearchFunc(v.Local, key, comparePods); !local && len(unsure) > 0 && chance(20) {
+	for _, key := range slices.SortedFunc(maps.Keys(known), comparePods) { // several pods may have one
+		if _, local := slices.BinarySearchFunc(v.Local, key, comparePods); !local && len(doubted) > 0 && chance(20) {
 			another := *known[key]
-			another.Unsure, known[key] = append(slices.Clip(another.Unsure), unsure[r.IntN(len(unsure)):]...), &another
+			another.Unsure, known[key] = append(slices.Clip(another.Unsure), doubted[r.IntN(len(doubted)):]...), &another
 		}
 	}
 	v.Pods = known
