@@ -90,8 +90,8 @@ func (c *compiler) keys(d Direction, policy, rules int, alone bool) iter.Seq[rul
 	}
 }
 
-// doubtful reports that it is a Pass which reads labels that may not be known yet. Behind it a Deny of what it may match by these denies that alone, which
-// rules that follow in the tier could allow. alone: likewise one that only some of those match which may have an address.
+// doubtful reports that it is a Pass which reads labels, or addresses of the pod itself, which may not be known yet. Behind it a Deny of what it may match by
+// these denies that alone, which rules that follow in the tier could allow. alone: likewise one that only some of those match which may have an address.
 func (r *Rule) doubtful(alone bool) bool {
 	reads := func(p *Pods) bool {
 		return p != nil && (alone || p.readsNamespaces() || p.readsUnknown(&selectable{}))
@@ -104,7 +104,7 @@ func (r *Rule) doubtful(alone bool) bool {
 		return false
 	}
 	named := alone && slices.ContainsFunc(slices.Concat(r.Ports, r.Except, r.Sources, r.ExceptSources), Port.named)
-	return named || match(r.Own) || slices.ContainsFunc(r.Peers, func(p Peer) bool { return reads(p.Pods) || match(p.Match) })
+	return named || r.Own != nil || slices.ContainsFunc(r.Peers, func(p Peer) bool { return reads(p.Pods) || match(p.Match) })
 }
 
 // denying is the rule as a Deny.

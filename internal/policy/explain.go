@@ -331,8 +331,14 @@ func (s *NetworkSet) contains(addr netip.Addr, owner string, unknown bool) bool 
 func (m *Match) ofOwn(state State, pod *Pod, family uint8, action Action) bool {
 	deny := action == Deny
 	all := pod.addresses()
-	if len(all) == 0 && (m.Nets != nil || len(m.NotNets) > 0) {
-		return deny
+	if len(all) == 0 {
+		var selected ranges
+		if m.Select != nil {
+			selected = newNetworkSets(state).selects(m.Select, deny != m.Not).nets
+		}
+		if m.readsAddresses(selected) {
+			return deny
+		}
 	}
 	if all = slices.DeleteFunc(all, func(a netip.Addr) bool { return family != 0 && familyOf(a) != family }); len(all) == 0 {
 		all = []netip.Addr{{}}

@@ -81,11 +81,12 @@ func (b *broad) add(rules []Rule, d Direction) {
 	}
 }
 
-// peer adds a peer; named: it matters which ports the pods declare that have its addresses. Any pod may have an address of a network set.
+// peer adds a peer; named: it matters which ports the pods declare that have its addresses. Any pod may have an address of a network set. A selection of what
+// is excluded is of all namespaces.
 func (b *broad) peer(peer Peer, named bool) {
 	pods := peer.Pods
 	if peer.Match != nil && peer.Match.Select != nil {
-		b.all = peer.Match.Not || named && b.selectsNetworks(peer.Match.Select)
+		b.all = named && b.selectsNetworks(peer.Match.Select)
 		pods = peer.Match.Select
 	}
 	switch {

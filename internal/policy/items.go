@@ -112,13 +112,13 @@ func (c *compiler) families(r *Rule, subject *Pod) (found []uint8) {
 func (c *compiler) own(r *Rule, subject *Pod, family uint8) bool {
 	m, deny := r.Own, r.Action == Deny
 	all := subject.addresses()
-	if len(all) == 0 && (m.Nets != nil || len(m.NotNets) > 0) {
-		return deny
-	}
 	selected, nets, sets := false, m.networks(), ranges(nil)
 	if m.Select != nil {
 		selected = m.Select.selects(c.directory, subject, deny != m.Not)
 		sets = c.selectedNets(m.Select, deny != m.Not)
+	}
+	if len(all) == 0 && m.readsAddresses(sets) {
+		return deny
 	}
 	matches := func(inside, ofSets bool) bool { return inside && (m.Select == nil || (selected || ofSets) != m.Not) }
 	known, matching := 0, 0
@@ -137,6 +137,11 @@ func (c *compiler) own(r *Rule, subject *Pod, family uint8) bool {
 		return matching > 0
 	}
 	return matching == known
+}
+
+// readsAddresses reports whether more than labels decides, with the networks that it selects.
+func (m *Match) readsAddresses(selected ranges) bool {
+	return m.Nets != nil || len(m.NotNets)+len(selected) > 0
 }
 
 // named are ports of one end of a rule.

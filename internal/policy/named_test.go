@@ -69,3 +69,20 @@ func TestNamedPortsOfHostEndpoints(t *testing.T) {
 		})
 	}
 }
+
+// A network set may have addresses of other namespaces' pods: their ports count, so that these pods have to be known.
+func TestNamedPortsOfNetworkSets(t *testing.T) {
+	p, err := calicoPolicy(t, "out", `{"action":"Allow","protocol":"TCP","destination":{"selector":"kind == 'wide'","ports":["http"]}}`)
+	errtest.Must(t, err)
+	s, other := cluster(p), PodKey{"y", "a"}
+	s.Sets = []NetworkSet{{Namespace: "x", Name: "s", Labels: map[string]string{"kind": "wide"}, Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
+	pod := *s.Pods[other]
+	pod.Ports = []NamedPort{{"http", TCP, 7070}}
+	s.Pods[other] = &pod
+	if v := Compile(s).Decide("calia", Egress, pod.Addresses[0], Packet{Protocol: TCP, Port: 7070}); !v.Allow {
+		t.Errorf("a port of another namespace's pod: %+v", v)
+	}
+	if got := s.Interest(); !got.All {
+		t.Errorf("interest %+v, want all", got)
+	}
+}

@@ -246,7 +246,7 @@ func (t *terms) match(pod *Pod, byLabels []int32, inside []bool, unsure bool) ma
 func (s *sets) of(inside []bool, unsure bool, matches ...match) []SetID {
 	var ids []SetID
 	for _, id := range matches[0].ids {
-		if int(id) < len(s.byTerm) && !slices.ContainsFunc(matches[1:], func(m match) bool { return !m.has[id] }) {
+		if int(id) < len(s.byTerm) { // of what Allow rules match, which no address does that several may have
 			for _, n := range s.byTerm[id] {
 				ids = append(ids, s.ids[n])
 			}

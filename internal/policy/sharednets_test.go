@@ -65,6 +65,7 @@ func TestSharedNetworksAreBounded(t *testing.T) {
 	}{
 		"Allow of an administrator":   {"Allow", `"selector":"role == 'mon'"`, "", "a", kept, left},
 		"Deny of an administrator":    {"Deny", `"selector":"role == 'mon'"`, "", "a", slices.Concat(kept, left), nil},
+		"Pass of an administrator":    {"Pass", `"selector":"role == 'mon'"`, "", "a", left, kept},
 		"all others to an Allow":      {"Allow", `"notSelector":"role == 'mon'"`, "", "a", nil, slices.Concat(kept, left)},
 		"all others of one":           {"Deny", `"notSelector":"role == 'mon'"`, "", "a", left, kept},
 		"of another namespace":        {"Allow", `"selector":"role == 'mon'","namespaceSelector":"all()"`, "a", "a", kept, left},
@@ -72,7 +73,7 @@ func TestSharedNetworksAreBounded(t *testing.T) {
 		"of its own, with all others": {"Allow", `"selector":"role == 'mon'","namespaceSelector":"all()"`, "b", "b", slices.Concat(kept, left), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rest := map[string]string{"Allow": "Deny", "Deny": "Allow"}[c.action]
+			rest := map[string]string{"Allow": "Deny", "Deny": "Allow", "Pass": "Allow"}[c.action]
 			p := policyIn(t, fmt.Sprintf(`{"spec":{"types":["Ingress"],"ingress":[{"action":"%s","source":{%s}},{"action":"%s"}]}}`, c.action, c.entity, rest), c.namespace)
 			state.Policies = []Policy{p}
 			got := Compile(state)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 // Members differ for exactly the addresses that Update names.
@@ -163,6 +165,21 @@ func TestInterest(t *testing.T) {
 		if got.All != want.All || !slices.Equal(got.Namespaces, want.Namespaces) {
 			t.Errorf("%s: %+v, want %+v", spec, got, want)
 		}
+	}
+}
+
+// The same selector on namespaces matches others as Calico shows these, with their names.
+func TestInterestOfBothViewsOfNamespaces(t *testing.T) {
+	plain, err := clusterPolicy(t, `{"tier":"Admin","priority":1,"subject":{"namespaces":{}},"egress":[{"action":"Deny","to":[
+		{"namespaces":{"matchExpressions":[{"key":"projectcalico.org/name","operator":"Exists"}]}}]}]}`)
+	errtest.Must(t, err)
+	calico, err := calicoPolicy(t, "global, out", `{"action":"Deny","destination":{"namespaceSelector":"has(projectcalico.org/name)"}}`)
+	errtest.Must(t, err)
+	if got := cluster(plain).Interest(); got.All || len(got.Namespaces) > 0 {
+		t.Errorf("by labels alone: %+v, want none", got)
+	}
+	if got := cluster(plain, calico).Interest(); !slices.Equal(got.Namespaces, []string{"x", "y"}) {
+		t.Errorf("with names: %+v, want both", got)
 	}
 }
 

@@ -112,7 +112,35 @@ func TestRunningPodsKeepTheirPoliciesUntilTheList(t *testing.T) {
 	}
 }
 
-// A pod keeps no policies of another one of the same UID, and none at all if a user may have written its UID.
+// Labels of service accounts are awaited like pods, whichever end of a rule reads them.
+func TestRunningPodsKeepTheirPoliciesUntilAccountsAreListed(t *testing.T) {
+	const outside = "198.51.100.1"
+	runs, fresh := policy.PodKey{Namespace: "a", Name: "runs"}, policy.PodKey{Namespace: "a", Name: "fresh"}
+	for _, end := range []string{"source", "destination"} {
+		t.Run(end, func(t *testing.T) {
+			gnp := &api.CalicoGlobalNetworkPolicy{}
+			errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"g"},"spec":{"types":["Egress"],"egress":[
+				{"action":"Allow","`+end+`":{"serviceAccounts":{"selector":"team == 'x'"}}}]}}`), gnp))
+			view := func(pods ...policy.PodKey) cluster.PolicyView {
+				v := cluster.PolicyView{Complete: true, NodesKnown: true, Known: []cluster.PodScope{""}, Local: pods, Pods: map[policy.PodKey]*policy.Pod{},
+					Namespaces: map[string]map[string]string{"a": {}}}
+				for _, key := range pods {
+					v.Pods[key] = &policy.Pod{PodKey: key, UID: key.Name, Account: "robot"}
+				}
+				return v
+			}
+			n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
+			n.learn(time.Now(), view(runs))
+			unlisted := view(runs, fresh)
+			unlisted.AccountsMissing, unlisted.Calico.GlobalNetworkPolicies = true, []*api.CalicoGlobalNetworkPolicy{gnp}
+			n.learn(time.Now(), unlisted)
+			n.passes("a new policy", "runs", outside, true)
+			n.passes("a new policy", "fresh", outside, false)
+		})
+	}
+}
+
+// A pod keeps no policies of another one of the same UID, or of the same name, and none at all if a user may have written its UID.
 func TestPodsKeepTheirOwnPoliciesAlone(t *testing.T) {
 	const other, outside = "192.0.2.2", "198.51.100.1"
 	old := denying("old", "guarded", api.ClusterNetworkPolicyPeer{Networks: []string{other + "/32"}})
@@ -134,6 +162,9 @@ func TestPodsKeepTheirOwnPoliciesAlone(t *testing.T) {
 		n.passes("a new policy", "lax", other, true)
 		n.passes("a new policy", "stated", outside, false)
 	}
+	view.Pods[victim] = &policy.Pod{PodKey: victim, UID: "two"}
+	n.learn(start, view)
+	n.passes("another pod of the name", "victim", outside, false)
 }
 
 // A rule that allows all but what pods say of themselves allows nothing until these have been listed, in whichever way it says so.

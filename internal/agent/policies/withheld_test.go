@@ -70,6 +70,7 @@ type withheld struct {
 	reader                         cluster.PolicyReader
 	packets                        []judged
 	hosts                          []atHost
+	local                          map[netip.Addr]policy.PodKey
 	asked, allowed, closed, logged int64
 	atHosts, byHosts               int64 // packets at host endpoints, and those that pass
 }
@@ -106,6 +107,12 @@ func newWithheld(seed uint64) *withheld {
 				sync.OnceValue(func() []policytest.Log { return c.Matching(pod, ingress, p) })})
 		}
 	}
+	w.local = map[netip.Addr]policy.PodKey{}
+	for _, key := range w.full.Local {
+		for _, a := range w.full.Pods[key].Addresses {
+			w.local[a] = key
+		}
+	}
 	return w
 }
 
@@ -139,6 +146,9 @@ func (w *withheld) judge(t *testing.T, i uint64) {
 	w.closed += int64(len(n.model.closed))
 	rules := n.compiled.rules
 	for _, p := range w.packets {
+		if key, local := w.local[p.peer]; local && len(view.Pods[key].Addresses) == 0 {
+			continue // packets to it begin with its route, by which its address is known
+		}
 		w.asked++
 		if rules.Decide(p.link, p.direction, p.peer, p.core).Allow {
 			if w.allowed++; !p.allowed() {
@@ -195,7 +205,7 @@ func withhold(v cluster.PolicyView, r *rand.Rand) cluster.PolicyView {
 	for _, namespace := range slices.Sorted(maps.Keys(v.Namespaces)) {
 		if listed[namespace] = all || chance(most); listed[namespace] {
 			v.Known = append(v.Known, cluster.PodScope(namespace))
-			if chance(20) {
+			if chance(30) {
 				delete(namespaces, namespace)
 			}
 		}
@@ -205,9 +215,15 @@ func withhold(v cluster.PolicyView, r *rand.Rand) cluster.PolicyView {
 	}
 	v.Namespaces = namespaces
 	known, left := map[policy.PodKey]*policy.Pod{}, []netip.Addr{nobodys}
+	var doubted []netip.Addr
 	for _, key := range slices.SortedFunc(maps.Keys(v.Pods), comparePods) {
 		pod := v.Pods[key]
-		if _, local := slices.BinarySearchFunc(v.Local, key, comparePods); !local {
+		_, local := slices.BinarySearchFunc(v.Local, key, comparePods)
+		if local && chance(10) { // before the kernel has a route
+			without := *pod
+			without.Addresses, pod = nil, &without
+		}
+		if !local {
 			if !listed[key.Namespace] && chance(60) {
 				left = append(left, pod.Addresses...)
 				continue
@@ -225,6 +241,13 @@ func withhold(v cluster.PolicyView, r *rand.Rand) cluster.PolicyView {
 			}
 		}
 		known[key] = pod
+		doubted = append(doubted, pod.Unsure...)
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(known), comparePods) { // several pods may have one
+		if _, local := slices.BinarySearchFunc(v.Local, key, comparePods); !local && len(doubted) > 0 && chance(20) {
+			another := *known[key]
+			another.Unsure, known[key] = append(slices.Clip(another.Unsure), doubted[r.IntN(len(doubted)):]...), &another
+		}
 	}
 	v.Pods = known
 	if chance(40) {

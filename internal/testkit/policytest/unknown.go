@@ -16,6 +16,11 @@ var inheritedLabels = map[string][]string{
 
 // NamingCluster generates a small cluster, most of whose rules name what an agent may not know yet: labels, ports and addresses of pods, namespaces,
 // service accounts, Services and nodes, and of host endpoints. What they leave is allowed by a last rule, or judged by another tier, for most pods.
+//
+// Each decision on what is not known was mutated: what an unlisted pod, node, Service or account closes, for each action and end; named ports, also of networks
+// and of network sets (cases 14 and 15: one cluster of 3,000 tells it); notSelector, notPorts, notNets; unknown labels of namespaces and accounts, of
+// pods, sets and host endpoints; the Deny behind a Pass; unsure addresses, of one pod and of several; the pod's own end. Other tests catch what is no
+// decision on a packet: which pods keep policies for a while, whose an address is, which networks are over a limit.
 func (g Generator) NamingCluster() *Cluster {
 	c := g.CalicoCluster()
 	c.Pods = few(c.Pods, 7)
@@ -46,9 +51,17 @@ func (g Generator) NamingCluster() *Cluster {
 		g.names(c, &p.Spec.CalicoPolicySpec)
 		c.CalicoGlobalNetworkPolicies = append(c.CalicoGlobalNetworkPolicies, p)
 	}
-	if len(c.NetworkSets) > 0 && len(c.CalicoNetworkPolicies) > 0 { // the set may have addresses of other namespaces' pods
+	if len(c.NetworkSets) > 0 && len(c.CalicoNetworkPolicies) > 0 {
 		c.NetworkSets[0].Namespace = c.CalicoNetworkPolicies[0].Namespace
-		c.NetworkSets[0].Spec.Nets = append(c.NetworkSets[0].Spec.Nets, "10.0.0.0/8")
+	}
+	wide := func(m *api.Meta, nets *[]string) { // the set may have addresses of other namespaces' pods
+		m.Labels["kind"], *nets = "wide", append(*nets, "10.0.0.0/8", "fd00::/64")
+	}
+	for i := range few(c.NetworkSets, 1) {
+		wide(&c.NetworkSets[i].Meta, &c.NetworkSets[i].Spec.Nets)
+	}
+	for i := range few(c.GlobalNetworkSets, 1) {
+		wide(&c.GlobalNetworkSets[i].Meta, &c.GlobalNetworkSets[i].Spec.Nets)
 	}
 	if g.chance(40) {
 		g.forHosts(c)
@@ -80,17 +93,26 @@ func (g Generator) bySubject(c *Cluster) {
 
 func few[T any](all []T, n int) []T { return all[:min(len(all), n)] }
 
-// namingForAll generates a ClusterNetworkPolicy for all pods, whose first rule of egress is of nodes or of pods.
+// namingForAll generates a ClusterNetworkPolicy for all pods, whose first rules are of pods, or of nodes. What they leave is mostly allowed.
 func (g Generator) namingForAll() api.ClusterNetworkPolicy {
 	p := g.ClusterNetworkPolicy(0)
 	p.Spec.Subject = api.ClusterNetworkPolicySubject{Namespaces: &api.LabelSelector{}}
-	peer := api.ClusterNetworkPolicyPeer{Nodes: g.peerSelector(nodeLabels)}
-	if g.chance(50) {
-		peer = api.ClusterNetworkPolicyPeer{}
+	pods := func() (peer api.ClusterNetworkPolicyPeer) {
 		peer.Namespaces, peer.Pods = g.clusterPods()
+		return peer
 	}
-	p.Spec.Egress = append([]api.ClusterNetworkPolicyEgressRule{{Action: g.action(), To: []api.ClusterNetworkPolicyPeer{peer}}}, few(p.Spec.Egress, 1)...)
-	p.Spec.Ingress = few(p.Spec.Ingress, 2)
+	to, from, rest := pods(), pods(), g.chance(50)
+	if g.chance(50) {
+		to = api.ClusterNetworkPolicyPeer{Nodes: g.peerSelector(nodeLabels)}
+	}
+	p.Spec.Egress = append([]api.ClusterNetworkPolicyEgressRule{{Action: g.action(), To: []api.ClusterNetworkPolicyPeer{to}}}, few(p.Spec.Egress, 1)...)
+	p.Spec.Ingress = append([]api.ClusterNetworkPolicyIngressRule{{Action: g.action(), From: []api.ClusterNetworkPolicyPeer{from}}}, few(p.Spec.Ingress, 1)...)
+	if rest {
+		anywhere := []api.ClusterNetworkPolicyPeer{{Networks: []string{"0.0.0.0/0", "::/0"}}}
+		anyone := []api.ClusterNetworkPolicyPeer{{Namespaces: &api.LabelSelector{}}}
+		p.Spec.Egress = append(p.Spec.Egress, api.ClusterNetworkPolicyEgressRule{Action: "Accept", To: anywhere})
+		p.Spec.Ingress = append(p.Spec.Ingress, api.ClusterNetworkPolicyIngressRule{Action: "Accept", From: anyone})
+	}
 	return p
 }
 
@@ -132,7 +154,7 @@ func (g Generator) naming(c *Cluster, ingress bool) (r api.CalicoRule) {
 		r.Protocol = &protocol
 		return []api.CalicoPort{api.CalicoPort(pick(g, portNames...))}
 	}
-	switch g.IntN(14) {
+	switch g.IntN(17) {
 	case 0, 1:
 		peer.Selector = selector()
 	case 2, 3:
@@ -155,6 +177,16 @@ func (g Generator) naming(c *Cluster, ingress bool) (r api.CalicoRule) {
 		peer.Selector, peer.NotPorts = selector(), ports()
 	case 13:
 		peer.Selector, peer.NotSelector = selector(), selector()
+	case 14, 15:
+		peer.Selector, peer.Ports = "kind == 'wide'", ports()
+		if peer.NamespaceSelector = pick(g, "", "", "global()", g.namespaceText()); g.chance(30) {
+			peer.Ports, peer.NotPorts = nil, peer.Ports
+		}
+	case 16:
+		own.Nets = []string{pick(g, "10.0.0.0/8", "fd00::/64", g.net())}
+		if g.chance(50) {
+			own.Nets, own.NotNets = nil, own.Nets
+		}
 	}
 	return r
 }
