@@ -173,7 +173,7 @@ func NewAgent(d Deps) *Agent {
 			memory: memory{path: filepath.Join(d.Config.RunDir, worldFile)},
 		},
 		nodeState: nodeState{
-			sysctls: sysctl.Root(d.Config.SysctlRoot), hosts: map[string]netip.Addr{}, calico: takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
+			sysctls: sysctl.Root(d.Config.SysctlRoot), hosts: map[string]netip.Addr{}, calico: takeover.NewWatch(d.Kernel, d.NFT, d.WireGuard, d.Config.RemoveRules),
 		},
 		passes:       passes{changed: allChanges, broken: map[string][]string{}},
 		routers:      radv.New(d.Log, d.Kernel.Namespace()),
