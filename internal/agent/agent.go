@@ -119,8 +119,8 @@ type Agent struct {
 	factsWriter  *factsWriter
 	reporter     eventReporter
 	repairs      *repairs
-	foundRight   map[string]string // annotations of the Node, see repairedAnnotations
-	parameters   parameters        // of the kernel, that are the agent's to keep
+	annotations  annotations
+	parameters   parameters // of the kernel, that are the agent's to keep
 	availability *duties.Availability
 }
 
@@ -182,7 +182,7 @@ func NewAgent(d Deps) *Agent {
 		factsWriter:  newFactsWriter(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Pods, d.Status, d.Log),
 		reporter:     eventReporter{to: d.Events, node: d.Config.Nodename},
 		repairs:      &repairs{to: d.Events, node: d.Config.Nodename, log: d.Log},
-		foundRight:   map[string]string{},
+		annotations:  annotations{right: map[string]string{}, undone: map[string]bool{}},
 		parameters:   parameters{},
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 	}

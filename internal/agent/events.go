@@ -34,7 +34,11 @@ type Recorder interface {
 	Warn(about api.ObjectReference, reason, message string)
 	// WarnCommon is Warn for what the agents of all nodes find, about an object that they all see.
 	WarnCommon(about api.ObjectReference, reason, message string)
-	// Note tells what has changed and is not wrong, once.
+	// WarnOfPast tells what was wrong, once, as soon as the API server takes it.
+	WarnOfPast(about api.ObjectReference, reason, message string)
+	// Unwritten reports that what was told once is still to be written.
+	Unwritten(about api.ObjectReference, reason string) bool
+	// Note tells what has changed and is not wrong, as WarnOfPast does.
 	Note(about api.ObjectReference, reason, message string)
 	// Run writes until ctx ends.
 	Run(ctx context.Context) error

@@ -25,7 +25,10 @@ import (
 )
 
 // told notes what is said.
-type told struct{ lines []string }
+type told struct {
+	lines []string
+	away  bool // what is told once is not written
+}
 
 func (t *told) Warn(about api.ObjectReference, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s: %s", about, reason, message))
@@ -38,6 +41,12 @@ func (t *told) WarnCommon(about api.ObjectReference, reason, message string) {
 func (t *told) Note(about api.ObjectReference, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s, which is normal: %s", about, reason, message))
 }
+
+func (t *told) WarnOfPast(about api.ObjectReference, reason, message string) {
+	t.Warn(about, reason, message)
+}
+
+func (t *told) Unwritten(api.ObjectReference, string) bool { return t.away }
 
 func (t *told) Run(context.Context) error { return nil }
 
