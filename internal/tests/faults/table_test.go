@@ -181,8 +181,8 @@ var faults = []fault{
 		number: "17", what: "a BGPPeer has a wrong AS number", traffic: kept, checks: []string{"problem", "peer-bgp"},
 		inject: []step{apply("BGPPeer", "wrong", "node: node1, peerIP: 172.30.0.13, asNumber: 64999")}, undo: []step{remove("bgppeers.crd.projectcalico.org wrong")},
 		told: []told{
-			event{"BGPPeer", "wrong", "InvalidPeer", "peer 172.30.0.13: spec.asNumber 64999: it is node node2, in AS 64512: correct the number"},
-			finding{"node1", "problem", nodestatus.Problem, "BGPPeer wrong: peer 172.30.0.13: spec.asNumber 64999: it is node node2, in AS 64512", "correct the named field"},
+			event{"BGPPeer", "wrong", "InvalidPeer", `peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512: kubectl patch bgppeer wrong --type merge -p '{"spec":{"asNumber":64512}}'`},
+			finding{"node1", "problem", nodestatus.Problem, "BGPPeer wrong: peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512", `kubectl patch bgppeer wrong --type merge -p '{"spec":{"asNumber":64512}}'`},
 		},
 	},
 	{
@@ -193,8 +193,8 @@ var faults = []fault{
 		},
 		undo: []step{remove("bgppeers.crd.projectcalico.org secret"), remove("-n kube-system secret pw")},
 		told: []told{
-			event{"BGPPeer", "secret", "InvalidPeer", `key "password" of Secret kube-system/pw: agents may read no Secrets but those that Helm was told of: helm upgrade with --set 'bgp.passwordSecrets={pw}'`},
-			finding{"node1", "problem", nodestatus.Problem, "helm upgrade with --set 'bgp.passwordSecrets={pw}'", "correct the named field"},
+			event{"BGPPeer", "secret", "InvalidPeer", `key "password" of Secret kube-system/pw: agents may not read it ... helm upgrade with --reuse-values --set 'bgp.passwordSecrets={pw}', beside those that it has; without Helm add it to resourceNames of Role kube-system/tortie-node-secrets`},
+			finding{"node1", "problem", nodestatus.Problem, `key "password" of Secret kube-system/pw: agents may not read it`, "helm upgrade with --reuse-values --set 'bgp.passwordSecrets={pw}', beside those that it has"},
 		},
 	},
 	{
@@ -221,7 +221,7 @@ var faults = []fault{
 		told: []told{
 			finding{"node1", "peer-bgp", nodestatus.Problem, "TCP port 179 from 172.30.0.12: no answer: filtered", "allow TCP port 179 between the nodes in firewalls and security groups"},
 			event{"Node", "node2", "PeerDown", "node2 has no BGP session with any of 2 nodes, with ... : no TCP answer on port 179"},
-			event{"Node", "node2", "PeerDown", "other nodes have no BGP session with node2 at 172.30.0.13"},
+			event{"Node", "node2", "PeerDown", "other nodes have no BGP session with node2 at 172.30.0.13: it does not connect, and no TCP answer on port 179"},
 		},
 	},
 	{
