@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/agent/diagnose"
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
@@ -492,6 +493,7 @@ func (a *Agent) report(err error, took time.Duration) {
 	known := a.Status.now()
 	a.reporter.report(time.Now(), &known, err)
 	a.reporter.reportPolicies(time.Now(), a.Policies)
+	a.reporter.reportSpace(time.Now(), diagnose.FullText("/"))
 	a.repairs.flush(time.Now())
 	a.factsWriter.setLocal(local{ready: known.ready, pods: a.pods})
 	text := "ok"

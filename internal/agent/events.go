@@ -52,6 +52,7 @@ type eventReporter struct {
 	refused time.Time       // since when paths are refused
 	stuck   time.Time       // since when the journal is
 	open    time.Time       // since when policies fail
+	full    time.Time       // since when file systems are
 	down    map[string]bool // BGPPeers that were told to be
 	cutOff  bool            // no session of the mesh was up
 }
@@ -107,6 +108,13 @@ func (t *eventReporter) reportPlugins(now time.Time, k *seen, self api.ObjectRef
 	}
 	if lasts(&t.stuck, now, k.journal.Entries > 0 && k.journal.LastError != "") {
 		t.to.Warn(self, "JournalStuck", "addresses of deleted pods cannot be released: "+firstLine(k.journal.LastError))
+	}
+}
+
+// reportSpace reports file systems that are full, of which text tells.
+func (t *eventReporter) reportSpace(now time.Time, text string) {
+	if t.to != nil && lasts(&t.full, now, text != "") {
+		t.to.Warn(desired.NodeObject(t.node), "NoSpace", text)
 	}
 }
 

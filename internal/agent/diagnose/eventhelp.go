@@ -28,6 +28,7 @@ var eventHelp = map[string]string{
 	"Repaired":                   "another program undid what the agent had made, on the host or on its Node, which has made it again: find that program, such as a firewall's or a configuration management's",
 	"PeerHeldDown":               "too many prefixes or malformed messages: correct the peer; the session reopens by itself",
 	"FactsStale":                 "the agent gets no updates from the API server: check its log, and the path there",
+	"NoSpace":                    "for a minute a file system of the node that runtime, plugins and agent write to has been full, so that pods do not start: make room (df -h, df -i)",
 	"PolicyBypassed":             "kube-proxy uses IPVS, policies do not hold for packets to Services, and the agent is not ready: use nftables or iptables",
 	"PolicyNotInForce":           "for a minute policies could not be programmed or watched, or pods were closed as their policies are too large or their names give one link: the text's error. What was in force stays; a pod whose rules the kernel refuses is closed",
 	"PolicyLocksOut":             "for a minute policies of host endpoints have denied it the API server, which policy.lockoutGuard rolls back, or keeps open: correct them",

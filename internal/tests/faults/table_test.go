@@ -278,6 +278,7 @@ var faults = []fault{
 		},
 		told: []told{
 			event{"Pod", "f16", "FailedCreatePodSandBox", "no space left on device"},
+			event{"Node", "node1", "NoSpace", "the file system of /var/lib/cni is full: pods do not start, nor end, until there is room"},
 			finding{"node1", "space", nodestatus.Problem, "its file system is full", "make room (df -h and df -i /var/lib/cni on the node"},
 		},
 	},
