@@ -40,7 +40,8 @@ type traffic string
 
 const (
 	kept  traffic = "no packet was lost"
-	short traffic = "some packets may be lost until it has healed"
+	short traffic = "some packets may be lost until the agent has mended it"
+	some  traffic = "some packets may be lost until the end of the fault"
 	cut   traffic = "lost until the end of the fault"
 )
 

@@ -149,7 +149,7 @@ var faults = []fault{
 	{
 		number: "10", what: "the rules of kube-proxy are gone", traffic: kept, checks: noAPI,
 		inject: []step{{"node1", "nft delete table ip kube-proxy"}}, undo: proxyBack("node1"),
-		told: []told{finding{"node1", "service", nodestatus.Problem, "does not answer, and its endpoint 172.30.0.1:6443 is open: kube-proxy on this node", "see that kube-proxy runs on this node"}},
+		told: []told{finding{"node1", "service", nodestatus.Problem, "does not answer, and its endpoint 172.30.0.1:6443 is open: kube-proxy on this node", "see that kube-proxy runs on this node ... read its log and restart it: it writes its rules anew"}},
 	},
 	{
 		number: "12", what: "the route to a node's pods is deleted", traffic: short,
@@ -202,12 +202,12 @@ var faults = []fault{
 		inject: []step{{"kubectl", "apply -f - <<END\n{apiVersion: v1, kind: Node, metadata: {name: ghost, annotations: {projectcalico.org/IPv4Address: 172.30.0.13/24}}}\nEND"}},
 		undo:   []step{remove("node ghost")},
 		told: []told{
-			event{"Node", "ghost", "InvalidNode", "its address 172.30.0.13 is that of node node2 too, which counts: give each its own"},
-			finding{"node1", "problem", nodestatus.Warning, "Node ghost: its address 172.30.0.13 is that of node node2 too, which counts: give each its own", "correct or remove it"},
+			event{"Node", "ghost", "InvalidNode", "its address 172.30.0.13 is that of node node2 too, which counts: give it another, or delete it if its machine is gone (kubectl delete node ghost)"},
+			finding{"node1", "problem", nodestatus.Warning, "Node ghost: its address 172.30.0.13 is that of node node2 too, which counts: give it another, or delete it if its machine is gone (kubectl delete node ghost)", "correct or remove it"},
 		},
 	},
 	{
-		number: "18b", what: "another host takes a node's address", traffic: short, checks: []string{"duplicate-address", "peer-vxlan", "peer-mtu", "peer-path", "peer-bgp", "problem"},
+		number: "18b", what: "another host takes a node's address", traffic: some, checks: []string{"duplicate-address", "peer-vxlan", "peer-mtu", "peer-path", "peer-bgp", "problem"},
 		inject: []step{{"master", "ip address add 172.30.0.13/32 dev eth0"}}, undo: []step{{"master", "ip address delete 172.30.0.13/32 dev eth0"}},
 		told: []told{
 			finding{"node2", "duplicate-address", nodestatus.Problem, "another host has this node's address too: MAC 02:00:ac:1e:00:0b", "give one of the hosts another address"},
@@ -247,8 +247,8 @@ var faults = []fault{
 		number: "25", what: "all rules of nftables are flushed", traffic: short, checks: noAPI,
 		inject: []step{{"node2", "nft flush ruleset"}}, undo: proxyBack("node2"),
 		told: []told{
-			event{"Node", "node2", "Repaired", "nftables table inet tortie"},
-			finding{"node2", "service", nodestatus.Problem, "does not answer, and its endpoint 172.30.0.1:6443 is open: kube-proxy on this node", "see that kube-proxy runs on this node"},
+			event{"Node", "node2", "Repaired", "nftables table inet tortie, chains ... were changed or removed, written again"},
+			finding{"node2", "service", nodestatus.Problem, "does not answer, and its endpoint 172.30.0.1:6443 is open: kube-proxy on this node", "see that kube-proxy runs on this node ... read its log and restart it: it writes its rules anew"},
 		},
 	},
 	{
