@@ -344,8 +344,7 @@ func TestRulesAreToldOf(t *testing.T) {
 	}
 }
 
-// TestRuleOfOurOwn: a starting agent that is not to encrypt any more has the rule of the one before for a while, which is not told of, whatever the answer
-// of wireguard.Syncer.Remove; one of Felix's is.
+// TestRuleOfOurOwn: a starting agent that is not to encrypt any more keeps the rule of the one before for a while. It is not told of; one of Felix's is.
 func TestRuleOfOurOwn(t *testing.T) {
 	const rule = "priority 99 not fwmark 0x200000/0x200000 table 1"
 	ns := netnstest.New(t)
