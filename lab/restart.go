@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -62,16 +61,6 @@ func (l *Lab) restartContainerd(ctx context.Context, n cluster.Node, dir string)
 		if after == before {
 			return errors.New("it does not exit")
 		}
-		return answers(ctx, filepath.Join("/proc", strconv.Itoa(n.PID), "root", node.ContainerdSocket))
+		return node.Answers(ctx, filepath.Join("/proc", strconv.Itoa(n.PID), "root", node.ContainerdSocket))
 	})
-}
-
-// answers reports whether a process listens on a socket. The socket of an exited process refuses connections.
-func answers(ctx context.Context, socket string) error {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unix", socket)
-	if err != nil {
-		return err
-	}
-	return c.Close()
 }

@@ -220,7 +220,7 @@ func (s *sources) readVar(f *file, name string, value ast.Expr) {
 func (s *sources) readCall(f *file, call *ast.CallExpr) {
 	name := selected(call.Fun)
 	switch method, _ := call.Fun.(*ast.SelectorExpr); {
-	case method != nil && slices.Contains([]string{"Warn", "Note"}, name) && len(call.Args) == 3:
+	case method != nil && slices.Contains([]string{"Warn", "WarnOfPast", "Note"}, name) && len(call.Args) == 3:
 		s.add(f, call.Args[1])
 	case name == "InSelf":
 		s.add(f, call.Args[0])

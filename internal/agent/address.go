@@ -64,8 +64,8 @@ func describe(s *desired.Self, p place) {
 func (p place) notes() []error {
 	var notes []error
 	for _, c := range []nodeaddr.Choice{p.v4, p.v6} {
-		if c.Note != "" {
-			notes = append(notes, desired.InSelf("AmbiguousAddress", fmt.Errorf("node address: %s", c.Note)))
+		for _, n := range c.Notes {
+			notes = append(notes, desired.InSelf(n.Reason, fmt.Errorf("node address: %s", n.Text)))
 		}
 	}
 	return notes
@@ -114,7 +114,7 @@ func (a *anchor) hold(now time.Time, found place, failed error) (place, error) {
 // moving reports that another place was found, which may become the one to use.
 func (a *anchor) moving() bool { return !a.seen.IsZero() }
 
-// find looks for the node's addresses.
+// find looks for the node's addresses. What passes by itself, such as an address that is not usable yet, has no Event's reason.
 func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) {
 	addrs, err := a.Kernel.Addrs(0, netlinkx.FamilyAll)
 	if err != nil {
@@ -124,19 +124,19 @@ func (a *Agent) find(ctx context.Context, links []netlinkx.Link) (place, error) 
 	host := hostLinks(links, addrs)
 	var p place
 	if p.v4, err = nodeaddr.Choose(a.request(ctx, nodeaddr.IPv4, a.Config.Addresses.V4, host)); err != nil {
-		return p, err
+		return p, desired.InSelf(nodeaddr.EventNone, err)
 	}
 	six := a.request(ctx, nodeaddr.IPv6, a.Config.Addresses.V6, host)
 	p.v6, err = nodeaddr.Choose(six)
 	switch {
-	case err != nil && !p.v4.Addr.IsValid():
-		return p, err
 	case a.anchor.since.IsZero() && !p.v6.Addr.IsValid() && six.Awaits() && time.Since(a.bgp.begun) < tentativeTime:
 		return p, fmt.Errorf("an IPv6 address of this host is not usable yet (duplicate address detection)")
+	case err != nil && !p.v4.Addr.IsValid():
+		return p, desired.InSelf(nodeaddr.EventNone, err)
 	case err != nil:
-		p.v6.Note = err.Error() // the node can do without
+		p.v6.Notes = append(p.v6.Notes, nodeaddr.Note{Reason: nodeaddr.EventNone, Text: err.Error()}) // the node can do without
 	case !p.v4.Addr.IsValid() && !p.v6.Addr.IsValid():
-		return p, fmt.Errorf("node %s has no address: set the environment variables IP or IP6 to one, or to autodetect", a.node.Name)
+		return p, desired.InSelf(nodeaddr.EventNone, fmt.Errorf("node %s has no address: set the environment variables IP or IP6 to one, or to autodetect", a.node.Name))
 	}
 	return p, nil
 }

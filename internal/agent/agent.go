@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/agent/diagnose"
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
@@ -119,8 +120,8 @@ type Agent struct {
 	factsWriter  *factsWriter
 	reporter     eventReporter
 	repairs      *repairs
-	foundRight   map[string]string // annotations of the Node, see repairedAnnotations
-	parameters   parameters        // of the kernel, that are the agent's to keep
+	annotations  annotations
+	parameters   parameters // of the kernel, that are the agent's to keep
 	availability *duties.Availability
 }
 
@@ -174,7 +175,7 @@ func NewAgent(d Deps) *Agent {
 			memory: memory{path: filepath.Join(d.Config.RunDir, worldFile)},
 		},
 		nodeState: nodeState{
-			sysctls: sysctl.Root(d.Config.SysctlRoot), hosts: map[string]netip.Addr{}, calico: takeover.NewWatch(d.Kernel, d.NFT, d.Config.RemoveRules),
+			sysctls: sysctl.Root(d.Config.SysctlRoot), hosts: map[string]netip.Addr{}, calico: takeover.NewWatch(d.Kernel, d.NFT, d.WireGuard, d.Config.RemoveRules),
 		},
 		passes:       passes{changed: allChanges, broken: map[string][]string{}},
 		routers:      radv.New(d.Log, d.Kernel.Namespace()),
@@ -183,7 +184,7 @@ func NewAgent(d Deps) *Agent {
 		factsWriter:  newFactsWriter(filepath.Join(d.Config.RunDir, factsFile), d.Watch, d.Pods, d.Status, d.Log),
 		reporter:     eventReporter{to: d.Events, node: d.Config.Nodename},
 		repairs:      &repairs{to: d.Events, node: d.Config.Nodename, log: d.Log},
-		foundRight:   map[string]string{},
+		annotations:  annotations{right: map[string]string{}, undone: map[string]bool{}},
 		parameters:   parameters{},
 		availability: duties.NewAvailability(d.Store, d.Config.Nodename, time.Now),
 	}
@@ -493,6 +494,7 @@ func (a *Agent) report(err error, took time.Duration) {
 	known := a.Status.now()
 	a.reporter.report(time.Now(), &known, err)
 	a.reporter.reportPolicies(time.Now(), a.Policies)
+	a.reporter.reportSpace(time.Now(), diagnose.FullText("/"))
 	a.repairs.flush(time.Now())
 	a.factsWriter.setLocal(local{ready: known.ready, pods: a.pods})
 	text := "ok"

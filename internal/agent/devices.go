@@ -30,6 +30,7 @@ type tunnels struct {
 	ends    [desired.TunnelKinds]tunnelEnd
 	changes desired.Changes
 	crypts  desired.Crypts
+	undone  undoneLinks
 	states  [2]wireguard.State // of WireGuard's devices over IPv4 and IPv6, as of the last pass
 	// unencrypted is why some packets are not encrypted, of this pass; unthreaded why they are not taken in as desired.
 	unencrypted, unthreaded []error
@@ -162,7 +163,7 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 			}
 		}
 	}
-	repaired := repairedAnnotations(a.foundRight, a.node.Annotations, want)
+	a.repairs.add(time.Now(), a.annotations.look(a.node.Annotations, want)...)
 	if err := duties.Announce(ctx, a.Store, a.node.Annotations, a.node.Name, want); err != nil {
 		if errors.Is(err, datastore.ErrNotFound) { // the Node is gone
 			for _, end := range a.tunnels.ends {
@@ -171,7 +172,7 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 		}
 		return fmt.Errorf("announce this node's address: %w", err)
 	}
-	a.repairs.add(time.Now(), repaired...)
+	a.repairs.add(time.Now(), a.annotations.written()...)
 	return nil
 }
 
@@ -180,8 +181,8 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	want := s.Tunnels()
 	t := &a.tunnels
-	before := t.standing()
-	defer func() { a.repairs.add(time.Now(), repairedLinks(before, t.standing(), a.links)...) }()
+	t.undone.look(t.standing(), a.links)
+	defer func() { a.repairs.add(time.Now(), t.undone.made(t.standing())...) }()
 	t.rest = t.rest[:0]
 	var errs []error
 	done := func(k desired.TunnelKind, err error) {
@@ -362,7 +363,7 @@ func (a *Agent) pruneTunnels(ctx context.Context, s *desired.Snapshot) error {
 		if s.Needs(k) {
 			continue
 		}
-		a.tunnels.ends[k].stands = false
+		a.tunnels.ends[k].stands, a.tunnels.undone[k] = false, ""
 		switch k {
 		case desired.IPIPTunnel:
 			errs = append(errs, a.Encap.Remove(ctx))

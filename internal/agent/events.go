@@ -34,7 +34,11 @@ type Recorder interface {
 	Warn(about api.ObjectReference, reason, message string)
 	// WarnCommon is Warn for what the agents of all nodes find, about an object that they all see.
 	WarnCommon(about api.ObjectReference, reason, message string)
-	// Note tells what has changed and is not wrong, once.
+	// WarnOfPast tells what was wrong, once, as soon as the API server takes it.
+	WarnOfPast(about api.ObjectReference, reason, message string)
+	// Unwritten reports that what was told once is still to be written.
+	Unwritten(about api.ObjectReference, reason string) bool
+	// Note tells what has changed and is not wrong, as WarnOfPast does.
 	Note(about api.ObjectReference, reason, message string)
 	// Run writes until ctx ends.
 	Run(ctx context.Context) error
@@ -48,6 +52,7 @@ type eventReporter struct {
 	refused time.Time       // since when paths are refused
 	stuck   time.Time       // since when the journal is
 	open    time.Time       // since when policies fail
+	full    time.Time       // since when file systems are
 	down    map[string]bool // BGPPeers that were told to be
 	cutOff  bool            // no session of the mesh was up
 }
@@ -103,6 +108,13 @@ func (t *eventReporter) reportPlugins(now time.Time, k *seen, self api.ObjectRef
 	}
 	if lasts(&t.stuck, now, k.journal.Entries > 0 && k.journal.LastError != "") {
 		t.to.Warn(self, "JournalStuck", "addresses of deleted pods cannot be released: "+firstLine(k.journal.LastError))
+	}
+}
+
+// reportSpace reports file systems that are full, of which text tells.
+func (t *eventReporter) reportSpace(now time.Time, text string) {
+	if t.to != nil && lasts(&t.full, now, text != "") {
+		t.to.Warn(desired.NodeObject(t.node), "NoSpace", text)
 	}
 }
 

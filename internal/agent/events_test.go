@@ -25,7 +25,10 @@ import (
 )
 
 // told notes what is said.
-type told struct{ lines []string }
+type told struct {
+	lines []string
+	away  bool // what is told once is not written
+}
 
 func (t *told) Warn(about api.ObjectReference, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s: %s", about, reason, message))
@@ -38,6 +41,12 @@ func (t *told) WarnCommon(about api.ObjectReference, reason, message string) {
 func (t *told) Note(about api.ObjectReference, reason, message string) {
 	t.lines = append(t.lines, fmt.Sprintf("%s: %s, which is normal: %s", about, reason, message))
 }
+
+func (t *told) WarnOfPast(about api.ObjectReference, reason, message string) {
+	t.Warn(about, reason, message)
+}
+
+func (t *told) Unwritten(api.ObjectReference, string) bool { return t.away }
 
 func (t *told) Run(context.Context) error { return nil }
 
@@ -120,22 +129,26 @@ func TestPatience(t *testing.T) {
 	k := seen{node: "n1", journal: nodestatus.Journal{Entries: 2, LastError: "one\ntwo"}}
 	k.routes.refused = []desired.Refusal{{Path: bgp.Path{Prefix: prefix("192.168.2.0/26"), NextHop: addr("10.0.0.7"), From: addr("10.0.0.7")}, Why: "it is another's"}}
 	begin := time.Now()
-	reporter := eventReporter{to: &got}
+	reporter := eventReporter{to: &got, node: "n1"}
 	for _, at := range []time.Duration{0, patience / 2, patience} {
 		reporter.report(begin.Add(at), &k, errors.New("odd"))
+		reporter.reportSpace(begin.Add(at), "it is full")
 	}
 	want := []string{
 		"Node n1: NotAsItShouldBe: odd",
 		"Node n1: PathRefused: n1 does not use what BGP peer 10.0.0.7 announces, 192.168.2.0/26 via 10.0.0.7 among it: it is another's",
 		"Node n1: JournalStuck: addresses of deleted pods cannot be released: one",
+		"Node n1: NoSpace: it is full",
 	}
 	difftest.Want(t, "", want, got.lines)
+	reporter.reportSpace(begin.Add(2*patience), "")
+	reporter.reportSpace(begin.Add(3*patience), "it is full")
 	refused := k.routes.refused
 	k.journal.LastError, k.routes.refused = "", nil
 	reporter.report(begin.Add(2*patience), &k, nil)
 	k.journal.LastError, k.routes.refused = "again", refused
 	reporter.report(begin.Add(3*patience), &k, errors.New("odd"))
-	if len(got.lines) != 3 {
+	if len(got.lines) != 4 {
 		t.Errorf("told without patience: %q", got.lines)
 	}
 }

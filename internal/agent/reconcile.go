@@ -199,7 +199,6 @@ func (a *Agent) inherited() (map[netip.Prefix]netip.Addr, error) {
 // readNode reads this node's addresses and pods.
 func (a *Agent) readNode(ctx context.Context, links []netlinkx.Link) (self desired.Self, trouble, err error) {
 	found, failed := a.find(ctx, links)
-	failed = desired.InSelf("NoNodeAddress", failed)
 	at, trouble := a.anchor.hold(time.Now(), found, failed)
 	self = desired.Self{
 		Name: a.node.Name, ASN: a.Config.Addresses.ASN, TunnelMTU: a.Config.TunnelMTU, ChecksumsBroken: a.tunnels.checksumsBroken,

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,11 +22,12 @@ import (
 
 const (
 	// repairPause is how long after an Event the next one may follow; what is repaired meanwhile is in that one. A program that undoes all at once
-	// whatever the agent writes makes one Event and one line of the log a minute. It is
-	// longer than the time in which the Recorder drops a new text.
-	repairPause = time.Minute + time.Second
-	// mostRepairs bounds what one Event names, and what is counted of a day.
+	// whatever the agent writes makes one Event and one line of the log a minute.
+	repairPause = time.Minute
+	// mostRepairs bounds what one Event names.
 	mostRepairs = 5
+
+	eventRepaired = "Repaired"
 )
 
 // repairs tells of what other programs have undone on this host and the agent has made again: without a trace that program is never found. It is safe for
@@ -39,6 +41,7 @@ type repairs struct {
 	day     string
 	counts  map[string]int // of this day, by thing
 	waiting []repair
+	told    []repair // in the last Event
 	next    time.Time
 }
 
@@ -57,20 +60,23 @@ func (r *repairs) add(now time.Time, done ...repair) {
 	}
 	for _, d := range done {
 		r.counts[d.thing]++
-		known := false
-		for i := range r.waiting {
-			if known = r.waiting[i].thing == d.thing; known {
-				r.waiting[i] = d
-				break
-			}
-		}
-		if !known {
-			r.waiting = append(r.waiting, d)
-		}
 	}
+	r.waiting = withRepairs(r.waiting, done)
 }
 
-// flush tells of what was repaired, unless it has just told.
+// withRepairs are all of both, with the newest of each thing.
+func withRepairs(all, newer []repair) []repair {
+	for _, d := range newer {
+		if i := slices.IndexFunc(all, func(r repair) bool { return r.thing == d.thing }); i >= 0 {
+			all[i] = d
+		} else {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// flush tells of what was repaired, unless it has just told. What was told and is not written yet, as the API server is away, is told again.
 func (r *repairs) flush(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,20 +84,26 @@ func (r *repairs) flush(now time.Time) {
 		return
 	}
 	r.next = now.Add(repairPause)
-	var texts []string
-	for _, d := range r.waiting {
-		text := fmt.Sprintf("%s %s (%s time today)", d.thing, d.was, counted(r.counts[d.thing]))
-		r.log.Warn("repaired what another program has changed", "what", d.thing, "was", d.was, "today", r.counts[d.thing])
-		texts = append(texts, text)
+	self := desired.NodeObject(r.node)
+	if r.to == nil || !r.to.Unwritten(self, eventRepaired) {
+		r.told = nil
 	}
-	r.waiting = nil
+	for i, d := range r.waiting {
+		r.log.Warn("repaired what another program has changed", "what", d.thing, "was", d.was, "today", r.counts[d.thing])
+		r.waiting[i].was = fmt.Sprintf("%s (%s time today)", d.was, counted(r.counts[d.thing]))
+	}
+	r.told, r.waiting = withRepairs(r.told, r.waiting), nil
 	if r.to == nil {
 		return
+	}
+	var texts []string
+	for _, d := range r.told {
+		texts = append(texts, d.thing+" "+d.was)
 	}
 	if more := len(texts) - mostRepairs; more > 0 {
 		texts = append(texts[:mostRepairs], fmt.Sprintf("%d more", more))
 	}
-	r.to.Warn(desired.NodeObject(r.node), "Repaired", strings.Join(texts, "; "))
+	r.to.WarnOfPast(self, eventRepaired, strings.Join(texts, "; "))
 }
 
 func counted(n int) string {
@@ -153,20 +165,46 @@ var addressAnnotations = []string{
 	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4TunnelAddr, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr,
 }
 
-// repairedAnnotations returns which annotations were right before, and are not now. It remembers those that are. Their values are no agent's, and in no
-// Event.
-func repairedAnnotations(right, now, want map[string]string) (done []repair) {
+// annotations are those of the Node: what they were when they were right, and which are undone. Their values are no agent's, and in no Event.
+type annotations struct {
+	right  map[string]string
+	undone map[string]bool
+}
+
+// look finds out which are wrong that were right before. It returns those that are right again: the answer to their write was lost.
+func (a *annotations) look(now, want map[string]string) (done []repair) {
 	for _, key := range addressAnnotations {
 		value, wanted := want[key]
-		switch last, known := right[key]; {
+		switch last, known := a.right[key]; {
 		case wanted && now[key] == value:
-			right[key] = value
+			if a.undone[key] {
+				done = append(done, repairedAnnotation(key))
+			}
+			a.right[key] = value
+			delete(a.undone, key)
 		case wanted && known && last == value:
-			done = append(done, repair{"annotation " + key + " of the Node", "was changed or removed, written again"})
-			delete(right, key) // until it is seen as it is written
+			a.undone[key] = true
+		default:
+			delete(a.undone, key)
 		}
 	}
 	return done
+}
+
+// written returns those that were wrong, and are written. They are unknown until they are seen so.
+func (a *annotations) written() (done []repair) {
+	for _, key := range addressAnnotations {
+		if a.undone[key] {
+			done = append(done, repairedAnnotation(key))
+			delete(a.undone, key)
+			delete(a.right, key)
+		}
+	}
+	return done
+}
+
+func repairedAnnotation(key string) repair {
+	return repair{"annotation " + key + " of the Node", "was changed or removed, written again"}
 }
 
 // linkOf is the device of a kind of tunnel, and the kernel's name of its kind.
@@ -184,26 +222,36 @@ func linkOf(k desired.TunnelKind) (name, kind string) {
 	return wireguard.Device6, "wireguard"
 }
 
-// repairedLinks returns what was wrong with the tunnels' devices in links that stood before, and stand now.
-func repairedLinks(before, now desired.Standing, links []netlinkx.Link) (done []repair) {
+// undoneLinks are what was found wrong with tunnels' devices that stood, and is not made right yet.
+type undoneLinks [desired.TunnelKinds]string
+
+// look finds that out: stood are the devices of the last pass that made them, and links are there.
+func (u *undoneLinks) look(stood desired.Standing, links []netlinkx.Link) {
 	found := desired.StandingOf(links)
 	for k := range desired.TunnelKinds {
-		if !now[k] || found[k] {
+		if !stood[k] || found[k] {
 			continue
 		}
 		name, kind := linkOf(k)
-		was := "was missing, made again"
+		u[k] = "was missing, made again"
 		for _, l := range links {
 			switch {
 			case l.Name != name:
 			case l.Kind != kind: // see alien
-				was = ""
+				u[k] = ""
 			default:
-				was = "was down or changed, set again"
+				u[k] = "was down or changed, set again"
 			}
 		}
-		if before[k] && was != "" {
-			done = append(done, repair{"link " + name, was})
+	}
+}
+
+// made returns those of them that stand now.
+func (u *undoneLinks) made(stand desired.Standing) (done []repair) {
+	for k, was := range u {
+		if stand[k] && was != "" {
+			name, _ := linkOf(desired.TunnelKind(k))
+			done, u[k] = append(done, repair{"link " + name, was}), ""
 		}
 	}
 	return done

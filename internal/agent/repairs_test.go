@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
+	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
@@ -54,6 +55,29 @@ func TestRepairsAreTold(t *testing.T) {
 	}
 }
 
+// TestRepairsWhileTheAPIServerIsAway: what was told and is not written is told again, with what is new.
+func TestRepairsWhileTheAPIServerIsAway(t *testing.T) {
+	to := &told{away: true}
+	r := &repairs{to: to, node: "n", log: slog.New(slog.DiscardHandler)}
+	now := time.Date(2026, 11, 29, 23, 59, 0, 0, time.UTC)
+	for _, d := range []repair{{"routes", "were gone"}, {"link tunl0", "was down"}, {"routes", "were changed"}, {"link tunl0", "was missing"}} {
+		r.add(now, d)
+		r.flush(now)
+		now = now.Add(repairPause)
+		r.flush(now)
+	}
+	to.away = false
+	r.add(now, repair{"routes", "were gone"})
+	r.flush(now)
+	difftest.Want(t, "", []string{
+		"Node n: Repaired: routes were gone (1st time today)",
+		"Node n: Repaired: routes were gone (1st time today); link tunl0 was down (1st time today)",
+		"Node n: Repaired: routes were changed (1st time today); link tunl0 was down (1st time today)",
+		"Node n: Repaired: routes were changed (1st time today); link tunl0 was missing (2nd time today)",
+		"Node n: Repaired: routes were gone (2nd time today)",
+	}, to.lines)
+}
+
 // joined is all of them in words.
 func joined(all []repair) string {
 	var texts []string
@@ -93,9 +117,13 @@ func TestWhatIsARepair(t *testing.T) {
 		"down":    {stood, []netlinkx.Link{down}, "link vxlan.calico was down or changed, set again"},
 		"alien":   {stood, []netlinkx.Link{alien}, ""},
 	} {
-		difftest.Want(t, name, c.want, joined(repairedLinks(c.before, stood, c.links)))
+		var u undoneLinks
+		u.look(c.before, c.links)
+		difftest.Want(t, name+", not made", "", joined(u.made(desired.Standing{})))
+		u.look(desired.Standing{}, []netlinkx.Link{good}) // the next pass finds what the one before has begun
+		difftest.Want(t, name, c.want, joined(u.made(stood)))
+		difftest.Want(t, name+", again", "", joined(u.made(stood)))
 	}
-	difftest.Want(t, "not made", "", joined(repairedLinks(stood, desired.Standing{}, nil)))
 
 	way := func(to string) []desired.DesiredRoute {
 		return []desired.DesiredRoute{{Route: routes.Route{Dst: netip.MustParsePrefix(to), Hops: []routes.Hop{{Dev: "eth0"}}}}}
@@ -104,4 +132,33 @@ func TestWhatIsARepair(t *testing.T) {
 	difftest.Want(t, "another", "", joined(repairedRoutes(way("10.0.1.0/26"), way("10.0.0.0/26"), 1)))
 	difftest.Want(t, "nothing written", "", joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 0)))
 	difftest.Want(t, "undone", "routes 1 of 1 were missing or changed, such as one to 10.0.0.0/26: written again", joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 1)))
+}
+
+// TestAnnotationsThatAreUndone: they are told of once they are written, whichever try succeeds, and whether its answer comes or not.
+func TestAnnotationsThatAreUndone(t *testing.T) {
+	const key = api.AnnotationIPv4Address
+	const text = "annotation " + key + " of the Node was changed or removed, written again"
+	right, wrong := map[string]string{key: "10.0.0.1/24"}, map[string]string{key: "10.0.0.9/24"}
+	a := annotations{right: map[string]string{}, undone: map[string]bool{}}
+	look := func(what, want string, now map[string]string) {
+		t.Helper()
+		difftest.Want(t, what, want, joined(a.look(now, right)))
+	}
+	written := func(what, want string) {
+		t.Helper()
+		difftest.Want(t, what, want, joined(a.written()))
+	}
+	look("at first", "", nil)
+	written("at first", "")
+	look("right", "", right)
+	for range 2 { // the write fails
+		look("wrong", "", wrong)
+	}
+	written("the write succeeds", text)
+	look("the watch is late", "", wrong)
+	written("the watch is late", "")
+	look("right again", "", right)
+	look("removed", "", nil)
+	look("the answer to the write was lost", text, right)
+	look("and then", "", right)
 }

@@ -80,6 +80,12 @@ func (h *histories) failedAs(addr netip.Addr, reason, class string) bool {
 	if p == nil {
 		return false
 	}
+	switch clear := !p.errSince.Before(p.since) && !relay.Vague(p.err); {
+	case reason == relay.NotBack && clear:
+		return true // what was found since says more
+	case strings.HasPrefix(reason, relay.Neither) && clear && !strings.HasPrefix(p.err, relay.Neither):
+		return false // the peer has tried: that it would take no connection is no reason
+	}
 	if strings.HasPrefix(reason, relay.ClosedByPeer) {
 		p.lastWord, p.lastClass = reason, class
 	} else if p.lastWord != "" {

@@ -413,6 +413,38 @@ func TestHistories(t *testing.T) {
 	}
 }
 
+// TestWhatIsKnownOfAPeer: what keeps a session from coming about stays, and is not hidden by what becomes of the paths of the one before.
+func TestWhatIsKnownOfAPeer(t *testing.T) {
+	const dropped, wrong = "no TCP answer on port 179: a firewall drops", "it connected to our address 10.0.0.8 but we speak from 10.0.0.1"
+	clock := time.Unix(1000, 0)
+	h := newHistories(func() time.Time { return clock })
+	peer := addr("10.0.0.2")
+	h.begin(peer)
+	for _, c := range []struct {
+		reasons []string
+		want    string
+	}{
+		{[]string{relay.NotBack}, relay.NotBack},
+		{[]string{relay.LostKept, relay.NotBack}, relay.NotBack},
+		{[]string{dropped, relay.NotBack}, dropped},
+		{[]string{relay.LostKept, dropped, relay.NotBack, dropped}, dropped},
+		{[]string{relay.LostKept, relay.NotBack, relay.Neither + dropped}, relay.Neither + dropped},
+		{[]string{relay.LostKept, relay.Neither + dropped, relay.NotBack, relay.Neither + dropped}, relay.Neither + dropped},
+		{[]string{wrong, relay.Neither + dropped, relay.NotBack}, wrong},
+		{[]string{relay.Neither + dropped, wrong, relay.Neither + dropped}, wrong},
+	} {
+		h.state(peer, true)
+		clock = clock.Add(time.Minute)
+		h.state(peer, false)
+		for _, reason := range c.reasons {
+			h.failed(peer, reason)
+		}
+		if got := h.get(peer); got.err != c.want || got.class != classOf(c.want) {
+			t.Errorf("%q: %q, %q", c.reasons, got.err, got.class)
+		}
+	}
+}
+
 func TestListenError(t *testing.T) {
 	for err, want := range map[error]string{
 		syscall.EADDRINUSE:    "BIRD port",

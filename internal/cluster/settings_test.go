@@ -240,7 +240,7 @@ func TestMeshPasswordThatMayNotBeRead(t *testing.T) {
 	put(t, cfg, "/apis/crd.projectcalico.org/v1/bgpconfigurations", "default", meshWith(`{"name":"hidden","key":"rr"}`))
 	await(t, w, func(world state.Cluster) bool {
 		p := world.MeshPassword
-		return p.Set && p.Err != nil && apierrors.IsForbidden(p.Err) && strings.Contains(p.Err.Error(), "kube-system/hidden") && strings.Contains(p.Err.Error(), "bgp.passwordSecrets={hidden}")
+		return p.Set && p.Err != nil && apierrors.IsForbidden(p.Err) && strings.Contains(p.Err.Error(), "kube-system/hidden") && strings.Contains(p.Err.Error(), "bgp.passwordSecrets={hidden}") && strings.Contains(p.Err.Error(), "Role kube-system/tortie-node-secrets")
 	})
 	proves(t, w) // a Secret that cannot be read does not stand in the way
 }

@@ -51,6 +51,7 @@ type Installer struct {
 	tokens  TokenSource // nil if there is no API server
 	log     *slog.Logger
 	warn    func(reason, text string)
+	past    func(reason, text string)
 	metrics *Metrics
 	hooks   hooks
 	noted   bool // the ledger has what this process wrote
@@ -75,7 +76,8 @@ type hooks struct {
 type Options struct {
 	Tokens  TokenSource // nil if there is no API server: no kubeconfig is written
 	Log     *slog.Logger
-	Warn    func(reason, text string) // tells operators by an Event; nil: none
+	Warn    func(reason, text string) // tells operators by an Event what is wrong, as long as it is so; nil: none
+	Past    func(reason, text string) // tells them once what was wrong; nil: none
 	Metrics *Metrics
 }
 
@@ -84,8 +86,11 @@ func New(cfg config.Install, o Options) *Installer {
 	if o.Warn == nil {
 		o.Warn = func(string, string) {}
 	}
+	if o.Past == nil {
+		o.Past = func(string, string) {}
+	}
 	return &Installer{
-		cfg: cfg, tokens: o.Tokens, log: o.Log, warn: o.Warn, metrics: o.Metrics,
+		cfg: cfg, tokens: o.Tokens, log: o.Log, warn: o.Warn, past: o.Past, metrics: o.Metrics,
 		hooks: hooks{replace: hostfile.Replace, prove: proveKubeconfig, changes: changesIn},
 	}
 }

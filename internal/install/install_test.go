@@ -72,14 +72,12 @@ func hostBelow(root string) *host {
 
 // installer is one for a host without an API server: it takes the token for one that works.
 func (h *host) installer(tokens TokenSource) *Installer {
-	i := New(h.cfg, Options{
-		Tokens: tokens, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Metrics: NewMetrics(),
-		Warn: func(reason, text string) {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.events = append(h.events, reason+": "+text)
-		},
-	})
+	tell := func(reason, text string) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.events = append(h.events, reason+": "+text)
+	}
+	i := New(h.cfg, Options{Tokens: tokens, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Metrics: NewMetrics(), Warn: tell, Past: tell})
 	i.hooks.prove = func(context.Context, string) error { return nil }
 	return i
 }

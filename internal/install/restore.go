@@ -94,7 +94,7 @@ func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Durati
 	r.said, r.failed = "", false
 	r.times++
 	i.log.Warn("conflist is put back", "file", name, "dir", i.cfg.NetDir, "was", done, "times", r.times)
-	i.warn(eventRestored, fmt.Sprintf("%s in %s was %s by another program, and is put back (%d times since this installer started)", name, i.cfg.NetDir, done, r.times))
+	i.past(eventRestored, fmt.Sprintf("%s in %s was %s by another program, and is put back (%d times since this installer started)", name, i.cfg.NetDir, done, r.times))
 	return 0, nil
 }
 

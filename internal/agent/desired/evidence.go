@@ -168,7 +168,7 @@ func (s *Snapshot) award(a netip.Addr, names []string, nodes map[string]*api.Nod
 		}
 		if name != first.Name && name != s.Self.Name {
 			s.strip(name, a)
-			note(inNode(name, fmt.Errorf("its address %s is that of node %s too, which counts: give each its own", a, first.Name)))
+			note(inNode(name, fmt.Errorf("its address %s is that of node %s too, which counts: give it another, or delete it if its machine is gone (kubectl delete node %s)", a, first.Name, name)))
 		}
 	}
 }

@@ -71,6 +71,11 @@ func problem(text, reason string) Finding {
 	if cause, remedy, ok := strings.Cut(eventHelp[reason], ": "); ok {
 		f.Why, f.Do = cause, remedy
 	}
+	for _, command := range []string{"kubectl ", "helm "} { // a remedy of its own
+		if seen, remedy, ok := strings.Cut(text, ": "+command); ok {
+			f.Seen, f.Do = seen, command+remedy
+		}
+	}
 	return f
 }
 

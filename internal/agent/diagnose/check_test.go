@@ -167,6 +167,10 @@ func TestChecks(t *testing.T) {
 			o.Agent.Problems = []string{"BGPPeer p: spec.asNumber"}
 			o.Agent.Reason("BGPPeer p: spec.asNumber", "InvalidPeer")
 		}, Problem, "problem", []string{"correct the named field (examples (docs/bgp.md))"}},
+		"a peer with a remedy of its own": {func(o *Observations) {
+			o.Agent.Problems = []string{"BGPPeer p: key \"k\" of Secret n/s: agents may not read it (no: never): helm upgrade with --set x={s}"}
+			o.Agent.Reason(o.Agent.Problems[0], "InvalidPeer")
+		}, Problem, "problem", []string{"agents may not read it (no: never) | the BGPPeer is unusable, its last good form stays | helm upgrade with --set x={s}"}},
 		"no VXLAN":                   {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome = Silent }, Problem, "peer-vxlan", []string{"192.168.2.1", "VXLAN is dropped", "UDP port 4789"}},
 		"no VXLAN device there":      {func(o *Observations) { inVXLAN(o); one(o).VXLAN.Outcome, one(o).UDP.Outcome = Silent, Refused }, Problem, "peer-vxlan", []string{"UDP port 4789 there is closed", "vxlan.calico"}},
 		"no way to the end of VXLAN": {func(o *Observations) { inVXLAN(o); one(o).VXLAN = Probe{NoWay, "no route to host"} }, Problem, "peer-vxlan", []string{"no route to host", "ip neigh show dev vxlan.calico"}},

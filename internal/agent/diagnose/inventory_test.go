@@ -81,6 +81,9 @@ func TestSpace(t *testing.T) {
 			}
 		}
 		findings := (&Observations{Space: host{root: root}.space()}).space()
+		if text := FullText(root); !strings.HasPrefix(text, "the file system of /var/lib/cni is full: ") {
+			t.Errorf("%q", text)
+		}
 		if f := find(t, findings, "space", "/var/lib/cni"); f.Level != Problem || !strings.Contains(f.Seen, "is full") {
 			t.Errorf("%s: %+v", about, f)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,21 +35,42 @@ func (h host) space() (all []Space) {
 	return all
 }
 
+// FullText tells which file systems of the host at root are full that runtime, plugins and agent write to; empty: none.
+func FullText(root string) string {
+	var dirs []string
+	for _, s := range (host{root: root}).space() {
+		if s.full() {
+			dirs = append(dirs, s.Dir)
+		}
+	}
+	if len(dirs) == 0 {
+		return ""
+	}
+	all := strings.Join(dirs, " ")
+	return fmt.Sprintf("the file system of %s is full: pods do not start, nor end, until there is room: on the node df -h %s; df -i %s", all, all, all)
+}
+
 const (
 	// leastBytes and leastInodes are what an ADD may need; of a file system with less than a fiftieth left one should know.
 	leastBytes, leastInodes = 1 << 20, 16
 	littleOf                = 50
 )
 
+// countsInodes is false for some file systems.
+func (s *Space) countsInodes() bool { return s.Inodes > 0 }
+
+func (s *Space) full() bool {
+	return s.FreeBytes < leastBytes || s.countsInodes() && s.FreeInodes < leastInodes
+}
+
 func (o *Observations) space() (findings []Finding) {
 	const check = "space"
 	for _, s := range o.Space {
 		f := Finding{Check: check, About: s.Dir, Level: OK, Seen: fmt.Sprintf("%d MB and %d inodes are free", s.FreeBytes>>20, s.FreeInodes)}
-		inodes := s.Inodes > 0 // some file systems do not count them
 		switch {
-		case s.FreeBytes < leastBytes, inodes && s.FreeInodes < leastInodes:
+		case s.full():
 			f.Level, f.Seen = Problem, "its file system is full: "+f.Seen
-		case s.FreeBytes < s.Bytes/littleOf, inodes && s.FreeInodes < s.Inodes/littleOf:
+		case s.FreeBytes < s.Bytes/littleOf, s.countsInodes() && s.FreeInodes < s.Inodes/littleOf:
 			f.Level, f.Seen = Warning, "its file system is nearly full: "+f.Seen
 		}
 		if f.Level != OK {

@@ -67,11 +67,21 @@ type Choice struct {
 	MTU  int
 	// Source describes where the address comes from.
 	Source string
-	// Note is a remark for the operator on a usable address: that it was chosen among several, that its link is down.
-	Note string
+	// Notes are remarks for the operator on a usable address, or on the lack of one that the node can do without.
+	Notes []Note
 	// Candidates are all addresses of the family that the host has.
 	Candidates []Candidate
 }
+
+// Note is a remark, with the reason of its Event.
+type Note struct{ Reason, Text string }
+
+// The reasons.
+const (
+	EventAmbiguous = "AmbiguousAddress"
+	EventNone      = "NoNodeAddress"
+	EventLinkDown  = "NodeLinkDown"
+)
 
 // Choose picks the address. An error says why there is none, and what to do; the Choice then has the candidates.
 //
@@ -95,7 +105,7 @@ func Choose(r Request) (Choice, error) {
 		return choice, nil
 	}
 	if kept := f.stored("kept from the Node, as nothing was found"); kept.Addr.IsValid() {
-		kept.Note = err.Error()
+		kept.Notes = append(kept.Notes, Note{EventNone, fmt.Sprintf("%v; %s on %s is kept from the Node", err, kept.Addr.Addr(), kept.Link)})
 		return kept, nil
 	}
 	return choice, err
@@ -162,13 +172,13 @@ func Unusable(a netip.Addr) string {
 }
 
 // choose makes the i-th candidate the answer.
-func (f *finder) choose(i int, source, note string) Choice {
+func (f *finder) choose(i int, source string, notes ...Note) Choice {
 	c := &f.found[i]
 	c.Chosen, c.Why = true, "chosen: "+source
 	if c.link.Down {
-		note = join(note, fmt.Sprintf("link %s, which has the node's address %s, is down", c.Link, c.Addr.Addr()))
+		notes = append(notes, Note{EventLinkDown, fmt.Sprintf("link %s, which has the node's address %s, is down", c.Link, c.Addr.Addr())})
 	}
-	choice := Choice{Addr: c.Addr, Link: c.Link, MTU: c.MTU, Source: source, Note: note}
+	choice := Choice{Addr: c.Addr, Link: c.Link, MTU: c.MTU, Source: source, Notes: notes}
 	choice.Candidates = f.candidates()
 	return choice
 }
@@ -190,13 +200,6 @@ func (f *finder) candidates() []Candidate {
 	return out
 }
 
-func join(a, b string) string {
-	if a == "" || b == "" {
-		return a + b
-	}
-	return a + "; " + b
-}
-
 // at returns the candidate with the address, one on a link that works if there are several; -1 if there is none.
 func (f *finder) at(a netip.Addr) int {
 	is := func(c candidate) bool { return c.Addr.Addr() == a && c.bad == "" && !c.addr.Tentative }
@@ -214,10 +217,10 @@ func (f *finder) stored(source string) Choice {
 	i := f.at(f.r.Stored.Addr())
 	if i < 0 {
 		choice := f.nothing()
-		choice.Note = fmt.Sprintf("the Node's annotation says %s, which is on no link of this host any more", f.r.Stored)
+		choice.Notes = []Note{{EventNone, fmt.Sprintf("the Node's annotation says %s, which is on no link of this host any more", f.r.Stored)}}
 		return choice
 	}
-	return f.choose(i, source, "")
+	return f.choose(i, source)
 }
 
 // fixed is the address that the operator has given.
@@ -229,7 +232,7 @@ func (f *finder) fixed() (Choice, error) {
 		return f.nothing(), fmt.Errorf("node address %s (%s) %s: set the environment variable %s to the right one",
 			want.Addr(), source, f.missing(want.Addr()), f.r.Family.setting())
 	}
-	choice := f.choose(i, source, "")
+	choice := f.choose(i, source)
 	if !want.IsSingleIP() {
 		choice.Addr = want
 	}

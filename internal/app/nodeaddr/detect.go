@@ -35,7 +35,7 @@ func (f *finder) byKubernetes() (Choice, error) {
 	}
 	for _, a := range own {
 		if i := f.at(a); i >= 0 {
-			return f.choose(i, source, ""), nil
+			return f.choose(i, source), nil
 		}
 	}
 	return f.nothing(), fmt.Errorf("node address %s (%s) %s: set the environment variable %s to the right one%s",
@@ -69,7 +69,7 @@ func (f *finder) bySource() (Choice, error) {
 	if i < 0 {
 		return f.nothing(), fmt.Errorf("%s=%s: packets to it leave from %s, which is on no link of this host", f.r.Family.method(), f.r.Method, a)
 	}
-	return f.choose(i, "packets to "+host+" leave from it", ""), nil
+	return f.choose(i, "packets to "+host+" leave from it"), nil
 }
 
 // byLooking takes an address that the method has nothing against.
@@ -91,13 +91,13 @@ func (f *finder) byLooking() (Choice, error) {
 	for _, i := range good {
 		f.found[i].Why = "would do as well"
 	}
-	return f.choose(pick, f.r.Method.String(), f.ambiguity(good, pick)), nil
+	return f.choose(pick, f.r.Method.String(), f.ambiguity(good, pick)...), nil
 }
 
 // ambiguity says that there was a choice.
-func (f *finder) ambiguity(good []int, pick int) string {
+func (f *finder) ambiguity(good []int, pick int) []Note {
 	if len(good) < 2 {
-		return ""
+		return nil
 	}
 	others := make([]string, 0, len(good))
 	for _, i := range good {
@@ -105,8 +105,8 @@ func (f *finder) ambiguity(good []int, pick int) string {
 			others = append(others, fmt.Sprintf("%s on %s", f.found[i].Addr.Addr(), f.found[i].Link))
 		}
 	}
-	return fmt.Sprintf("%s=%s fits %d addresses: %s on %s is used, and %s would do as well: set %s to a method that fits one",
-		f.r.Family.method(), f.r.Method, len(good), f.found[pick].Addr.Addr(), f.found[pick].Link, strings.Join(others, ", "), f.r.Family.method())
+	return []Note{{EventAmbiguous, fmt.Sprintf("%s=%s fits %d addresses: %s on %s is used, and %s would do as well: set %s to a method that fits one",
+		f.r.Family.method(), f.r.Method, len(good), f.found[pick].Addr.Addr(), f.found[pick].Link, strings.Join(others, ", "), f.r.Family.method())}}
 }
 
 // reasons shows the candidates with what is against each, for errors.

@@ -85,18 +85,18 @@ func TestChoose(t *testing.T) {
 		"the InternalIP of IPv6":                      {family: IPv6, setting: "autodetect", internal: "10.0.0.5 fd00::5", want: "fd00::5/64 eth0", source: "InternalIP"},
 		"the InternalIP on a bridge":                  {setting: "autodetect", internal: "172.17.0.1", want: "172.17.0.1/16 docker0"},
 		"the first InternalIP that is here":           {setting: "autodetect", internal: "10.1.1.1 10.0.0.5", want: "10.0.0.5/24 eth0"},
-		"the InternalIP on a link that is down":       {setting: "autodetect", internal: "10.9.0.5", want: "10.9.0.5/24 eth9", note: "eth9, which has the node's address 10.9.0.5, is down"},
+		"the InternalIP on a link that is down":       {setting: "autodetect", internal: "10.9.0.5", want: "10.9.0.5/24 eth9", note: "NodeLinkDown: link eth9, which has the node's address 10.9.0.5, is down"},
 		"an InternalIP of another host":               {setting: "autodetect", internal: "10.0.0.6", err: "10.0.0.6 InternalIP n1 10.255.0.1/32 lo 172.17.0.1/16 docker0"},
 		"no InternalIP":                               {setting: "autodetect", err: "n1 IPv4 status.addresses --node-ip IP IP_AUTODETECTION_METHOD IP=none"},
 		"no InternalIP of IPv6":                       {family: IPv6, setting: "autodetect", internal: "10.0.0.5", err: "IP6=none"},
 		"a tentative InternalIP":                      {family: IPv6, setting: "autodetect", internal: "fd00::6", err: "fd00::6 InternalIP n1 eth0"},
 		"a stale annotation":                          {setting: "autodetect", stored: "10.0.0.77/24", err: "n1 IPv4 InternalIP status.addresses"},
-		"a failed detection keeps the stored address": {setting: "autodetect", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0", source: "kept from the Node", note: "no IPv4 InternalIP"},
+		"a failed detection keeps the stored address": {setting: "autodetect", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0", source: "kept from the Node", note: "NoNodeAddress: node n1 has no IPv4 InternalIP"},
 		"the prefix length is the interface's":        {setting: "", stored: "10.0.0.5/16", want: "10.0.0.5/24 eth0", source: "kept from the Node"},
 		"no setting, a stale annotation":              {setting: "", stored: "10.0.0.77/24", internal: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "InternalIP"},
 		"no setting for IPv6":                         {family: IPv6, internal: "fd00::5"},
 		"no setting for IPv6, a stored address":       {family: IPv6, stored: "fd00::5/64", want: "fd00::5/64 eth0"},
-		"no setting for IPv6, a stale annotation":     {family: IPv6, stored: "fd00::99/64", note: "fd00::99/64, which is on no link"},
+		"no setting for IPv6, a stale annotation":     {family: IPv6, stored: "fd00::99/64", note: "NoNodeAddress: the Node's annotation says fd00::99/64, which is on no link"},
 		"none":                                           {setting: "none", internal: "10.0.0.5"},
 		"none, and a stored address":                     {setting: "none", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0"},
 		"an address":                                     {setting: "10.0.0.5", want: "10.0.0.5/24 eth0", source: "environment variable IP"},
@@ -105,14 +105,15 @@ func TestChoose(t *testing.T) {
 		"an address on no interface":                     {setting: "10.0.0.6", err: "10.0.0.6 variable IP"},
 		"first-found":                                    {setting: "autodetect", method: "first-found", want: "10.0.0.5/24 eth0", source: "first-found"},
 		"first-found, IPv6":                              {family: IPv6, setting: "autodetect", method: "first-found", want: "fd00::5/64 eth0"},
-		"first-found, several candidates":                {setting: "autodetect", method: "first-found", links: second(), want: "10.0.0.5/24 eth0", note: "fits 2 addresses: 10.0.0.5 on eth0 is used, and 172.16.0.5 on eth1 would do as well"},
-		"first-found prefers the stored address":         {setting: "autodetect", method: "first-found", links: second(), stored: "172.16.0.5/20", want: "172.16.0.5/20 eth1", note: "fits 2"},
+		"first-found, several candidates":                {setting: "autodetect", method: "first-found", links: second(), want: "10.0.0.5/24 eth0", note: "AmbiguousAddress: IP_AUTODETECTION_METHOD=first-found fits 2 addresses: 10.0.0.5 on eth0 is used, and 172.16.0.5 on eth1 would do as well"},
+		"first-found prefers the stored address":         {setting: "autodetect", method: "first-found", links: second(), stored: "172.16.0.5/20", want: "172.16.0.5/20 eth1", note: "AmbiguousAddress: IP_AUTODETECTION_METHOD=first-found fits 2"},
 		"first-found without candidates":                 {setting: "autodetect", method: "first-found", links: host()[:5], err: "172.17.0.1/16 docker0 bridge"},
 		"an interface":                                   {setting: "autodetect", method: "interface=ens.*,eth1", links: second(), want: "172.16.0.5/20 eth1", source: "interface=ens.*,eth1"},
 		"interface matches part of a name, as in Calico": {setting: "autodetect", method: "interface=th1", links: second(), want: "172.16.0.5/20 eth1"},
 		"interface names a bridge":                       {setting: "autodetect", method: "interface=docker.*", want: "172.17.0.1/16 docker0"},
 		"interface matches part of a bridge's name":      {setting: "autodetect", method: "interface=ocker", err: "172.17.0.1/16 docker0 bridge"},
 		"interface names a bond's slave":                 {setting: "autodetect", method: "interface=eth7", want: "10.7.0.5/24 eth7"},
+		"an interface that no host has":                  {setting: "autodetect", method: "interface=foo0", stored: "10.0.0.5/24", want: "10.0.0.5/24 eth0", note: "NoNodeAddress: IP_AUTODETECTION_METHOD=interface=foo0 finds no address: "},
 		"an interface that is down":                      {setting: "autodetect", method: "interface=eth9", err: "10.9.0.5/24 eth9 down"},
 		"skip-interface":                                 {setting: "autodetect", method: "skip-interface=eth0", links: second(), want: "172.16.0.5/20 eth1"},
 		"a range":                                        {setting: "autodetect", method: "cidr=172.16.0.0/20, 192.0.2.0/24", links: second(), want: "172.16.0.5/20 eth1"},
@@ -153,12 +154,15 @@ func TestChoose(t *testing.T) {
 				}
 				return
 			}
-			text := ""
+			text, notes := "", ""
+			for _, n := range got.Notes {
+				notes += n.Reason + ": " + n.Text + "\n"
+			}
 			if got.Addr.IsValid() {
 				text = got.Addr.String() + " " + got.Link
 			}
-			if err != nil || text != tc.want || !strings.Contains(got.Source, tc.source) || !strings.Contains(got.Note, tc.note) || (tc.note == "" && got.Note != "") {
-				t.Errorf("got %q from %q, note %q, error %v; want %q, source %q, note %q", text, got.Source, got.Note, err, tc.want, tc.source, tc.note)
+			if err != nil || text != tc.want || !strings.Contains(got.Source, tc.source) || !strings.HasPrefix(notes, tc.note) || (tc.note == "" && notes != "") {
+				t.Errorf("got %q from %q, note %q, error %v; want %q, source %q, note %q", text, got.Source, notes, err, tc.want, tc.source, tc.note)
 			}
 		})
 	}

@@ -136,7 +136,8 @@ func (d *decider) asnOf(f *form, other *Node, shown uint32) uint32 {
 	if f.asn == d.asn(other) || f.asn == shown {
 		return shown
 	}
-	d.says.about(f.name, fmt.Sprintf("spec.asNumber %d: it is node %s, in AS %d: correct the number", f.asn, other.Name, shown), f.addr)
+	d.says.about(f.name, fmt.Sprintf("spec.asNumber is %d, and node %s is in AS %d: kubectl patch bgppeer %s --type merge -p '{\"spec\":{\"asNumber\":%d}}'",
+		f.asn, other.Name, shown, f.name, shown), f.addr)
 	return f.asn
 }
 

@@ -279,7 +279,7 @@ func (l *Link) dropKept() {
 		}
 		l.mu.Unlock()
 		if over {
-			l.behind.Failed("it did not come back within its restart time, its paths are dropped")
+			l.behind.Failed(NotBack)
 			l.behind.Session(false)
 		}
 	})
@@ -421,8 +421,12 @@ func (l *Link) try(baseline refusals) *session {
 		}
 		return nil
 	case err != nil:
-		if !l.peer.Passive && l.session() == nil { // the peer may have connected meanwhile
-			l.failed(dialFailure(l.peer, err, l.relay.signing.read().of(l.peer) > baseline.of(l.peer)))
+		if l.session() == nil { // the peer may have connected meanwhile
+			reason := dialFailure(l.peer, err, l.relay.signing.read().of(l.peer) > baseline.of(l.peer))
+			if l.peer.Passive {
+				reason = Neither + reason
+			}
+			l.failed(reason)
 		}
 		return nil
 	}
@@ -621,7 +625,7 @@ func lost(s *session, err error) string {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "it sent its OPEN but did not accept ours in time"
 	case s.wire.Established() && s.wire.Offer().Graceful():
-		return "connection lost; its paths are kept for its restart time"
+		return LostKept
 	case s.wire.Established():
 		return "connection lost"
 	case errors.Is(err, syscall.ETIMEDOUT):

@@ -12,6 +12,18 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
+// LostKept and NotBack tell what becomes of the paths of a peer that restarts gracefully.
+const (
+	LostKept = "connection lost; its paths are kept for its restart time"
+	NotBack  = "it did not come back within its restart time, its paths are dropped"
+)
+
+// Neither is how the reason begins why a passive link, whose peer does not connect, has not connected either.
+const Neither = "it does not connect, and "
+
+// Vague reports that a reason says that there is no session any more, and not what keeps the next one from coming about.
+func Vague(reason string) bool { return reason == LostKept || reason == NotBack || reason == silent }
+
 // dialFailure names the cause of a failed connect and where to look. refused says that the kernel has refused segments for
 // their signature since the session was up or configured. The text contains no numbers: the same failure
 // must have the same text, or the time of its first occurrence is lost.

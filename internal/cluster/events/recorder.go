@@ -22,8 +22,10 @@ const (
 	// alternate must not take the writes of all others.
 	mostTexts = 8
 	newText   = 2 * spare
-	// retry is how long after a write that failed the same is tried again, if it is still said.
+	// retry is how long after a write that failed the same is tried again, if it is still said, or was to be said once.
 	retry = 30 * time.Second
+	// newsTime is how long what was to be said once waits for an API server that takes it.
+	newsTime = 24 * time.Hour
 	// writeTime bounds one write.
 	writeTime = 5 * time.Second
 	// maxWaiting bounds what waits to be written, maxKnown what is remembered of earlier writes.
@@ -71,6 +73,7 @@ type key struct {
 type entry struct {
 	message     string
 	normal      bool // no warning
+	once        bool // nobody says it again
 	common      bool // others say the same
 	first, last time.Time
 	own         bool // the Event with message was written, and not by another recorder
@@ -105,9 +108,26 @@ func (r *Recorder) WarnCommon(about api.ObjectReference, reason, message string)
 	r.say(about, reason, &entry{message: message, common: true})
 }
 
-// Note says that something about an object has changed that an operator may want to know. It is said once, and otherwise as Warn.
+// WarnOfPast says that something was wrong that is not any more. It is said once: what cannot be written now is written when the API server takes it,
+// unless there is a new text of the same reason before.
+func (r *Recorder) WarnOfPast(about api.ObjectReference, reason, message string) {
+	r.say(about, reason, &entry{message: message, once: true})
+}
+
+// Unwritten reports that what was said once is still to be written.
+func (r *Recorder) Unwritten(about api.ObjectReference, reason string) bool {
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.known[key{about, reason}]
+	return e != nil && e.once && e.unsaid > 0
+}
+
+// Note is WarnOfPast for a change that an operator may want to know of.
 func (r *Recorder) Note(about api.ObjectReference, reason, message string) {
-	r.say(about, reason, &entry{message: message, normal: true})
+	r.say(about, reason, &entry{message: message, once: true, normal: true})
 }
 
 // WarnOnce writes, before it returns, a warning that exists once for an object in the cluster: one that another agent has written stays.
@@ -155,6 +175,12 @@ func (r *Recorder) say(about api.ObjectReference, reason string, fresh *entry) {
 	}
 	e.last = now
 	e.unsaid++
+	r.queue(k, e)
+}
+
+// queue has an entry written, unless that is not due or a limit keeps it.
+func (r *Recorder) queue(k key, e *entry) {
+	now := r.now()
 	if e.queued || now.Before(e.next) || !e.normal && !e.turns.AllowN(now, 1) {
 		return
 	}
@@ -200,17 +226,36 @@ func (r *Recorder) Run(ctx context.Context) error {
 		return nil
 	}
 	var reported progress.Changes
+	again := time.NewTicker(retry)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.wake:
+		case <-again.C:
+			r.again()
 		}
 		for k, ok := r.next(); ok && ctx.Err() == nil; k, ok = r.next() {
 			err := r.write(ctx, k)
 			if reported.New(err) && ctx.Err() == nil {
 				r.log.Warn("cannot write Event; log and status have its text", "about", k.about, "reason", k.reason, "err", err)
 			}
+		}
+	}
+}
+
+// again has what was to be said once wait for its turn if it is not written yet.
+func (r *Recorder) again() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, e := range r.known {
+		switch {
+		case !e.once || e.unsaid == 0:
+		case r.now().Sub(e.last) > newsTime:
+			e.unsaid = 0
+		default:
+			r.queue(k, e)
 		}
 	}
 }
@@ -237,7 +282,6 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 	}
 	e.queued = false
 	had := *e
-	e.unsaid = 0
 	r.mu.Unlock()
 
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
@@ -256,12 +300,11 @@ func (r *Recorder) write(ctx context.Context, k key) error {
 	defer r.mu.Unlock()
 	if err != nil {
 		r.dropped++
-		e.unsaid += had.unsaid
 		e.next = r.now().Add(retry)
 		return err
 	}
 	r.written++
-	e.own, e.total, e.next = own, total, r.now().Add(repeat)
+	e.own, e.total, e.unsaid, e.next = own, total, e.unsaid-had.unsaid, r.now().Add(repeat)
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -239,6 +240,66 @@ func TestWithoutAnAPIServerNothingIsLostThatIsSaidAgain(t *testing.T) {
 	if e := d.server.only(t); e.Count != 101 {
 		t.Errorf("%+v", e)
 	}
+}
+
+// What is said once is written once the API server takes it; after a day it is no news any more.
+func TestWhatIsSaidOnceWaitsForTheAPIServer(t *testing.T) {
+	for name, say := range map[string]func(*Recorder, api.ObjectReference, string, string){"past": (*Recorder).WarnOfPast, "change": (*Recorder).Note} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk()
+			away := errors.New("connection refused")
+			d.server.failing = away
+			say(d.Recorder, pool, "Repaired", "it was odd")
+			for range 100 {
+				if err := d.drain(t); err != nil && !errors.Is(err, away) {
+					t.Fatal(err)
+				}
+				if !d.Unwritten(pool, "Repaired") {
+					t.Fatal("it is taken for written")
+				}
+				d.at = d.at.Add(retry)
+				d.again()
+			}
+			said := d.at.Add(-100 * retry)
+			d.server.failing = nil
+			for range 3 { // the limits may keep one back
+				d.at = d.at.Add(spare)
+				d.again()
+				errtest.Must(t, d.drain(t))
+			}
+			if e := d.server.only(t); e.Count != 1 || !e.LastTimestamp.Equal(said) || d.Unwritten(pool, "Repaired") {
+				t.Errorf("%+v", e)
+			}
+			d.server.failing = away
+			say(d.Recorder, pool, "Repaired", "it was odd again")
+			_ = d.drain(t)
+			d.at = d.at.Add(newsTime + time.Second)
+			if d.again(); d.Unwritten(pool, "Repaired") {
+				t.Error("it is kept for ever")
+			}
+		})
+	}
+}
+
+// Run itself does so.
+func TestRunTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &memory{events: map[string]Event{}, failing: errors.New("connection refused")}
+		r := New(server, Source{}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		r.Note(pool, "PathUp", "it is reached again")
+		synctest.Wait()
+		server.mu.Lock()
+		server.failing = nil
+		server.mu.Unlock()
+		time.Sleep(retry + time.Second)
+		synctest.Wait()
+		server.only(t)
+		cancel()
+		errtest.Must(t, <-ended)
+	})
 }
 
 // Texts that change all the time, or are about everything, are bounded in memory, queue and rate.

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
@@ -70,7 +71,8 @@ type takeover struct {
 }
 
 func newTakeover(ns *netnstest.NS, remove bool) takeover {
-	h := takeover{NewWatch(ns.Conn, nft.New(ns.Namespace), remove), routes.New(ns.Conn, routes.Options{TakeOver: Protocols, Devices: []string{"vxlan.calico"}})}
+	crypt := wireguard.New(ns.Conn, routes.DefaultProtocol, Protocols)
+	h := takeover{NewWatch(ns.Conn, nft.New(ns.Namespace), crypt, remove), routes.New(ns.Conn, routes.Options{TakeOver: Protocols, Devices: []string{"vxlan.calico"}})}
 	h.sockets = func() (found []string, err error) {
 		err = ns.Namespace.Do(func() error {
 			found, err = listeningBIRD()
@@ -167,9 +169,10 @@ func TestRulesGoOnceOthersAreInPlace(t *testing.T) {
 	h := newTakeover(ns, true)
 	now := time.Now()
 	h.Look(t.Context(), now, false)
-	if len(h.Problems(now)) == 0 || ns.Run(t, "nft", "list", "tables") == "" {
-		t.Errorf("Felix's rules are gone before the agent's are in place: %v", h.Problems(now))
+	if ns.Run(t, "nft", "list", "tables") == "" {
+		t.Error("Felix's rules are gone before the agent's are in place")
 	}
+	difftest.Contains(t, errors.Join(h.Problems(now)...).Error(), "the agent removes them once its own are in force")
 	now = now.Add(time.Second)
 	h.Look(t.Context(), now, true)
 	if text := ns.Run(t, "nft", "list", "tables"); text != "" || len(h.Problems(now)) > 0 {
@@ -338,5 +341,24 @@ func TestRulesAreToldOf(t *testing.T) {
 	h.pass(t, now.Add(2*rulesPause))
 	if problems := h.Problems(now); len(problems) > 0 {
 		t.Errorf("problems: %v", problems)
+	}
+}
+
+// TestRuleOfOurOwn: a starting agent that is not to encrypt any more keeps the rule of the one before for a while. It is not told of; one of Felix's is.
+func TestRuleOfOurOwn(t *testing.T) {
+	const rule = "priority 99 not fwmark 0x200000/0x200000 table 1"
+	ns := netnstest.New(t)
+	for _, c := range []struct {
+		protocol string
+		told     int
+	}{{"84", 0}, {"80", 1}} {
+		own := strings.Fields(rule + " protocol " + c.protocol)
+		ns.Run(t, "ip", append([]string{"rule", "add"}, own...)...)
+		h := newTakeover(ns, false)
+		h.Look(t.Context(), time.Now(), true)
+		if problems := h.Problems(time.Now()); len(problems) != c.told {
+			t.Errorf("protocol %s: %v", c.protocol, problems)
+		}
+		ns.Run(t, "ip", append([]string{"rule", "delete"}, own...)...)
 	}
 }

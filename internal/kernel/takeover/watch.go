@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
 // Protocols are those of the routes of BIRD and Felix.
@@ -24,17 +25,14 @@ var rules = nft.Foreign{Tables: []string{"calico"}, Chain: "cali-", Mark: "cali:
 // table in the other. It makes all chains of a table in one transaction, once it knows all policies.
 const dispatch = "cali-from-wl-dispatch"
 
-const (
-	// rulesPause is how long it takes until it is looked again whether Felix's rules are there.
-	rulesPause = time.Minute
-	// fwmarkPriority is that of Felix's rule for WireGuard, which sends packets to a table of its own.
-	fwmarkPriority = 99
-)
+// rulesPause is how long it takes until it is looked again whether Felix's rules are there.
+const rulesPause = time.Minute
 
 // Watch follows what Calico left on this node. It is for one goroutine.
 type Watch struct {
 	kernel  *netlinkx.Conn
 	table   *nft.Table
+	crypt   *wireguard.Syncer
 	remove  bool
 	sockets func() ([]string, error)
 
@@ -49,9 +47,10 @@ type Watch struct {
 	failed  error       // of looking, or of removing
 }
 
-// NewWatch returns a Watch that has seen nothing yet. remove has it remove Felix's rules; else they are only told of.
-func NewWatch(kernel *netlinkx.Conn, table *nft.Table, remove bool) *Watch {
-	return &Watch{kernel: kernel, table: table, remove: remove, sockets: listeningBIRD}
+// NewWatch returns a Watch that has seen nothing yet. What crypt removes is not told of. remove has the Watch remove Felix's rules; else they are only
+// told of.
+func NewWatch(kernel *netlinkx.Conn, table *nft.Table, crypt *wireguard.Syncer, remove bool) *Watch {
+	return &Watch{kernel: kernel, table: table, crypt: crypt, remove: remove, sockets: listeningBIRD}
 }
 
 // SetEncrypts says whether the agent uses WireGuard itself: then what Felix has for it is taken over.
@@ -161,7 +160,11 @@ func (w *Watch) findOthers() (found []string, err error) {
 	policies, failed := w.kernel.Rules()
 	err = errors.Join(err, failed)
 	for _, r := range policies {
-		if r.Priority == fwmarkPriority && r.Mark != 0 && !w.encrypts {
+		if r.Priority != wireguard.DefaultPriority || r.Mark == 0 || w.encrypts {
+			continue
+		}
+		removes, failed := w.crypt.Removes(r)
+		if err = errors.Join(err, failed); failed == nil && !removes {
 			found = append(found, fmt.Sprintf("ip rule %d leads packets to table %d, as Felix has it for WireGuard (ip rule del priority %d; ip route flush table %d)", r.Priority, r.Table, r.Priority, r.Table))
 		}
 	}
@@ -186,7 +189,11 @@ func (w *Watch) Problems(now time.Time) []error {
 		note("Felix still runs on this node, as rules that were removed came back: %s", remedy)
 	}
 	if !w.rules.Empty() && !w.felixRuns(now) {
-		note("Calico's Felix has left rules on this node (%s): they drop the packets of pods that it has not heard of, and keep policies in force that are not updated any more: set TORTIE_REMOVE_CALICO_RULES=true, or run node cleanup calico", w.rules)
+		then := "set TORTIE_REMOVE_CALICO_RULES=true, or run node cleanup calico"
+		if w.remove {
+			then = "the agent removes them once its own are in force"
+		}
+		note("Calico's Felix has left rules on this node (%s): they drop the packets of pods that it has not heard of, and keep policies in force that are not updated any more: %s", w.rules, then)
 	}
 	for _, text := range w.others {
 		note("left on this node: %s", text)

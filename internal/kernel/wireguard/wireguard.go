@@ -459,11 +459,23 @@ func (s *Syncer) Remove(ctx context.Context, v6 bool, before routes.Predecessors
 	}
 	var errs []error
 	for _, r := range rules {
-		if ours(r, v6) && (has || r.Protocol == s.protocol) {
+		if s.removes(r, v6, has) {
 			errs = append(errs, s.deleteRule(r))
 		}
 	}
 	return errors.Join(append(errs, s.Routes(ctx, v6, nil, true, before), s.RemoveDevices(ctx, v6))...)
+}
+
+// Removes reports that Remove takes a rule away, as the host is now.
+func (s *Syncer) Removes(r netlinkx.Rule) (bool, error) {
+	v6 := r.Family == netlinkx.IPv6
+	_, has, err := s.find(Name(v6))
+	return s.removes(r, v6, has), err
+}
+
+// removes is Removes for a host that has a family's device, or has it not.
+func (s *Syncer) removes(r netlinkx.Rule, v6, has bool) bool {
+	return ours(r, v6) && (has || r.Protocol == s.protocol)
 }
 
 // RemoveDevices takes away a family's devices alone.

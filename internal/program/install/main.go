@@ -101,7 +101,8 @@ func installOn(ctx context.Context, cfg config.Install, once bool, log *slog.Log
 	go func() { _ = recorder.Run(ended) }() // it fails at nothing
 	node := api.ObjectReference{APIVersion: "v1", Kind: "Node", Name: cfg.NodeName, UID: cfg.NodeName}
 	warn := func(reason, text string) { recorder.Warn(node, reason, text) }
-	if err = work(ctx, cfg, once, warn, log); err != nil && ctx.Err() == nil {
+	past := func(reason, text string) { recorder.WarnOfPast(node, reason, text) }
+	if err = work(ctx, cfg, once, warn, past, log); err != nil && ctx.Err() == nil {
 		before := said(recorder)
 		warn(install.EventFailed, err.Error())
 		for end := time.Now().Add(lastWords); said(recorder) == before && time.Now().Before(end); {
@@ -111,7 +112,7 @@ func installOn(ctx context.Context, cfg config.Install, once bool, log *slog.Log
 	return err
 }
 
-func work(ctx context.Context, cfg config.Install, once bool, warn func(reason, text string), log *slog.Logger) error {
+func work(ctx context.Context, cfg config.Install, once bool, warn, past func(reason, text string), log *slog.Logger) error {
 	tokens, err := install.NewTokens(cfg, log)
 	if err != nil {
 		return err
@@ -122,7 +123,7 @@ func work(ctx context.Context, cfg config.Install, once bool, warn func(reason, 
 			return err
 		}
 	}
-	installer := install.New(cfg, install.Options{Tokens: tokens, Log: log, Warn: warn, Metrics: metrics})
+	installer := install.New(cfg, install.Options{Tokens: tokens, Log: log, Warn: warn, Past: past, Metrics: metrics})
 	if !once {
 		return installer.Run(ctx)
 	}

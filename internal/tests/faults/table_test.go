@@ -149,7 +149,7 @@ var faults = []fault{
 	{
 		number: "10", what: "the rules of kube-proxy are gone", traffic: kept, checks: noAPI,
 		inject: []step{{"node1", "nft delete table ip kube-proxy"}}, undo: proxyBack("node1"),
-		told: []told{finding{"node1", "service", nodestatus.Problem, "does not answer, and its endpoint 172.30.0.1:6443 is open: kube-proxy on this node", "see that kube-proxy runs on this node"}},
+		told: []told{finding{"node1", "service", nodestatus.Problem, "does not answer, and its endpoint 172.30.0.1:6443 is open: kube-proxy on this node", "see that kube-proxy runs on this node ... read its log and restart it: it writes its rules anew"}},
 	},
 	{
 		number: "12", what: "the route to a node's pods is deleted", traffic: short,
@@ -165,8 +165,8 @@ var faults = []fault{
 		number: "13b", what: "the chart names a link for the nodes' addresses that no node has", traffic: kept, checks: []string{"problem"},
 		inject: []step{upgrade("--set nodeAddress.ipv4=interface=foo0")}, undo: rollback,
 		told: []told{
-			event{"Node", "node1", "AmbiguousAddress", "IP_AUTODETECTION_METHOD=interface=foo0 finds no address: 172.30.0.12/24 on eth0 (its link is not named)"},
-			finding{"node1", "problem", nodestatus.Warning, "interface=foo0 finds no address: 172.30.0.12/24 on eth0 (its link is not named)", "set nodeAddress.ipv4, such as cidr=10.0.0.0/24"},
+			event{"Node", "node1", "NoNodeAddress", "IP_AUTODETECTION_METHOD=interface=foo0 finds no address: 172.30.0.12/24 on eth0 (its link is not named) ... ; 172.30.0.12 on eth0 is kept from the Node"},
+			finding{"node1", "problem", nodestatus.Warning, "interface=foo0 finds no address: 172.30.0.12/24 on eth0 (its link is not named)", "set nodeAddress.ipv4 or nodeAddress.ipv6, such as cidr=10.0.0.0/24"},
 		},
 	},
 	{
@@ -181,8 +181,8 @@ var faults = []fault{
 		number: "17", what: "a BGPPeer has a wrong AS number", traffic: kept, checks: []string{"problem", "peer-bgp"},
 		inject: []step{apply("BGPPeer", "wrong", "node: node1, peerIP: 172.30.0.13, asNumber: 64999")}, undo: []step{remove("bgppeers.crd.projectcalico.org wrong")},
 		told: []told{
-			event{"BGPPeer", "wrong", "InvalidPeer", "peer 172.30.0.13: spec.asNumber 64999: it is node node2, in AS 64512: correct the number"},
-			finding{"node1", "problem", nodestatus.Problem, "BGPPeer wrong: peer 172.30.0.13: spec.asNumber 64999: it is node node2, in AS 64512", "correct the named field"},
+			event{"BGPPeer", "wrong", "InvalidPeer", `peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512: kubectl patch bgppeer wrong --type merge -p '{"spec":{"asNumber":64512}}'`},
+			finding{"node1", "problem", nodestatus.Problem, "BGPPeer wrong: peer 172.30.0.13: spec.asNumber is 64999, and node node2 is in AS 64512", `kubectl patch bgppeer wrong --type merge -p '{"spec":{"asNumber":64512}}'`},
 		},
 	},
 	{
@@ -193,8 +193,8 @@ var faults = []fault{
 		},
 		undo: []step{remove("bgppeers.crd.projectcalico.org secret"), remove("-n kube-system secret pw")},
 		told: []told{
-			event{"BGPPeer", "secret", "InvalidPeer", `key "password" of Secret kube-system/pw: agents may read no Secrets but those that Helm was told of: helm upgrade with --set 'bgp.passwordSecrets={pw}'`},
-			finding{"node1", "problem", nodestatus.Problem, "helm upgrade with --set 'bgp.passwordSecrets={pw}'", "correct the named field"},
+			event{"BGPPeer", "secret", "InvalidPeer", `key "password" of Secret kube-system/pw: agents may not read it ... helm upgrade with --reuse-values --set 'bgp.passwordSecrets={pw}', beside those that it has; without Helm add it to resourceNames of Role kube-system/tortie-node-secrets`},
+			finding{"node1", "problem", nodestatus.Problem, `key "password" of Secret kube-system/pw: agents may not read it`, "helm upgrade with --reuse-values --set 'bgp.passwordSecrets={pw}', beside those that it has"},
 		},
 	},
 	{
@@ -202,12 +202,12 @@ var faults = []fault{
 		inject: []step{{"kubectl", "apply -f - <<END\n{apiVersion: v1, kind: Node, metadata: {name: ghost, annotations: {projectcalico.org/IPv4Address: 172.30.0.13/24}}}\nEND"}},
 		undo:   []step{remove("node ghost")},
 		told: []told{
-			event{"Node", "ghost", "InvalidNode", "its address 172.30.0.13 is that of node node2 too, which counts: give each its own"},
-			finding{"node1", "problem", nodestatus.Warning, "Node ghost: its address 172.30.0.13 is that of node node2 too, which counts: give each its own", "correct or remove it"},
+			event{"Node", "ghost", "InvalidNode", "its address 172.30.0.13 is that of node node2 too, which counts: give it another, or delete it if its machine is gone (kubectl delete node ghost)"},
+			finding{"node1", "problem", nodestatus.Warning, "Node ghost: its address 172.30.0.13 is that of node node2 too, which counts: give it another, or delete it if its machine is gone (kubectl delete node ghost)", "correct or remove it"},
 		},
 	},
 	{
-		number: "18b", what: "another host takes a node's address", traffic: short, checks: []string{"duplicate-address", "peer-vxlan", "peer-mtu", "peer-path", "peer-bgp", "problem"},
+		number: "18b", what: "another host takes a node's address", traffic: some, checks: []string{"duplicate-address", "peer-vxlan", "peer-mtu", "peer-path", "peer-bgp", "problem"},
 		inject: []step{{"master", "ip address add 172.30.0.13/32 dev eth0"}}, undo: []step{{"master", "ip address delete 172.30.0.13/32 dev eth0"}},
 		told: []told{
 			finding{"node2", "duplicate-address", nodestatus.Problem, "another host has this node's address too: MAC 02:00:ac:1e:00:0b", "give one of the hosts another address"},
@@ -221,7 +221,7 @@ var faults = []fault{
 		told: []told{
 			finding{"node1", "peer-bgp", nodestatus.Problem, "TCP port 179 from 172.30.0.12: no answer: filtered", "allow TCP port 179 between the nodes in firewalls and security groups"},
 			event{"Node", "node2", "PeerDown", "node2 has no BGP session with any of 2 nodes, with ... : no TCP answer on port 179"},
-			event{"Node", "node2", "PeerDown", "other nodes have no BGP session with node2 at 172.30.0.13"},
+			event{"Node", "node2", "PeerDown", "other nodes have no BGP session with node2 at 172.30.0.13: it does not connect, and no TCP answer on port 179"},
 		},
 	},
 	{
@@ -247,8 +247,8 @@ var faults = []fault{
 		number: "25", what: "all rules of nftables are flushed", traffic: short, checks: noAPI,
 		inject: []step{{"node2", "nft flush ruleset"}}, undo: proxyBack("node2"),
 		told: []told{
-			event{"Node", "node2", "Repaired", "nftables table inet tortie"},
-			finding{"node2", "service", nodestatus.Problem, "does not answer, and its endpoint 172.30.0.1:6443 is open: kube-proxy on this node", "see that kube-proxy runs on this node"},
+			event{"Node", "node2", "Repaired", "nftables table inet tortie, chains ... were changed or removed, written again"},
+			finding{"node2", "service", nodestatus.Problem, "does not answer, and its endpoint 172.30.0.1:6443 is open: kube-proxy on this node", "see that kube-proxy runs on this node ... read its log and restart it: it writes its rules anew"},
 		},
 	},
 	{
@@ -278,6 +278,7 @@ var faults = []fault{
 		},
 		told: []told{
 			event{"Pod", "f16", "FailedCreatePodSandBox", "no space left on device"},
+			event{"Node", "node1", "NoSpace", "the file system of /var/lib/cni is full: pods do not start, nor end, until there is room"},
 			finding{"node1", "space", nodestatus.Problem, "its file system is full", "make room (df -h and df -i /var/lib/cni on the node"},
 		},
 	},

@@ -80,16 +80,17 @@ func run(ctx context.Context, c Config, r *reaper) error {
 	if err := r.keepContainerd(ended); err != nil {
 		return err
 	}
-	if err := waitFor(ctx, ContainerdSocket, ended); err != nil {
+	if err := waitFor(ctx, "containerd", ended, func() error { return Answers(ctx, ContainerdSocket) }); err != nil {
 		return err
 	}
 	if err := r.importImages(len(c.Images)); err != nil {
 		return err
 	}
-	if err := waitFor(ctx, filepath.Join(stateDir, kubeconfigFile), ended); err != nil {
+	kubeconfig := filepath.Join(stateDir, kubeconfigFile)
+	if err := waitFor(ctx, kubeconfig, ended, func() error { _, err := os.Stat(kubeconfig); return err }); err != nil {
 		return err
 	}
-	if err := start("kubelet", binDir+"/kubelet", "--config="+stateDir+"/kubelet.yaml", "--kubeconfig="+stateDir+"/"+kubeconfigFile,
+	if err := start("kubelet", binDir+"/kubelet", "--config="+stateDir+"/kubelet.yaml", "--kubeconfig="+kubeconfig,
 		"--node-ip="+list(c.Addrs), "--hostname-override="+c.Name, "--housekeeping-interval=2m"); err != nil {
 		return err
 	}
@@ -99,19 +100,20 @@ func run(ctx context.Context, c Config, r *reaper) error {
 	return fmt.Errorf("node %s: %s", c.Name, <-ended)
 }
 
-// waitFor returns when a file exists. The starter of the node enforces the deadline by killing it.
-func waitFor(ctx context.Context, path string, ended <-chan string) error {
+// waitFor returns when something is there. The starter of the node enforces the deadline by killing it.
+func waitFor(ctx context.Context, what string, ended <-chan string, there func() error) error {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
 	for {
-		if _, err := os.Stat(path); err == nil {
+		err := there()
+		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", path, ctx.Err())
-		case what := <-ended:
-			return fmt.Errorf("wait for %s: %s", path, what)
+			return fmt.Errorf("wait for %s: %w: %w", what, ctx.Err(), err)
+		case how := <-ended:
+			return fmt.Errorf("wait for %s: %s", what, how)
 		case <-t.C:
 		}
 	}
