@@ -148,8 +148,11 @@ func (w *world) must(t *testing.T, s step) {
 func (w *world) blamesNothingElse(t *testing.T, f fault) {
 	t.Helper()
 	for _, node := range nodes {
-		d, err := w.diagnose(t.Context(), node)
-		errtest.Must(t, err)
+		var d nodestatus.Diagnosis
+		meshtest.Within(t, patience, func() (err error) { // an upgrade may end the pod that answers
+			d, err = w.diagnose(t.Context(), node)
+			return err
+		})
 		for _, o := range d.Findings {
 			if o.Level != nodestatus.OK && !slices.Contains(f.checks, o.Check) {
 				t.Errorf("%s blames what is not the cause: %s", node, inWords(o))
