@@ -214,26 +214,6 @@ func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	return errors.Join(append(errs, t.listen(ctx, a, links))...)
 }
 
-// made has told what a pass has repaired of a device: see device.made.
-func (a *Agent) made(k desired.TunnelKind, as any, was []string, err error) {
-	t := &a.tunnels
-	a.repairs.add(time.Now(), t.devices[k].made(linkOf(k), as, t.unlessAlien(k, was), err)...)
-}
-
-// unlessAlien is what was found, or nothing of a device in whose place another program's was: that is told already.
-func (t *tunnels) unlessAlien(k desired.TunnelKind, was []string) []string {
-	if t.aliens[linkOf(k)] {
-		return nil
-	}
-	return was
-}
-
-// replaced has a link told that was in the place of one of ours.
-func (a *Agent) replaced(name, was string) {
-	a.tunnels.aliens[name] = true
-	a.repairs.alien(name, was)
-}
-
 // syncWireGuard makes WireGuard's devices, but for their peers.
 func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 	t := &a.tunnels
@@ -323,13 +303,6 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 		errs = append(errs, a.pruneEncryption(ctx, v6, devices, state.Peers > 0, second != nil))
 	}
 	return errors.Join(errs...)
-}
-
-func wireGuardName(d *wireguard.Device) string {
-	if d.Second {
-		return wireguard.SecondName(d.V6)
-	}
-	return wireguard.Name(d.V6)
 }
 
 // pruneEncryption removes peers that devices should not have, first says whether the first one may have any; and the second device unless it stays.

@@ -282,6 +282,33 @@ func setOf(peers []vxlan.Peer) map[vxlan.Peer]bool {
 	return set
 }
 
+// made has told what a pass has repaired of a device: see device.made.
+func (a *Agent) made(k desired.TunnelKind, as any, was []string, err error) {
+	t := &a.tunnels
+	a.repairs.add(time.Now(), t.devices[k].made(linkOf(k), as, t.unlessAlien(k, was), err)...)
+}
+
+// unlessAlien is what was found, or nothing of a device in whose place another program's was: that is told already.
+func (t *tunnels) unlessAlien(k desired.TunnelKind, was []string) []string {
+	if t.aliens[linkOf(k)] {
+		return nil
+	}
+	return was
+}
+
+// replaced has a link told that was in the place of one of ours.
+func (a *Agent) replaced(name, was string) {
+	a.tunnels.aliens[name] = true
+	a.repairs.alien(name, was)
+}
+
+func wireGuardName(d *wireguard.Device) string {
+	if d.Second {
+		return wireguard.SecondName(d.V6)
+	}
+	return wireguard.Name(d.V6)
+}
+
 // lostPeers are repairs of what the device of a tunnel has of so many of all peers.
 func lostPeers(name string, lost, all int) []repair {
 	if lost == 0 {

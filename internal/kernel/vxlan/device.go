@@ -27,7 +27,7 @@ func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, was []string, anew bool, 
 	if link.VXLAN == want {
 		return link, nil, false, nil
 	}
-	was = differences(link.VXLAN, want)
+	was = link.VXLAN.Differences(want)
 	if changeable(link.VXLAN, want) && s.conn.ChangeVXLAN(link, want) == nil {
 		if link, err = s.conn.LinkByName(t.device()); err == nil && link.VXLAN == want {
 			return link, was, false, nil
@@ -38,26 +38,6 @@ func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, was []string, anew bool, 
 	}
 	link, err = s.add(t, want)
 	return link, was, true, err
-}
-
-// differences are what a device has otherwise than desired.
-func differences(have, want netlinkx.VXLAN) (was []string) {
-	if have.ID != want.ID {
-		was = append(was, fmt.Sprintf("had VNI %d", have.ID))
-	}
-	if have.Port != want.Port {
-		was = append(was, fmt.Sprintf("had port %d", have.Port))
-	}
-	if have.Local != want.Local {
-		was = append(was, fmt.Sprintf("had local address %s", have.Local))
-	}
-	if have.Parent != want.Parent {
-		was = append(was, "had another parent link")
-	}
-	if have.Learning || have.More {
-		was = append(was, "had other options of VXLAN")
-	}
-	return was
 }
 
 // changeable reports that the device can become as wanted while it works.

@@ -24,30 +24,22 @@ func (s *Syncer) entries(m *Merged, t Tunnel) error {
 	p = p.and(compareNeighbours(m.Link, t.Peers, neighbours))
 	m.stale = p.remove
 	var errs []error
-	writes, wrote := slices.Concat(p.add, p.replace), map[any]bool{}
+	writes, wrote := slices.Concat(p.add, p.replace), map[MAC]bool{}
 	for i, err := range append(s.conn.AddNeighbours(p.add), s.conn.ReplaceNeighbours(p.replace)...) {
 		switch {
 		case err == nil:
-			wrote[subject(writes[i])] = true
+			wrote[MAC(writes[i].MAC)] = true
 		case netlinkx.IsExist(err): // made meanwhile: the next look says whether it is right
 		default:
 			errs = append(errs, err)
 		}
 	}
 	for _, peer := range t.Peers {
-		if wrote[peer.MAC] || wrote[peer.Addr] {
+		if wrote[peer.MAC] {
 			m.Written = append(m.Written, peer)
 		}
 	}
 	return netlinkx.Summary(errs)
-}
-
-// subject is what an entry is about: a MAC of the forwarding database, or an inside address.
-func subject(n netlinkx.Neighbour) any {
-	if n.Forward {
-		return MAC(n.MAC)
-	}
-	return n.Addr
 }
 
 // Prune removes the entries that Merge has found and that are not desired.
