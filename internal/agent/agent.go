@@ -195,7 +195,7 @@ func NewAgent(d Deps) *Agent {
 func (a *Agent) Run(ctx context.Context) error {
 	sessions := sessionLog{filepath.Join(a.Config.StateDir, endsFile), a.Speaker.Ends(), a.Log}
 	sessions.recall()
-	a.NFT.Repaired, a.Kernel.Replaced = a.repairs.tables, a.repairs.alien
+	a.NFT.Repaired, a.Kernel.Replaced = a.repairs.tables, a.replaced
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return sessions.run(ctx) })
 	g.Go(func() error { return a.Watch.Run(ctx) })

@@ -30,7 +30,8 @@ type tunnels struct {
 	ends    [desired.TunnelKinds]tunnelEnd
 	changes desired.Changes
 	crypts  desired.Crypts
-	undone  undoneLinks
+	devices [desired.TunnelKinds]device
+	aliens  map[string]bool    // names of devices that were another program's in this pass
 	states  [2]wireguard.State // of WireGuard's devices over IPv4 and IPv6, as of the last pass
 	// unencrypted is why some packets are not encrypted, of this pass; unthreaded why they are not taken in as desired.
 	unencrypted, unthreaded []error
@@ -181,8 +182,7 @@ func (a *Agent) announceSelf(ctx context.Context, s *desired.Snapshot) error {
 func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	want := s.Tunnels()
 	t := &a.tunnels
-	t.undone.look(t.standing(), a.links)
-	defer func() { a.repairs.add(time.Now(), t.undone.made(t.standing())...) }()
+	t.aliens = map[string]bool{}
 	t.rest = t.rest[:0]
 	var errs []error
 	done := func(k desired.TunnelKind, err error) {
@@ -190,7 +190,9 @@ func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 		errs = append(errs, err)
 	}
 	if want.IPIP != nil {
-		done(desired.IPIPTunnel, s.NameRemedy(a.Encap.Sync(ctx, *want.IPIP)))
+		was, err := a.Encap.Sync(ctx, *want.IPIP)
+		a.made(desired.IPIPTunnel, *want.IPIP, was, err)
+		done(desired.IPIPTunnel, s.NameRemedy(err))
 	}
 	var links []int
 	for i, v := range []*vxlan.Tunnel{want.VXLAN, want.VXLANv6} {
@@ -198,7 +200,10 @@ func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 			continue
 		}
 		m, err := a.VXLAN.Merge(ctx, *v)
-		done(desired.VXLANTunnel+desired.TunnelKind(i), err)
+		k := desired.VXLANTunnel + desired.TunnelKind(i)
+		m.Was = t.unlessAlien(k, m.Was)
+		a.repairs.add(time.Now(), t.devices[k].madeVXLAN(*v, m, err)...)
+		done(k, err)
 		t.rest = append(t.rest, m)
 		if m.Link != 0 {
 			links = append(links, m.Link)
@@ -207,14 +212,6 @@ func (a *Agent) syncTunnels(ctx context.Context, s *desired.Snapshot) error {
 	a.syncWireGuard(ctx, s)
 	slices.Sort(links)
 	return errors.Join(append(errs, t.listen(ctx, a, links))...)
-}
-
-// standing says which devices stood after the last pass that made them.
-func (t *tunnels) standing() (s desired.Standing) {
-	for k := range t.ends {
-		s[k] = t.ends[k].stands
-	}
-	return s
 }
 
 // syncWireGuard makes WireGuard's devices, but for their peers.
@@ -227,7 +224,9 @@ func (a *Agent) syncWireGuard(ctx context.Context, s *desired.Snapshot) {
 			continue
 		}
 		state, err := a.WireGuard.Merge(ctx, *d)
-		t.ends[desired.WireGuardTunnel+desired.TunnelKind(i)].stands = err == nil
+		k := desired.WireGuardTunnel + desired.TunnelKind(i)
+		a.made(k, *d, state.Was, err)
+		t.ends[k].stands = err == nil
 		t.noWireGuard = errors.Is(err, wireguard.ErrNoWireGuard)
 		s.Self.NoWireGuard = t.noWireGuard // at once: pods that start meanwhile need not have a smaller MTU
 		if err != nil {
@@ -286,7 +285,10 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 		second.Peers, devices = nexts, append(devices, second)
 	}
 	for _, d := range devices {
-		errs = append(errs, a.WireGuard.Peers(ctx, *d))
+		lost, err := a.WireGuard.Peers(ctx, *d)
+		if errs = append(errs, err); err == nil {
+			a.repairs.add(time.Now(), lostPeers(wireGuardName(d), lost, len(d.Peers))...)
+		}
 		if err := d.Thread(sysctl.Root(a.Config.NetSysfs)); err != nil {
 			a.tunnels.unthreaded = append(a.tunnels.unthreaded, err)
 		}
@@ -363,7 +365,7 @@ func (a *Agent) pruneTunnels(ctx context.Context, s *desired.Snapshot) error {
 		if s.Needs(k) {
 			continue
 		}
-		a.tunnels.ends[k].stands, a.tunnels.undone[k] = false, ""
+		a.tunnels.ends[k].stands, a.tunnels.devices[k] = false, device{}
 		switch k {
 		case desired.IPIPTunnel:
 			errs = append(errs, a.Encap.Remove(ctx))

@@ -14,7 +14,6 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
-	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
@@ -162,7 +161,9 @@ func repairedSysctls(known parameters, before []hostsysctl.Difference, get hosts
 
 // addressAnnotations tell other nodes how to reach this one and its pods.
 var addressAnnotations = []string{
-	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationIPv4TunnelAddr, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr,
+	api.AnnotationIPv4Address, api.AnnotationIPv6Address, api.AnnotationASNumber, api.AnnotationReflection,
+	api.AnnotationIPv4TunnelAddr, api.AnnotationIPv4VXLANAddr, api.AnnotationIPv6VXLANAddr, api.AnnotationIPv4WireGuard, api.AnnotationIPv6WireGuard,
+	api.AnnotationWireGuardKey, api.AnnotationWireGuardKeyV6, api.AnnotationWireGuardNextKey, api.AnnotationWireGuardNextKeyV6,
 }
 
 // annotations are those of the Node: what they were when they were right, and which are undone. Their values are no agent's, and in no Event.
@@ -184,6 +185,9 @@ func (a *annotations) look(now, want map[string]string) (done []repair) {
 			delete(a.undone, key)
 		case wanted && known && last == value:
 			a.undone[key] = true
+		case wanted: // what is on its way to the Node is not known to be right
+			delete(a.right, key)
+			delete(a.undone, key)
 		default:
 			delete(a.undone, key)
 		}
@@ -207,54 +211,110 @@ func repairedAnnotation(key string) repair {
 	return repair{"annotation " + key + " of the Node", "was changed or removed, written again"}
 }
 
-// linkOf is the device of a kind of tunnel, and the kernel's name of its kind.
-func linkOf(k desired.TunnelKind) (name, kind string) {
+// linkOf is the device of a kind of tunnel.
+func linkOf(k desired.TunnelKind) string {
 	switch k {
 	case desired.IPIPTunnel:
-		return ipip.Device, "ipip"
+		return ipip.Device
 	case desired.VXLANTunnel:
-		return vxlan.Device4, "vxlan"
+		return vxlan.Device4
 	case desired.VXLANTunnel6:
-		return vxlan.Device6, "vxlan"
+		return vxlan.Device6
 	case desired.WireGuardTunnel:
-		return wireguard.Device4, "wireguard"
+		return wireguard.Device4
 	}
-	return wireguard.Device6, "wireguard"
+	return wireguard.Device6
 }
 
-// undoneLinks are what was found wrong with tunnels' devices that stood, and is not made right yet.
-type undoneLinks [desired.TunnelKinds]string
-
-// look finds that out: stood are the devices of the last pass that made them, and links are there.
-func (u *undoneLinks) look(stood desired.Standing, links []netlinkx.Link) {
-	found := desired.StandingOf(links)
-	for k := range desired.TunnelKinds {
-		if !stood[k] || found[k] {
-			continue
-		}
-		name, kind := linkOf(k)
-		u[k] = "was missing, made again"
-		for _, l := range links {
-			switch {
-			case l.Name != name:
-			case l.Kind != kind: // see alien
-				u[k] = ""
-			default:
-				u[k] = "was down or changed, set again"
-			}
-		}
-	}
+// device is what the device of a tunnel was made to be; the zero value is none that is known.
+type device struct {
+	as    any          // as desired, without its peers
+	peers []vxlan.Peer // of those of VXLAN, the ones whose entries were made
+	was   []string     // what has been found otherwise since, and is not made right yet
 }
 
-// made returns those of them that stand now.
-func (u *undoneLinks) made(stand desired.Standing) (done []repair) {
-	for k, was := range u {
-		if stand[k] && was != "" {
-			name, _ := linkOf(desired.TunnelKind(k))
-			done, u[k] = append(done, repair{"link " + name, was}), ""
+// made notes that a pass was to make the device, with what it found otherwise than desired, and how it ended. It returns what it has repaired: what is
+// desired for the first time, or otherwise than before, is no repair.
+func (d *device) made(name string, as any, was []string, err error) (done []repair) {
+	if d.as == nil || !reflect.DeepEqual(d.as, as) {
+		if *d = (device{}); err == nil {
+			d.as = as
 		}
+		return nil
 	}
+	if len(d.was) == 0 {
+		d.was = was
+	}
+	if err != nil || len(d.was) == 0 {
+		return nil
+	}
+	how := "set again"
+	if slices.Contains(d.was, "was missing") {
+		how = "made again"
+	}
+	done, d.was = []repair{{"link " + name, strings.Join(d.was, ", ") + ", " + how}}, nil
 	return done
+}
+
+// madeVXLAN is made with the entries of peers.
+func (d *device) madeVXLAN(t vxlan.Tunnel, m vxlan.Merged, err error) (done []repair) {
+	name, peers, before := vxlan.Device(t.Local.Is6()), t.Peers, setOf(d.peers)
+	t.Peers = nil
+	same := reflect.DeepEqual(d.as, any(t))
+	done = d.made(name, t, m.Was, err)
+	lost := 0
+	for _, p := range m.Written {
+		if before[p] && same && !m.Anew {
+			lost++
+		}
+	}
+	if d.peers = peers; err != nil {
+		d.peers = slices.DeleteFunc(slices.Clone(peers), func(p vxlan.Peer) bool { return !before[p] })
+	}
+	return append(done, lostPeers(name, lost, len(peers))...)
+}
+
+func setOf(peers []vxlan.Peer) map[vxlan.Peer]bool {
+	set := make(map[vxlan.Peer]bool, len(peers))
+	for _, p := range peers {
+		set[p] = true
+	}
+	return set
+}
+
+// made has told what a pass has repaired of a device: see device.made.
+func (a *Agent) made(k desired.TunnelKind, as any, was []string, err error) {
+	t := &a.tunnels
+	a.repairs.add(time.Now(), t.devices[k].made(linkOf(k), as, t.unlessAlien(k, was), err)...)
+}
+
+// unlessAlien is what was found, or nothing of a device in whose place another program's was: that is told already.
+func (t *tunnels) unlessAlien(k desired.TunnelKind, was []string) []string {
+	if t.aliens[linkOf(k)] {
+		return nil
+	}
+	return was
+}
+
+// replaced has a link told that was in the place of one of ours.
+func (a *Agent) replaced(name, was string) {
+	a.tunnels.aliens[name] = true
+	a.repairs.alien(name, was)
+}
+
+func wireGuardName(d *wireguard.Device) string {
+	if d.Second {
+		return wireguard.SecondName(d.V6)
+	}
+	return wireguard.Name(d.V6)
+}
+
+// lostPeers are repairs of what the device of a tunnel has of so many of all peers.
+func lostPeers(name string, lost, all int) []repair {
+	if lost == 0 {
+		return nil
+	}
+	return []repair{{"peers of " + name, fmt.Sprintf("%d of %d were missing or changed, written again", lost, all)}}
 }
 
 // repairedRoutes compares the desired routes of two passes: what is written though they are the same was undone.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -11,7 +12,6 @@ import (
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/hostsysctl"
-	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
@@ -101,28 +101,28 @@ func TestWhatIsARepair(t *testing.T) {
 	values["net/ipv4/ip_forward"] = "0" // it could not be set
 	difftest.Want(t, "failed", "", joined(repairedSysctls(known, before[:1], get)))
 
-	var stood desired.Standing
-	stood[desired.VXLANTunnel] = true
-	good := netlinkx.Link{Name: vxlan.Device4, Kind: "vxlan", Up: true}
-	down, alien := good, good
-	down.Up, alien.Kind = false, "dummy"
-	for name, c := range map[string]struct {
-		before desired.Standing
-		links  []netlinkx.Link
-		want   string
-	}{
-		"right":   {stood, []netlinkx.Link{good}, ""},
-		"first":   {desired.Standing{}, nil, ""},
-		"missing": {stood, nil, "link vxlan.calico was missing, made again"},
-		"down":    {stood, []netlinkx.Link{down}, "link vxlan.calico was down or changed, set again"},
-		"alien":   {stood, []netlinkx.Link{alien}, ""},
+	type pass struct {
+		as   int // desired
+		was  []string
+		err  error
+		want string
+	}
+	missing, mtu, failed := []string{"was missing"}, []string{"had MTU 1400", "was down"}, errors.New("no")
+	for name, passes := range map[string][]pass{
+		"first":                   {{1, missing, nil, ""}, {1, nil, nil, ""}},
+		"missing":                 {{1, nil, nil, ""}, {1, missing, nil, "link tunl0 was missing, made again"}, {1, nil, nil, ""}},
+		"changed":                 {{1, nil, nil, ""}, {1, mtu, nil, "link tunl0 had MTU 1400, was down, set again"}},
+		"made later":              {{1, nil, nil, ""}, {1, mtu, failed, ""}, {1, nil, nil, "link tunl0 had MTU 1400, was down, set again"}, {1, nil, nil, ""}},
+		"not made at first":       {{1, missing, failed, ""}, {1, missing, nil, ""}},
+		"desired otherwise":       {{1, nil, nil, ""}, {2, mtu, nil, ""}, {2, mtu, nil, "link tunl0 had MTU 1400, was down, set again"}},
+		"back, with a failure":    {{1, nil, nil, ""}, {2, mtu, failed, ""}, {1, mtu, nil, ""}},
+		"desired, made later":     {{1, nil, nil, ""}, {2, mtu, failed, ""}, {2, mtu, nil, ""}},
+		"found, desired meantime": {{1, nil, nil, ""}, {1, mtu, failed, ""}, {2, nil, nil, ""}},
 	} {
-		var u undoneLinks
-		u.look(c.before, c.links)
-		difftest.Want(t, name+", not made", "", joined(u.made(desired.Standing{})))
-		u.look(desired.Standing{}, []netlinkx.Link{good}) // the next pass finds what the one before has begun
-		difftest.Want(t, name, c.want, joined(u.made(stood)))
-		difftest.Want(t, name+", again", "", joined(u.made(stood)))
+		var d device
+		for i, p := range passes {
+			difftest.Want(t, fmt.Sprint(name, ", pass ", i), p.want, joined(d.made("tunl0", p.as, p.was, p.err)))
+		}
 	}
 
 	way := func(to string) []desired.DesiredRoute {
@@ -132,6 +132,40 @@ func TestWhatIsARepair(t *testing.T) {
 	difftest.Want(t, "another", "", joined(repairedRoutes(way("10.0.1.0/26"), way("10.0.0.0/26"), 1)))
 	difftest.Want(t, "nothing written", "", joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 0)))
 	difftest.Want(t, "undone", "routes 1 of 1 were missing or changed, such as one to 10.0.0.0/26: written again", joined(repairedRoutes(way("10.0.0.0/26"), way("10.0.0.0/26"), 1)))
+}
+
+// TestEntriesThatAreUndone: those of a peer that is new or otherwise, of a new device, and after a change of the device are written for the first time.
+func TestEntriesThatAreUndone(t *testing.T) {
+	peer := func(n byte) vxlan.Peer {
+		return vxlan.Peer{Addr: netip.AddrFrom4([4]byte{10, 0, n, 0}), MAC: vxlan.MAC{n}, Node: netip.AddrFrom4([4]byte{172, 30, 0, n})}
+	}
+	moved := peer(1)
+	moved.Node = netip.AddrFrom4([4]byte{172, 30, 0, 9})
+	type pass struct {
+		mtu     int
+		peers   []vxlan.Peer
+		anew    bool
+		written []vxlan.Peer
+		err     error
+		want    string
+	}
+	one, both, failed := []vxlan.Peer{peer(1)}, []vxlan.Peer{peer(1), peer(2)}, errors.New("no")
+	const text = "peers of vxlan.calico 1 of 2 were missing or changed, written again"
+	for name, passes := range map[string][]pass{
+		"new":            {{1450, one, true, one, nil, ""}, {1450, both, false, both[1:], nil, ""}, {1450, both, false, nil, nil, ""}},
+		"undone":         {{1450, both, true, both, nil, ""}, {1450, both, false, one, nil, text}},
+		"undone, failed": {{1450, both, true, both, nil, ""}, {1450, both, false, one, failed, text}, {1450, both, false, nil, nil, ""}},
+		"moved":          {{1450, both, true, both, nil, ""}, {1450, []vxlan.Peer{moved, peer(2)}, false, []vxlan.Peer{moved}, nil, ""}},
+		"moved and back": {{1450, one, true, one, nil, ""}, {1450, []vxlan.Peer{moved}, false, []vxlan.Peer{moved}, failed, ""}, {1450, one, false, one, nil, ""}},
+		"device anew":    {{1450, both, true, both, nil, ""}, {1450, both, true, both, nil, ""}},
+		"device changed": {{1450, both, true, both, nil, ""}, {1400, both, false, both, nil, ""}, {1400, both, false, one, nil, text}},
+	} {
+		var d device
+		for i, p := range passes {
+			tunnel := vxlan.Tunnel{Local: netip.MustParseAddr("172.30.0.1"), MTU: p.mtu, Peers: p.peers}
+			difftest.Want(t, fmt.Sprint(name, ", pass ", i), p.want, joined(d.madeVXLAN(tunnel, vxlan.Merged{Anew: p.anew, Written: p.written}, p.err)))
+		}
+	}
 }
 
 // TestAnnotationsThatAreUndone: they are told of once they are written, whichever try succeeds, and whether its answer comes or not.
@@ -161,4 +195,21 @@ func TestAnnotationsThatAreUndone(t *testing.T) {
 	look("removed", "", nil)
 	look("the answer to the write was lost", text, right)
 	look("and then", "", right)
+	other := map[string]string{key: "10.0.0.2/24"}
+	difftest.Want(t, "desired otherwise", "", joined(a.look(right, other)))
+	look("back, as what was written comes", "", other)
+	written("back", "")
+}
+
+// All that the agent announces of itself is told.
+func TestAnnotationsThatAreTold(t *testing.T) {
+	for _, key := range []string{
+		api.AnnotationASNumber, api.AnnotationReflection, api.AnnotationIPv4WireGuard, api.AnnotationWireGuardKey, api.AnnotationWireGuardNextKeyV6,
+	} {
+		a := annotations{right: map[string]string{}, undone: map[string]bool{}}
+		right := map[string]string{key: "right"}
+		a.look(right, right)
+		a.look(nil, right)
+		difftest.Want(t, key, "annotation "+key+" of the Node was changed or removed, written again", joined(a.written()))
+	}
 }

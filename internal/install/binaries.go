@@ -19,6 +19,8 @@ const mainPlugin = "calico"
 // required are the plugins without which the conflist cannot work; the image brings more.
 var required = []string{mainPlugin, "calico-ipam"}
 
+const pluginMode fs.FileMode = 0o755
+
 // putPlugins makes the host's directories of plugins what they should be, and returns the plugins whose work is to be proven. One plugin at a
 // time is in memory: all of them are more than this process needs otherwise.
 func (i *Installer) putPlugins(l *ledger, conflist []byte) (prove []string, err error) {
@@ -30,6 +32,7 @@ func (i *Installer) putPlugins(l *ledger, conflist []byte) (prove []string, err 
 	if err != nil {
 		return nil, err
 	}
+	i.plugins = map[string]string{}
 	for _, name := range names {
 		content, err := i.imagePlugin(name)
 		if err != nil {
@@ -40,7 +43,10 @@ func (i *Installer) putPlugins(l *ledger, conflist []byte) (prove []string, err 
 			path := filepath.Join(dir, name)
 			prove = append(prove, path)
 			if _, err := os.Stat(path); i.cfg.UpdateBinaries || errors.Is(err, fs.ErrNotExist) {
-				files = append(files, file{path, content, 0o755})
+				files = append(files, file{path, content, pluginMode})
+				if slices.Contains(required, name) {
+					i.plugins[path] = digest(content)
+				}
 			}
 		}
 		if err := i.put(l, files...); err != nil {
@@ -92,7 +98,7 @@ func (i *Installer) lacks(dir string, need []string) (string, error) {
 			continue
 		}
 		content, err := i.imagePlugin(name)
-		if err != nil || !hostfile.Same(path, content, 0o755) {
+		if err != nil || !hostfile.Same(path, content, pluginMode) {
 			return name, err
 		}
 	}

@@ -56,7 +56,8 @@ type Installer struct {
 	hooks   hooks
 	noted   bool // the ledger has what this process wrote
 
-	conflist []byte // as written last
+	conflist []byte            // as written last
+	plugins  map[string]string // digests of the required plugins that this installer keeps, by path
 }
 
 // errUndone stops an installer that stays from writing over what a rollback or an uninstallation has put back.

@@ -20,19 +20,23 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 	w := i.watch(ctx)
 	life := lifetime{i: i, expires: expires, renewed: time.Now(), backoff: wait.Backoff{First: firstRetry, Most: maxRetry}}
 	life.plan(i.untilRenewal(expires))
-	life.refused() // before the watch began
-	restorer := newRestorer()
-	var again <-chan time.Time // to look at the conflist
+	life.refused()                                                                         // before the watch began
+	restorers := []*restorer{newRestorer(eventPluginRestored), newRestorer(eventRestored)} // the order of an installation
+	var again <-chan time.Time                                                             // to look at the files
 	restore := func() {
 		if w.serves != nil {
 			return
 		}
-		after, err := i.restore(ctx, restorer)
-		if again = nil; after > 0 {
-			again = time.After(after)
-		}
-		if err != nil {
-			i.log.Warn("trying again", "error", err, "pause", after)
+		again = nil
+		var first time.Duration
+		for _, r := range restorers {
+			after, err := i.restore(ctx, r)
+			if after > 0 && (again == nil || after < first) {
+				first, again = after, time.After(after)
+			}
+			if err != nil {
+				i.log.Warn("trying again", "error", err, "pause", after)
+			}
 		}
 	}
 	for {
@@ -42,8 +46,11 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 			return nil
 		case <-w.serves:
 			w.serves = nil
-			if err = i.begin(ctx, restorer); err == nil {
+			if err = i.begin(ctx, restorers...); err == nil {
 				err = i.activate(ctx)
+			}
+			if err == nil {
+				restore() // plugins may have been lost meanwhile
 			}
 		case <-w.etcd:
 			if w.serves == nil {
@@ -51,6 +58,8 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 			}
 		case <-w.network:
 			err = i.reportForeign()
+			restore()
+		case <-w.plugins:
 			restore()
 		case <-again:
 			restore()
@@ -76,10 +85,16 @@ type watched struct {
 	refusals <-chan struct{} // plugins whose token was refused
 	etcd     <-chan struct{} // certificates for etcd
 	network  <-chan struct{} // configurations of networks
+	plugins  <-chan struct{}
 }
 
 func (i *Installer) watch(ctx context.Context) *watched {
 	w := &watched{network: i.hooks.changes(ctx, i.cfg.HostNetDir, "another network that comes first is reported at the next start only", i.log)}
+	for _, dir := range i.cfg.HostBinDirs {
+		if _, kept := i.plugins[filepath.Join(dir, mainPlugin)]; kept {
+			w.plugins = either(ctx, w.plugins, i.hooks.changes(ctx, dir, "a plugin that another program removes is put back at the next start only", i.log))
+		}
+	}
 	if i.tokens != nil {
 		w.account = i.hooks.changes(ctx, i.cfg.AccountDir, "a new CA of the cluster reaches the plugins with their next token only", i.log)
 		if i.cfg.EndpointDir != "" {

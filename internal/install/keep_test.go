@@ -388,6 +388,54 @@ func TestTheConflistIsRestored(t *testing.T) {
 	await(t, "a damaged conflist is back", back)
 }
 
+// Without its plugins a node starts no pods.
+func TestPluginsAreRestored(t *testing.T) {
+	h, _, _ := settled(t)
+	for n, c := range []struct{ name, was string }{{"calico", "removed"}, {"calico-ipam", "removed"}, {"calico-ipam", "changed"}, {"calico", "changed"}} {
+		path := h.bin(c.name)
+		want := read(t, path)
+		if c.was == "removed" {
+			unlink(t, path)
+		} else {
+			put(t, path, "damaged")
+		}
+		await(t, c.name+" is back", func() bool { text, err := os.ReadFile(path); return err == nil && string(text) == want })
+		await(t, "it is told", func() bool {
+			return h.hasSaid(eventPluginRestored, c.name+" in ", "was "+c.was, fmt.Sprintf("put back (%d times", n+1))
+		})
+	}
+	errtest.Must(t, os.Chmod(h.bin("calico"), 0))
+	await(t, "it can be executed again", func() bool { info, err := os.Stat(h.bin("calico")); return err == nil && info.Mode() == 0o755 })
+	if h.hasSaid(eventRestored) {
+		t.Errorf("the conflist is as it was: %q", h.said())
+	}
+}
+
+// During an upgrade the older installer leaves the newer one's plugins alone, and does not put its own back.
+func TestPluginsOfANewerInstallerStay(t *testing.T) {
+	h, _, _ := settled(t)
+	newer := &host{cfg: h.cfg}
+	newer.cfg.SourceDir = t.TempDir()
+	for _, name := range required {
+		put(t, filepath.Join(newer.cfg.SourceDir, name), plugin("newer "+name))
+	}
+	_, err := newer.installer(fixedToken("secret")).prepare(t.Context())
+	errtest.Must(t, err)
+	unlink(t, h.bin("calico-ipam"))
+	unlink(t, h.net("10-calico.conflist"))
+	await(t, "the older installer has looked", there(h.net("10-calico.conflist")))
+	if there(h.bin("calico-ipam"))() || read(t, h.bin("calico")) != plugin("newer calico") || h.hasSaid(eventPluginRestored) {
+		t.Errorf("the older installer has written plugins: %q", h.said())
+	}
+	_, err = h.installer(fixedToken("secret")).prepare(t.Context()) // a downgrade
+	errtest.Must(t, err)
+	unlink(t, h.bin("calico"))
+	await(t, "what was installed last is put back", func() bool {
+		text, err := os.ReadFile(h.bin("calico"))
+		return err == nil && string(text) == plugin("calico")
+	})
+}
+
 // A service mesh chains its plugin behind the network's: both would write for ever.
 func TestAChainedPluginStays(t *testing.T) {
 	h, _, want := settled(t)
@@ -424,12 +472,18 @@ func TestAnotherNetworkIsAChoice(t *testing.T) {
 func TestCalicosInstallationIsAChoice(t *testing.T) {
 	h, _, _ := settled(t)
 	put(t, h.bin("calico"), plugin("Calico's calico"))
+	await(t, "it is told", func() bool {
+		return h.hasSaid(eventPluginRestored, "calico in", "was changed, and is left so: the plugin calico")
+	})
 	put(t, h.net(KubeconfigName), "Calico's kubeconfig")
 	await(t, "it is told", func() bool { return h.hasSaid(eventRestored, "calico-kubeconfig", "left so: the plugin calico") })
 	put(t, h.net("10-calico.conflist"), calicosConflist)
 	await(t, "it is told", func() bool {
 		return h.hasSaid(eventRestored, "10-calico.conflist in /etc/cni/net.d was changed, and is left so: the plugin calico")
 	})
+	if got := read(t, h.bin("calico")); got != plugin("Calico's calico") {
+		t.Errorf("Calico's plugin is replaced by %s", got)
+	}
 	if conflist, kubeconfig := read(t, h.net("10-calico.conflist")), read(t, h.net(KubeconfigName)); conflist != calicosConflist || kubeconfig != "Calico's kubeconfig" {
 		t.Errorf("Calico's files are replaced by %s and %s", conflist, kubeconfig)
 	}

@@ -195,8 +195,8 @@ func (l *ledger) note(path, ours string) error {
 		}
 		e.Before = now
 	}
-	if ours != "" && !slices.Contains(e.Ours, ours) {
-		e.Ours = append(e.Ours, ours)
+	if ours != "" {
+		e.Ours = append(slices.DeleteFunc(e.Ours, func(d string) bool { return d == ours }), ours)
 		e.Ours = e.Ours[max(0, len(e.Ours)-remembered):]
 	}
 	return nil

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,15 +20,17 @@ import (
 )
 
 const (
-	eventRestored = "ConflistRestored"
+	eventRestored       = "ConflistRestored"
+	eventPluginRestored = "PluginRestored"
 	// restores may follow one another; later there is one for each restorePause: another program that removes the file again and again is
 	// not fought.
 	restores     = 5
 	restorePause = 5 * time.Minute
 )
 
-// restorer puts the conflist, and the kubeconfig that it names, back if another program removes or changes them.
+// restorer puts the conflist, and the kubeconfig that it names, back if another program removes or changes them, or the required plugins.
 type restorer struct {
+	reason  string // of its Events
 	limit   *rate.Limiter
 	times   int
 	others  []string  // configurations of other networks that were there as the conflist was written
@@ -36,36 +40,47 @@ type restorer struct {
 	next    time.Time // not before, after a failure
 }
 
-func newRestorer() *restorer {
-	return &restorer{limit: rate.NewLimiter(rate.Every(restorePause), restores)}
+func newRestorer(reason string) *restorer {
+	return &restorer{reason: reason, limit: rate.NewLimiter(rate.Every(restorePause), restores)}
 }
 
 // begin notes what is there of other networks before the conflist is written.
-func (i *Installer) begin(ctx context.Context, r *restorer) error {
-	r.others = i.otherNetworks()
+func (i *Installer) begin(ctx context.Context, restorers ...*restorer) error {
+	others := i.otherNetworks()
 	return i.locked(ctx, func(l *ledger) error {
-		r.foreign = l.others
+		for _, r := range restorers {
+			r.others, r.foreign = others, l.others
+		}
 		return nil
 	})
 }
 
-// loss is what was done to the conflist and the kubeconfig, empty if they are as they should be.
+// loss is what was done to the conflist and the kubeconfig, or to plugins, empty if they are as they should be.
 type loss struct {
-	conflist, kubeconfig string
-	left                 string // why they should be left so, if they should
+	conflist, kubeconfig, plugin string
+	plugins                      []string // their paths
+	left                         string   // why they should be left so, if they should
 }
 
-// restore looks at the conflist after something has changed in its directory, and returns how long to wait before it looks again; 0: until the
+// named says which file that is, where, and what was done to it.
+func (i *Installer) named(lost loss) (name, dir, done string) {
+	switch {
+	case lost.plugin != "":
+		return filepath.Base(lost.plugins[0]), strings.TrimPrefix(filepath.Dir(lost.plugins[0]), "/host"), lost.plugin
+	case lost.conflist != "":
+		return i.cfg.ConfName, i.cfg.NetDir, lost.conflist
+	}
+	return KubeconfigName, i.cfg.NetDir, lost.kubeconfig
+}
+
+// restore looks at what a restorer puts back after something has changed in its directory, and returns how long to wait before it looks again; 0: until the
 // next change.
 func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Duration, err error) {
 	if !i.noted { // without a ledger an uninstallation could not be told from an accident
 		return 0, nil
 	}
 	lost := i.lost(ctx, r)
-	name, done := i.cfg.ConfName, lost.conflist
-	if done == "" {
-		name, done = KubeconfigName, lost.kubeconfig
-	}
+	name, dir, done := i.named(lost)
 	if done == "" {
 		r.said, r.failed = "", false
 		return 0, nil
@@ -78,29 +93,32 @@ func (i *Installer) restore(ctx context.Context, r *restorer) (again time.Durati
 		lost.left = fmt.Sprintf("it was put back %d times since this installer started: find the program that does this; it is put back in %v", r.times, again)
 	}
 	if lost.left != "" {
-		text := fmt.Sprintf("%s in %s was %s, and is left so: %s", name, i.cfg.NetDir, done, lost.left)
+		text := fmt.Sprintf("%s in %s was %s, and is left so: %s", name, dir, done, lost.left)
 		if r.said != text {
 			r.said = text
-			i.log.Warn("conflist is not put back", "path", i.cfg.Conf(), "reason", text)
+			i.log.Warn("a file is not put back", "file", name, "dir", dir, "reason", text)
 		}
-		i.warn(eventRestored, text)
+		i.warn(r.reason, text)
 		return again, nil
 	}
 	if err := i.putBack(ctx, lost, r.failed); err != nil {
 		r.failed, r.next = true, time.Now().Add(refusalPause)
-		i.warn(eventRestored, fmt.Sprintf("%s in %s was %s by another program, and is not back yet: %v", name, i.cfg.NetDir, done, err))
+		i.warn(r.reason, fmt.Sprintf("%s in %s was %s by another program, and is not back yet: %v", name, dir, done, err))
 		return refusalPause, err
 	}
 	r.said, r.failed = "", false
 	r.times++
-	i.log.Warn("conflist is put back", "file", name, "dir", i.cfg.NetDir, "was", done, "times", r.times)
-	i.past(eventRestored, fmt.Sprintf("%s in %s was %s by another program, and is put back (%d times since this installer started)", name, i.cfg.NetDir, done, r.times))
+	i.log.Warn("a file is put back", "file", name, "dir", dir, "was", done, "times", r.times)
+	i.past(r.reason, fmt.Sprintf("%s in %s was %s by another program, and is put back (%d times since this installer started)", name, dir, done, r.times))
 	return 0, nil
 }
 
 // putBack writes what is lost, in the order of an installation: with a conflist whose kubeconfig does not work every ADD would fail. A try that failed
 // may have left a kubeconfig that was not proven.
 func (i *Installer) putBack(ctx context.Context, lost loss, unproven bool) error {
+	if lost.plugin != "" {
+		return i.putPluginsBack(ctx)
+	}
 	if i.tokens != nil && (unproven || lost.kubeconfig != "") {
 		if _, err := i.renew(ctx); err != nil {
 			return fmt.Errorf("putting the kubeconfig back: %w", err)
@@ -120,6 +138,10 @@ func (i *Installer) lost(ctx context.Context, r *restorer) (lost loss) {
 	others := false
 	if i.locked(ctx, func(l *ledger) error { // an installation of another version is no change by others
 		others = l.others && !r.foreign
+		if r.reason == eventPluginRestored {
+			lost.plugins, lost.plugin = i.lostPlugins(l)
+			return nil
+		}
 		lost.conflist = l.done(i.cfg.Conf(), func(now []byte) bool { return extends(now, i.conflist) })
 		if i.tokens != nil {
 			lost.kubeconfig = l.done(i.kubeconfig(), func([]byte) bool { return false })
@@ -130,12 +152,56 @@ func (i *Installer) lost(ctx context.Context, r *restorer) (lost loss) {
 	}
 	came := slices.DeleteFunc(i.otherNetworks(), func(name string) bool { return slices.Contains(r.others, name) })
 	switch {
-	case others:
+	case others && !i.broken(ctx, lost.plugins):
 		lost.left = fmt.Sprintf("the plugin %s on this host is another network's now, which is taken for an operator's choice; to go back to this network, start this pod anew", mainPlugin)
 	case len(came) > 0:
 		lost.left = fmt.Sprintf("%s has come, which is taken for an operator's choice; to go back to this network, remove it", strings.Join(came, ", "))
 	}
 	return lost
+}
+
+// lostPlugins are those that this installer was the last one to write, and that others have removed or changed, and what was done to the first. Another
+// installer's, as of an upgrade, are left to that one.
+func (i *Installer) lostPlugins(l *ledger) (paths []string, done string) {
+	for _, path := range slices.Sorted(maps.Keys(i.plugins)) {
+		want := i.plugins[path]
+		if e := l.files[path]; e == nil || len(e.Ours) == 0 || e.Ours[len(e.Ours)-1] != want {
+			continue
+		}
+		was := "changed"
+		switch now, err := look(path); {
+		case err == nil && now == nil:
+			was = "removed"
+		case err == nil && now.Mode == pluginMode && l.wrote(path, now.Digest):
+			continue
+		}
+		if paths = append(paths, path); done == "" {
+			done = was
+		}
+	}
+	return paths, done
+}
+
+// putPluginsBack writes them.
+func (i *Installer) putPluginsBack(ctx context.Context) error {
+	return i.locked(ctx, func(l *ledger) error {
+		paths, _ := i.lostPlugins(l)
+		for _, path := range paths {
+			content, err := i.imagePlugin(filepath.Base(path))
+			if err != nil {
+				return err
+			}
+			if err := i.put(l, file{path, content, pluginMode}); err != nil {
+				return fmt.Errorf("putting a plugin back: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// broken reports that a main plugin among those that were changed is none of another network's: it does not run.
+func (i *Installer) broken(ctx context.Context, plugins []string) bool {
+	return slices.ContainsFunc(plugins, func(path string) bool { return filepath.Base(path) == mainPlugin && proveBinary(ctx, path) != nil })
 }
 
 // done says what another program did to a file, empty if nothing, or if what it has now will do.

@@ -46,6 +46,7 @@ var eventHelp = map[string]string{
 	"OtherNetworkPreferred":      "the runtime uses a file in /etc/cni/net.d that sorts before this network's: remove it",
 	"ConflistKeyUnused":          "the conflist has keys (docs/calico-inputs.csv) that calico does not act on, misspelt perhaps: correct or remove them",
 	"ConflistRestored":           "another program removed or changed the network's file in /etc/cni/net.d, which is put back, or left so: the text has the reason",
+	"PluginRestored":             "another program removed or changed the plugin calico or calico-ipam, which is put back, or left so: the text has the reason",
 	"TokenNotRenewed":            "check the path to the API server, and rights on serviceaccounts/token",
 	"CIDROverlap":                "two IPPools overlap: delete or change one",
 	"PoolExhausting":             "an IPPool is nine tenths full, full within six hours, or full: enlarge or add one",

@@ -43,8 +43,9 @@ func throughTunnel(t *testing.T) {
 	}{{"192.168.1.0/26", "192.168.2.0/26", "10.2.0.5"}, {"192.168.2.0/26", "192.168.1.0/26", "10.1.0.5"}}
 	for i, conn := range []*netlinkx.Conn{n.here.Conn, n.there.Conn} {
 		block := netip.MustParsePrefix(ends[i].block)
-		errtest.Must(t, ipip.New(conn).Sync(t.Context(), ipip.Tunnel{MTU: 1480, Addr: block.Addr()}))
-		_, err := routes.New(conn, routes.Options{}).Sync(t.Context(), []routes.Route{
+		_, err := ipip.New(conn).Sync(t.Context(), ipip.Tunnel{MTU: 1480, Addr: block.Addr()})
+		errtest.Must(t, err)
+		_, err = routes.New(conn, routes.Options{}).Sync(t.Context(), []routes.Route{
 			routes.To(netip.MustParsePrefix(ends[i].other), routes.Hop{Via: netip.MustParseAddr(ends[i].via), Dev: ipip.Device, Onlink: true}),
 		})
 		errtest.Must(t, err)

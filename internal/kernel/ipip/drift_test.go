@@ -58,7 +58,7 @@ func keep(t *testing.T) *kept {
 func (k *kept) pass(ctx context.Context) {
 	link, err := k.Conn.LinkByName("eth0")
 	if err == nil {
-		err = ipip.New(k.Conn).Sync(ctx, ipip.Tunnel{MTU: ipip.MTU(link.MTU), Addr: addr("10.244.1.0")})
+		_, err = ipip.New(k.Conn).Sync(ctx, ipip.Tunnel{MTU: ipip.MTU(link.MTU), Addr: addr("10.244.1.0")})
 	}
 	if err == nil {
 		tb := routes.New(k.Conn, routes.Options{TakeOver: []netlinkx.Protocol{netlinkx.ProtocolBIRD}, Devices: []string{ipip.Device}})

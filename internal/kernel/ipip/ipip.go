@@ -48,45 +48,53 @@ func Is(l netlinkx.Link) bool {
 }
 
 // Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. Correct properties are not
-// written, and the right address stays throughout. The error wraps ErrNoIPIP if the kernel has no IPIP.
-func (s *Syncer) Sync(ctx context.Context, t Tunnel) error {
+// written, and the right address stays throughout. It returns what was otherwise, such as "was missing" or "had MTU 1400". The error wraps ErrNoIPIP if the
+// kernel has no IPIP.
+func (s *Syncer) Sync(ctx context.Context, t Tunnel) (was []string, err error) {
 	if err := t.validate(); err != nil {
-		return err
+		return nil, err
 	}
-	link, err := s.ensure()
+	link, made, err := s.ensure()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if link.MTU != t.MTU {
+		was = append(was, fmt.Sprintf("had MTU %d", link.MTU))
 		if err := s.conn.SetMTU(link.Index, t.MTU); err != nil {
-			return fmt.Errorf("%s: %w", Device, err)
+			return was, fmt.Errorf("%s: %w", Device, err)
 		}
 	}
 	// Without it, kernels before 5.11 let inner packets with DF go by the device's MTU alone: a smaller one on the path
 	// between two nodes swallows them, and no sender learns (calico #7146). Later kernels turn inner packets without DF into
 	// outer fragments, which clouds drop; with it the pod's own packets are fragmented.
 	if !link.Tunnel.PMTUDisc {
+		was = append(was, "had no path MTU discovery")
 		if err := s.conn.SetTunnelPMTUDisc(link, true); err != nil {
-			return err
+			return was, err
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return err
+		return was, err
 	}
 	var want netip.Prefix
 	if t.Addr.IsValid() {
 		want = netip.PrefixFrom(t.Addr, t.Addr.BitLen())
 	}
-	if err := s.conn.SoleAddr(link.Index, netlinkx.IPv4, want); err != nil {
-		return fmt.Errorf("%s: %w", Device, err)
+	addrs, err := s.conn.SoleAddr(link.Index, netlinkx.IPv4, want)
+	was = append(was, addrs...)
+	if err != nil {
+		return was, fmt.Errorf("%s: %w", Device, err)
 	}
-	if link.Up {
-		return nil
+	if !link.Up {
+		was = append(was, "was down")
+		if err := s.conn.SetUp(link.Index); err != nil {
+			return was, fmt.Errorf("%s: %w", Device, err)
+		}
 	}
-	if err := s.conn.SetUp(link.Index); err != nil {
-		return fmt.Errorf("%s: %w", Device, err)
+	if made {
+		was = []string{"was missing"}
 	}
-	return nil
+	return was, nil
 }
 
 func (t Tunnel) validate() error {
@@ -101,29 +109,29 @@ func (t Tunnel) validate() error {
 
 // ensure returns the device, made if it is missing. The kernel makes it itself unless told not to
 // (net.core.fb_tunnels_only_for_init_net); asked for one, it loads the module, which makes one, and says that it exists.
-func (s *Syncer) ensure() (netlinkx.Link, error) {
-	link, err := s.conn.Own(Device, kind)
-	if netlinkx.IsNotExist(err) {
+func (s *Syncer) ensure() (link netlinkx.Link, made bool, err error) {
+	link, err = s.conn.Own(Device, kind)
+	if made = netlinkx.IsNotExist(err); made {
 		err = s.conn.AddIPIP(Device, netlinkx.Tunnel{}, 0)
 		if netlinkx.IsUnsupported(err) {
-			return netlinkx.Link{}, fmt.Errorf("%w (%w)", ErrNoIPIP, err)
+			return netlinkx.Link{}, false, fmt.Errorf("%w (%w)", ErrNoIPIP, err)
 		}
 		if err != nil && !netlinkx.IsExist(err) {
-			return netlinkx.Link{}, err
+			return netlinkx.Link{}, false, err
 		}
 		link, err = s.conn.LinkByName(Device)
 		if netlinkx.IsNotExist(err) {
-			return netlinkx.Link{}, s.renamed()
+			return netlinkx.Link{}, false, s.renamed()
 		}
 	}
 	if err != nil {
-		return netlinkx.Link{}, err
+		return netlinkx.Link{}, false, err
 	}
 	if !Is(link) {
-		return netlinkx.Link{}, fmt.Errorf("interface %s is not an any-to-any ipip tunnel but %s (local %s, remote %s): remove or rename it",
+		return netlinkx.Link{}, false, fmt.Errorf("interface %s is not an any-to-any ipip tunnel but %s (local %s, remote %s): remove or rename it",
 			Device, link.Kind, link.Tunnel.Local, link.Tunnel.Remote)
 	}
-	return link, nil
+	return link, made, nil
 }
 
 // renamed explains why the device neither is there nor can be made: a namespace has one any-to-any tunnel at most.
@@ -151,7 +159,8 @@ func (s *Syncer) Remove(context.Context) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{s.conn.SoleAddr(link.Index, netlinkx.IPv4, netip.Prefix{})}
+	_, err = s.conn.SoleAddr(link.Index, netlinkx.IPv4, netip.Prefix{})
+	errs := []error{err}
 	if link.Up {
 		errs = append(errs, s.conn.SetDown(link.Index))
 	}

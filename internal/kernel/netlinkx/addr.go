@@ -83,16 +83,17 @@ func (c *Conn) AddUniqueAddr(index int, p netip.Prefix) error {
 
 // SoleAddr makes want, without duplicate address detection, the link's only address of a family, or of both, and takes all off if it
 // is the zero Prefix. It adds before it removes: with the last address the kernel drops routes, and the node's own packets their source.
-// The link-local addresses that the kernel gives links of IPv6 stay.
-func (c *Conn) SoleAddr(index int, family Family, want netip.Prefix) error {
+// The link-local addresses that the kernel gives links of IPv6 stay. It returns what was otherwise, such as "lacked address 10.0.0.1/32".
+func (c *Conn) SoleAddr(index int, family Family, want netip.Prefix) (was []string, err error) {
 	have, err := c.Addrs(index, family)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	is := func(a Addr) bool { return a.Prefix == want }
 	if want.IsValid() && !slices.ContainsFunc(have, is) {
+		was = append(was, fmt.Sprintf("lacked address %s", want))
 		if err := c.AddUniqueAddr(index, want); err != nil && !IsExist(err) {
-			return err
+			return was, err
 		}
 	}
 	var errs []error
@@ -100,11 +101,12 @@ func (c *Conn) SoleAddr(index int, family Family, want netip.Prefix) error {
 		if is(a) || a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() {
 			continue
 		}
+		was = append(was, fmt.Sprintf("had address %s", a.Prefix))
 		if err := c.DeleteAddr(index, a.Prefix); err != nil && !IsNotExist(err) {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return was, errors.Join(errs...)
 }
 
 // DeleteAddr takes an address off a link; IsNotExist holds for the error if it is not there.

@@ -25,6 +25,26 @@ type VXLAN struct {
 	More bool
 }
 
+// Differences are what a device has otherwise than desired, such as "had VNI 7".
+func (v VXLAN) Differences(want VXLAN) (was []string) {
+	if v.ID != want.ID {
+		was = append(was, fmt.Sprintf("had VNI %d", v.ID))
+	}
+	if v.Port != want.Port {
+		was = append(was, fmt.Sprintf("had port %d", v.Port))
+	}
+	if v.Local != want.Local {
+		was = append(was, fmt.Sprintf("had local address %s", v.Local))
+	}
+	if v.Parent != want.Parent {
+		was = append(was, "had another parent link")
+	}
+	if v.Learning || v.More {
+		was = append(was, "had other options of VXLAN")
+	}
+	return was
+}
+
 func vxlanFrom(v *netlink.Vxlan) VXLAN {
 	return VXLAN{
 		ID: uint32(v.VxlanId), Port: uint16(v.Port), Local: addrFromIP(v.SrcAddr), Parent: v.VtepDevIndex, Learning: v.Learning,

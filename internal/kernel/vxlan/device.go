@@ -8,35 +8,36 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
 
-// ensure returns the device with its VNI, port, local address and parent. A difference in one that the kernel cannot change makes a new
-// device necessary.
-func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, anew bool, err error) {
+// ensure returns the device with its VNI, port, local address and parent, and what was otherwise. A difference in one that the kernel cannot change makes
+// a new device necessary.
+func (s *Syncer) ensure(t Tunnel) (link netlinkx.Link, was []string, anew bool, err error) {
 	parent, err := s.conn.LinkByName(t.Parent)
 	if err != nil {
-		return link, false, err
+		return link, nil, false, err
 	}
 	want := netlinkx.VXLAN{ID: t.VNI, Port: t.Port, Local: t.Local, Parent: parent.Index}
 	link, err = s.conn.Own(t.device(), kind)
 	if netlinkx.IsNotExist(err) {
 		link, err = s.add(t, want)
-		return link, true, err
+		return link, []string{"was missing"}, true, err
 	}
 	if err != nil {
-		return link, false, err
+		return link, nil, false, err
 	}
 	if link.VXLAN == want {
-		return link, false, nil
+		return link, nil, false, nil
 	}
+	was = link.VXLAN.Differences(want)
 	if changeable(link.VXLAN, want) && s.conn.ChangeVXLAN(link, want) == nil {
 		if link, err = s.conn.LinkByName(t.device()); err == nil && link.VXLAN == want {
-			return link, false, nil
+			return link, was, false, nil
 		}
 	}
 	if err := s.conn.DeleteLink(link.Index); err != nil && !netlinkx.IsNotExist(err) {
-		return link, false, err
+		return link, was, false, err
 	}
 	link, err = s.add(t, want)
-	return link, true, err
+	return link, was, true, err
 }
 
 // changeable reports that the device can become as wanted while it works.
@@ -73,19 +74,21 @@ func (s *Syncer) rival(v netlinkx.VXLAN, exists error) error {
 }
 
 // settings are the properties that can be changed at any time.
-func (s *Syncer) settings(link netlinkx.Link, t Tunnel) error {
+func (s *Syncer) settings(m *Merged, link netlinkx.Link, t Tunnel) error {
 	var errs []error
 	if link.MTU != t.MTU {
+		m.Was = append(m.Was, fmt.Sprintf("had MTU %d", link.MTU))
 		errs = append(errs, s.conn.SetMTU(link.Index, t.MTU))
 	}
 	if string(link.HardwareAddr) != string(t.MAC[:]) {
+		m.Was = append(m.Was, fmt.Sprintf("had MAC %s", link.HardwareAddr))
 		errs = append(errs, s.conn.SetHardwareAddr(link.Index, t.MAC[:]))
 	}
-	return errors.Join(append(errs, s.checksums(link, t))...)
+	return errors.Join(append(errs, s.checksums(m, link, t))...)
 }
 
 // checksums leaves them to the kernel where t says so. Elsewhere an operator may have turned them off: that stays.
-func (s *Syncer) checksums(link netlinkx.Link, t Tunnel) error {
+func (s *Syncer) checksums(m *Merged, link netlinkx.Link, t Tunnel) error {
 	if !t.SoftChecksums {
 		return nil
 	}
@@ -93,14 +96,17 @@ func (s *Syncer) checksums(link netlinkx.Link, t Tunnel) error {
 	if err != nil || !on {
 		return err
 	}
+	m.Was = append(m.Was, "had checksums by the device")
 	return s.conn.SetTxChecksum(link.Name, false)
 }
 
 // address makes the tunnel's the link's only one.
-func (s *Syncer) address(link netlinkx.Link, t Tunnel) error {
+func (s *Syncer) address(m *Merged, link netlinkx.Link, t Tunnel) error {
 	var want netip.Prefix
 	if t.Addr.IsValid() {
 		want = netip.PrefixFrom(t.Addr, t.Addr.BitLen())
 	}
-	return s.conn.SoleAddr(link.Index, netlinkx.FamilyAll, want)
+	was, err := s.conn.SoleAddr(link.Index, netlinkx.FamilyAll, want)
+	m.Was = append(m.Was, was...)
+	return err
 }

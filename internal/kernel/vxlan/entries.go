@@ -2,6 +2,7 @@ package vxlan
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 )
@@ -23,13 +24,19 @@ func (s *Syncer) entries(m *Merged, t Tunnel) error {
 	p = p.and(compareNeighbours(m.Link, t.Peers, neighbours))
 	m.stale = p.remove
 	var errs []error
-	for _, err := range append(s.conn.AddNeighbours(p.add), s.conn.ReplaceNeighbours(p.replace)...) {
+	writes, wrote := slices.Concat(p.add, p.replace), map[MAC]bool{}
+	for i, err := range append(s.conn.AddNeighbours(p.add), s.conn.ReplaceNeighbours(p.replace)...) {
 		switch {
 		case err == nil:
-			m.Written++
+			wrote[MAC(writes[i].MAC)] = true
 		case netlinkx.IsExist(err): // made meanwhile: the next look says whether it is right
 		default:
 			errs = append(errs, err)
+		}
+	}
+	for _, peer := range t.Peers {
+		if wrote[peer.MAC] {
+			m.Written = append(m.Written, peer)
 		}
 	}
 	return netlinkx.Summary(errs)

@@ -92,8 +92,10 @@ type Merged struct {
 	Link int
 	// Anew: the device was made, or made anew, and what led through it is gone.
 	Anew bool
-	// Written is how many entries were made or changed.
-	Written int
+	// Was has what of the device was otherwise than desired, such as "was missing" or "had MTU 1400".
+	Was []string
+	// Written are the peers of which entries were made or changed.
+	Written []Peer
 
 	conn  *netlinkx.Conn
 	stale []netlinkx.Neighbour
@@ -108,21 +110,23 @@ func (s *Syncer) Merge(ctx context.Context, t Tunnel) (Merged, error) {
 	if err := t.validate(); err != nil {
 		return Merged{}, err
 	}
-	link, anew, err := s.ensure(t)
+	link, was, anew, err := s.ensure(t)
 	if err != nil {
-		return Merged{}, fmt.Errorf("%s: %w", t.device(), err)
+		return Merged{Was: was}, fmt.Errorf("%s: %w", t.device(), err)
 	}
 	m := Merged{Link: link.Index, Anew: anew, conn: s.conn}
 	if err := ctx.Err(); err != nil {
 		return m, err
 	}
-	if err := errors.Join(s.settings(link, t), s.address(link, t), s.entries(&m, t)); err != nil {
-		return m, fmt.Errorf("%s: %w", t.device(), err)
+	err = errors.Join(s.settings(&m, link, t), s.address(&m, link, t), s.entries(&m, t))
+	if err == nil && !link.Up {
+		m.Was = append(m.Was, "was down")
+		err = s.conn.SetUp(link.Index)
 	}
-	if link.Up {
-		return m, nil
+	if m.Was = append(was, m.Was...); anew { // a new device has nothing yet
+		m.Was = was
 	}
-	if err := s.conn.SetUp(link.Index); err != nil {
+	if err != nil {
 		return m, fmt.Errorf("%s: %w", t.device(), err)
 	}
 	return m, nil

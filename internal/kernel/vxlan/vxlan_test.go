@@ -183,7 +183,7 @@ func TestSteadyWritesNothing(t *testing.T) {
 		quiet := watched(t, ns, v6)
 		for range 3 {
 			m, err := vxlan.New(ns.Conn).Merge(t.Context(), tun)
-			if err != nil || m.Anew || m.Written != 0 || m.Prune() != nil {
+			if err != nil || m.Anew || len(m.Was)+len(m.Written) != 0 || m.Prune() != nil {
 				t.Fatalf("%+v, %v", m, err)
 			}
 		}
@@ -237,6 +237,36 @@ func TestDrift(t *testing.T) {
 		sync(t, ns, tun)
 		wantEntries(t, ns, tun)
 	})
+}
+
+// A Merge says what it found otherwise than desired.
+func TestWhatWasOtherwise(t *testing.T) {
+	ns, tun := host(t), tunnel(false, 3)
+	s := vxlan.New(ns.Conn)
+	merge := func(command, was string, written ...vxlan.Peer) {
+		t.Helper()
+		if args := strings.Fields(command); len(args) > 0 {
+			ns.Run(t, args[0], args[1:]...)
+		}
+		m, err := s.Merge(t.Context(), tun)
+		errtest.Must(t, err)
+		difftest.Want(t, command, was, strings.Join(m.Was, ", "))
+		difftest.Want(t, command+": peers", fmt.Sprint(written), fmt.Sprint(m.Written))
+	}
+	merge("", "was missing", tun.Peers...)
+	merge("", "")
+	merge("ip link set vxlan.calico mtu 1300", "had MTU 1300")
+	merge("ip link set vxlan.calico address 66:00:00:00:00:04", "had MAC 66:00:00:00:00:04", tun.Peers...) // the kernel forgets neighbours
+	merge("ip link set vxlan.calico down", "was down", tun.Peers...)
+	merge("ip addr del 10.244.1.0 dev vxlan.calico", "lacked address 10.244.1.0/32", tun.Peers...) // as with the last address
+	merge("ip addr add 192.0.2.9/24 dev vxlan.calico", "had address 192.0.2.9/24")
+	merge("ip link set vxlan.calico type vxlan learning", "had other options of VXLAN")
+	merge("ip link set vxlan.calico type vxlan local 172.30.7.7", "had local address 172.30.7.7")
+	merge("bridge fdb del "+tun.Peers[1].MAC.String()+" dev vxlan.calico", "", tun.Peers[1])
+	merge("ip neigh del "+tun.Peers[2].Addr.String()+" dev vxlan.calico", "", tun.Peers[2])
+	merge("ip link del vxlan.calico", "was missing", tun.Peers...)
+	tun.VNI, tun.Port = 7, 8472
+	merge("", "had VNI 4096, had port 4789", tun.Peers...)
 }
 
 // Two entries of one MAC are one too many: packets go to both.

@@ -16,16 +16,16 @@ import (
 // peer has really sent from.
 const SessionTime = 180 * time.Second
 
-// Peers makes what is missing of a device's peers. Nothing is removed.
-func (s *Syncer) Peers(_ context.Context, d Device) error {
+// Peers makes what is missing of a device's peers. Nothing is removed. lost is how many of them were made before, and have lost what they are to have.
+func (s *Syncer) Peers(_ context.Context, d Device) (lost int, err error) {
 	link, have, err := s.read(&d)
 	if err == nil {
-		err = s.peers(link, have, d)
+		lost, err = s.peers(link, have, d)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", d.name(), err)
+		return lost, fmt.Errorf("%s: %w", d.name(), err)
 	}
-	return nil
+	return lost, nil
 }
 
 func (s *Syncer) read(d *Device) (link netlinkx.Link, have netlinkx.WireGuard, err error) {
@@ -35,9 +35,9 @@ func (s *Syncer) read(d *Device) (link netlinkx.Link, have netlinkx.WireGuard, e
 	return link, have, err
 }
 
-func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) error {
+func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) (lost int, err error) {
 	if err := d.validatePeers(); err != nil {
-		return err
+		return 0, err
 	}
 	told := s.told[d.name()]
 	there := make(map[Key]*netlinkx.WireGuardPeer, len(have.Peers))
@@ -47,23 +47,27 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) er
 	var changes []netlinkx.WireGuardChange
 	now := time.Now()
 	for _, p := range d.Peers {
-		known, earlier := there[p.Key], told[p.Key]
+		known := there[p.Key]
+		earlier, before := told[p.Key]
 		greet := greets(have.Public, p.Key, known, now.Sub(earlier.at))
 		if c, needed := p.change(known, earlier.endpoint, greet, d.Keepalive, now); needed {
 			changes = append(changes, c)
+			if before && known == nil || slices.ContainsFunc(c.AllowedIPs, func(a netip.Prefix) bool { return slices.Contains(earlier.allowed, a) }) {
+				lost++
+			}
 		}
 	}
 	if err := s.conn.ChangeWireGuardPeers(link.Index, changes); err != nil {
-		return err
+		return lost, err
 	}
 	for _, p := range d.Peers {
 		at := told[p.Key].at
 		if there[p.Key] == nil {
 			at = now
 		}
-		told[p.Key] = telling{p.Endpoint, at}
+		told[p.Key] = telling{p.Endpoint, at, p.Allowed}
 	}
-	return nil
+	return lost, nil
 }
 
 // greetTime is how long the node with the greater key leaves the first handshake to the other one, if nothing of that arrives. Two handshakes that cross

@@ -99,6 +99,8 @@ type State struct {
 	// Handshakes says when a handshake with a peer was completed last. A peer without one is missing.
 	Handshakes map[Key]time.Time
 	Peers      int
+	// Was has what of the device was otherwise than desired, such as "was missing" or "had MTU 1400".
+	Was []string
 	// Second is the state of the second device, nil without one that has a key.
 	Second *State
 }
@@ -169,10 +171,11 @@ type Syncer struct {
 	tables   [2]*routes.Table
 }
 
-// telling is the endpoint that a peer was given, and when the peer was made; zero: by an earlier agent.
+// telling is the endpoint that a peer was given, when the peer was made (zero: by an earlier agent), and from where it may send.
 type telling struct {
 	endpoint netip.AddrPort
 	at       time.Time
+	allowed  []netip.Prefix
 }
 
 // New returns the syncer of the connection's namespace, whose routes have the protocol given. takeOver are the protocols of predecessors. It touches
@@ -210,7 +213,7 @@ func (s *Syncer) merge(ctx context.Context, d Device) (State, error) {
 	if err := d.validate(); err != nil {
 		return State{}, err
 	}
-	link, err := s.ensure(d)
+	link, made, err := s.ensure(d)
 	if err != nil {
 		return State{}, err
 	}
@@ -219,6 +222,7 @@ func (s *Syncer) merge(ctx context.Context, d Device) (State, error) {
 		return State{}, err
 	}
 	state := stateOf(have)
+	state.Was = d.differences(link, have)
 	if err := ctx.Err(); err != nil {
 		return state, err
 	}
@@ -226,11 +230,31 @@ func (s *Syncer) merge(ctx context.Context, d Device) (State, error) {
 	if d.Addr.IsValid() {
 		addr = netip.PrefixFrom(d.Addr, d.Addr.BitLen())
 	}
-	errs := []error{s.conn.SoleAddr(link.Index, netlinkx.FamilyAll, addr)}
+	addrs, err := s.conn.SoleAddr(link.Index, netlinkx.FamilyAll, addr)
+	state.Was = append(state.Was, addrs...)
+	errs := []error{err}
 	if !link.Up {
+		state.Was = append(state.Was, "was down")
 		errs = append(errs, explainPort(s.conn.SetUp(link.Index), d.Port)) // which opens the socket
 	}
+	if made {
+		state.Was = []string{"was missing"}
+	}
 	return state, errors.Join(errs...)
+}
+
+// differences are what a device had otherwise than desired, before it was set.
+func (d *Device) differences(link netlinkx.Link, have netlinkx.WireGuard) (was []string) {
+	if link.MTU != d.MTU {
+		was = append(was, fmt.Sprintf("had MTU %d", link.MTU))
+	}
+	if have.Port != d.Port {
+		was = append(was, fmt.Sprintf("had port %d", have.Port))
+	}
+	if have.Mark != Mark {
+		was = append(was, fmt.Sprintf("had firewall mark %#x", have.Mark))
+	}
+	return was
 }
 
 func stateOf(w netlinkx.WireGuard) State {
@@ -275,13 +299,13 @@ func (d *Device) validatePeers() error {
 }
 
 // ensure returns the device.
-func (s *Syncer) ensure(d Device) (netlinkx.Link, error) {
+func (s *Syncer) ensure(d Device) (link netlinkx.Link, made bool, err error) {
 	name := d.name()
-	link, err := s.conn.Own(name, kind)
-	if netlinkx.IsNotExist(err) {
+	link, err = s.conn.Own(name, kind)
+	if made = netlinkx.IsNotExist(err); made {
 		clear(s.told[name])
 		if err = s.conn.AddWireGuard(name, d.MTU); netlinkx.IsUnsupported(err) {
-			return link, fmt.Errorf("%w (%w)", ErrNoWireGuard, err)
+			return link, made, fmt.Errorf("%w (%w)", ErrNoWireGuard, err)
 		}
 		if err == nil {
 			link, err = s.conn.LinkByName(name)
@@ -290,7 +314,7 @@ func (s *Syncer) ensure(d Device) (netlinkx.Link, error) {
 	if err == nil && link.MTU != d.MTU {
 		err = s.conn.SetMTU(link.Index, d.MTU)
 	}
-	return link, err
+	return link, made, err
 }
 
 // settings gives the device its key, its port and its mark, and returns what it has.

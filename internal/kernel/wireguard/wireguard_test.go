@@ -138,7 +138,8 @@ func sync(t *testing.T, s *wireguard.Syncer, d wireguard.Device, ways []routes.R
 	t.Helper()
 	state, err := s.Merge(t.Context(), d)
 	errtest.Must(t, err)
-	errtest.Must(t, s.Peers(t.Context(), d))
+	_, err = s.Peers(t.Context(), d)
+	errtest.Must(t, err)
 	errtest.Must(t, s.Routes(t.Context(), d.V6, ways, true, routes.Predecessors{}))
 	errtest.Must(t, s.Lead(t.Context(), d.V6, 99))
 	errtest.Must(t, s.Prune(t.Context(), d))
@@ -230,6 +231,10 @@ func TestIPv6(t *testing.T) {
 func TestDriftIsRepaired(t *testing.T) {
 	rule := netlinkx.Rule{Family: netlinkx.IPv4, Priority: 99, Table: 1, Mark: wireguard.Mark, Mask: wireguard.Mark, Not: true}
 	route := netlinkx.Route{Dst: prefix("10.0.2.0/26"), Table: 1, Scope: netlinkx.ScopeLink}
+	told := map[string]string{
+		"MTU": "had MTU 1400", "down": "was down", "device": "was missing", "port": "had port 1", "mark": "had firewall mark 0x1",
+		"address": "lacked address 10.0.1.0/32", "more address": "had address 192.0.2.9/24", "peer": "1 lost", "more peers, with an address of another": "1 lost",
+	}
 	for name, spoil := range map[string]func(c *netlinkx.Conn, l netlinkx.Link) error{
 		"MTU":          func(c *netlinkx.Conn, l netlinkx.Link) error { return c.SetMTU(l.Index, 1400) },
 		"down":         func(c *netlinkx.Conn, l netlinkx.Link) error { return c.SetDown(l.Index) },
@@ -267,8 +272,21 @@ func TestDriftIsRepaired(t *testing.T) {
 			d := device(peer(2, "10.0.2.0/26"), peer(3, "10.0.3.0/26"))
 			sync(t, s, d, ways)
 			errtest.Must(t, spoil(ns.Conn, ns.Link(t, wireguard.Device4)))
+			state, err := s.Merge(t.Context(), d)
+			errtest.Must(t, err)
+			lost, err := s.Peers(t.Context(), d)
+			errtest.Must(t, err)
+			if lost > 0 {
+				state.Was = append(state.Was, fmt.Sprint(lost, " lost"))
+			}
+			difftest.Want(t, "found", told[name], strings.Join(state.Was, ", "))
 			sync(t, s, d, ways)
 			wantSeen(t, ns, d, wantWays...)
+			more := d
+			more.Peers = append(slices.Clone(d.Peers), peer(7, "10.0.7.0/26"))
+			if lost, err := s.Peers(t.Context(), more); lost > 0 || err != nil {
+				t.Errorf("a new peer: %d lost, %v", lost, err)
+			}
 		})
 	}
 }
@@ -330,7 +348,8 @@ func TestSecondDevice(t *testing.T) {
 	second.SameKey = false
 	state, err = s.Merge(t.Context(), second)
 	errtest.Must(t, err)
-	errtest.Must(t, s.Peers(t.Context(), second))
+	_, err = s.Peers(t.Context(), second)
+	errtest.Must(t, err)
 	states, err := s.States(false)
 	if err != nil || states.Second == nil || !states.Changes() || states.Public != first.Public || states.Second.Peers != 1 || states.Peers != 2 {
 		t.Errorf("%+v, %v", states, err)

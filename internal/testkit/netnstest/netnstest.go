@@ -48,7 +48,10 @@ func NewNamespace() (ns *netlinkx.Namespace, err error) {
 
 // IPIP returns nil if the kernel has IPIP, or can load it, and ipip.ErrNoIPIP if not.
 func IPIP() error {
-	return try(func(c *netlinkx.Conn) error { return ipip.New(c).Sync(context.Background(), ipip.Tunnel{MTU: 1480}) })
+	return try(func(c *netlinkx.Conn) error {
+		_, err := ipip.New(c).Sync(context.Background(), ipip.Tunnel{MTU: 1480})
+		return err
+	})
 }
 
 // WireGuard returns nil if the kernel has WireGuard, or can load it, and wireguard.ErrNoWireGuard if not.

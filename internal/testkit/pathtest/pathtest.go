@@ -55,7 +55,7 @@ var (
 )
 
 func throughIPIP(ctx context.Context, n *Node, others ...*Node) error {
-	if err := ipip.New(n.Conn).Sync(ctx, ipip.Tunnel{MTU: nodeMTU - ipip.Overhead, Addr: n.Block.Addr()}); err != nil {
+	if _, err := ipip.New(n.Conn).Sync(ctx, ipip.Tunnel{MTU: nodeMTU - ipip.Overhead, Addr: n.Block.Addr()}); err != nil {
 		return err
 	}
 	return n.route(ctx, others, func(o *Node) routes.Hop { return routes.Hop{Via: o.Addr, Dev: ipip.Device, Onlink: true} })
@@ -166,7 +166,8 @@ func encrypt(ctx context.Context, n *Node, others ...*Node) error {
 		return err
 	}
 	_, failed := routes.New(n.Conn, routes.Options{}).Sync(ctx, []routes.Route{{Dst: n.Block, Type: netlinkx.Unreachable}})
-	return errors.Join(s.Peers(ctx, d), failed, s.Routes(ctx, d.V6, ways, true, routes.Predecessors{}), s.Lead(ctx, d.V6, wireguard.DefaultPriority))
+	_, err = s.Peers(ctx, d)
+	return errors.Join(err, failed, s.Routes(ctx, d.V6, ways, true, routes.Predecessors{}), s.Lead(ctx, d.V6, wireguard.DefaultPriority))
 }
 
 // byHand makes WireGuard with routes in a table, whose number is the device's mark; 0: in the main table, without a mark.

@@ -155,7 +155,8 @@ func encrypting(t *testing.T) []figure {
 	_, err := s.Merge(t.Context(), d)
 	errtest.Must(t, err)
 	program := func() error {
-		return errors.Join(s.Peers(t.Context(), d), s.Routes(t.Context(), false, ways, true, routes.Predecessors{}))
+		_, err := s.Peers(t.Context(), d)
+		return errors.Join(err, s.Routes(t.Context(), false, ways, true, routes.Predecessors{}))
 	}
 	start := time.Now()
 	programmed := used(t, program)

@@ -36,7 +36,8 @@ func (h *host) tunnels(t *testing.T, s *desired.Snapshot) {
 	t.Helper()
 	want := s.Tunnels()
 	if want.IPIP != nil {
-		errtest.Must(t, ipip.New(h.Conn).Sync(t.Context(), *want.IPIP))
+		_, err := ipip.New(h.Conn).Sync(t.Context(), *want.IPIP)
+		errtest.Must(t, err)
 	}
 	for _, v := range []*vxlan.Tunnel{want.VXLAN, want.VXLANv6} {
 		if v != nil {

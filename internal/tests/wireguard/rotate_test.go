@@ -213,10 +213,12 @@ func (h *host) encrypt(t *testing.T, s *desired.Snapshot, judge *desired.Judge, 
 		}
 		peers, nexts, ways := judge.Encrypted(v6, accepted)
 		d.Peers = peers
-		errtest.Must(t, h.syncer.Peers(t.Context(), *d))
+		_, err := h.syncer.Peers(t.Context(), *d)
+		errtest.Must(t, err)
 		if second != nil {
 			second.Peers = nexts
-			errtest.Must(t, h.syncer.Peers(t.Context(), *second))
+			_, err = h.syncer.Peers(t.Context(), *second)
+			errtest.Must(t, err)
 		}
 		errtest.Must(t, h.syncer.Routes(t.Context(), v6, ways, true, routes.Predecessors{}))
 		errtest.Must(t, h.syncer.Lead(t.Context(), v6, judge.RulePriority()))

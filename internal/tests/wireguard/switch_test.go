@@ -86,7 +86,8 @@ func (n *node) pass(t *testing.T, other *node, now time.Time) {
 	accepted, _ := judge.Accept(nil)
 	var ways []routes.Route
 	d.Peers, _, ways = judge.Encrypted(false, accepted)
-	errtest.Must(t, n.syncer.Peers(t.Context(), *d))
+	_, err = n.syncer.Peers(t.Context(), *d)
+	errtest.Must(t, err)
 	errtest.Must(t, n.syncer.Routes(t.Context(), false, ways, true, routes.Predecessors{}))
 	errtest.Must(t, n.syncer.Lead(t.Context(), false, judge.RulePriority()))
 	errtest.Must(t, n.syncer.Prune(t.Context(), *d))
