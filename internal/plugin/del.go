@@ -10,7 +10,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
@@ -68,22 +67,11 @@ var errHasInterface = errors.New("the container still has an interface")
 
 // checkNoInterface looks whether the node has a link of the container.
 func (s *session) checkNoInterface() error {
-	host, err := netlinkx.Open()
-	if err != nil {
-		return err
+	ifName, holds, err := podnet.Holds(s.hostVeth(), s.handle())
+	if err == nil && holds {
+		err = fmt.Errorf("%w: %s of the node leads to its %s", errHasInterface, s.hostVeth(), ifName)
 	}
-	defer host.Close()
-	link, err := host.LinkByName(s.hostVeth())
-	if netlinkx.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if handle, ifName, ok := podnet.ParseAlias(link.Alias); ok && handle == s.handle() {
-		return fmt.Errorf("%w: %s of the node leads to its %s", errHasInterface, link.Name, ifName)
-	}
-	return nil
+	return err
 }
 
 // release tells the datastore that the container has no address any more, and frees it once removed has succeeded. An error
