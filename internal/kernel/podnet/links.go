@@ -32,7 +32,7 @@ func Links() ([]Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	behind, err := addrsByLink(host)
+	behind, err := addrsByLink(host, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -47,37 +47,21 @@ func Links() ([]Link, error) {
 	return links, nil
 }
 
-// addrsByLink are the addresses to which routes lead by each link.
-func addrsByLink(host *netlinkx.Conn) (map[int][]netip.Addr, error) {
-	routes, err := host.Routes(netlinkx.RouteFilter{})
+// addrsByLink are the addresses to which routes lead by each link, or by one. What the kernel makes itself, also of a pod's router advertisements, is no
+// route to a pod.
+func addrsByLink(host *netlinkx.Conn, only int) (map[int][]netip.Addr, error) {
+	routes, err := host.Routes(netlinkx.RouteFilter{Dev: only})
 	if err != nil {
 		return nil, err
 	}
-	behind := map[int][]netip.Addr{}
+	behind, kernels := map[int][]netip.Addr{}, []netlinkx.Protocol{netlinkx.ProtocolKernel, netlinkx.ProtocolRA}
 	for _, r := range routes {
-		if a := r.Dst.Addr(); leadsToPod(r) && !slices.Contains(behind[r.Dev], a) {
+		a, leads := r.Dst.Addr(), r.Dst.IsSingleIP() && r.Dev != 0 && !r.Via.IsValid() && !slices.Contains(kernels, r.Protocol)
+		if leads && !slices.Contains(behind[r.Dev], a) {
 			behind[r.Dev] = append(behind[r.Dev], a)
 		}
 	}
 	return behind, nil
-}
-
-// leadsToPod reports whether a route is like one to an address of a pod. What the kernel makes itself, also of a pod's router advertisements,
-// is none.
-func leadsToPod(r netlinkx.Route) bool {
-	made := r.Protocol == netlinkx.ProtocolKernel || r.Protocol == netlinkx.ProtocolRA
-	return r.Dst.IsSingleIP() && r.Dev != 0 && !r.Via.IsValid() && !made
-}
-
-// behind are the addresses to which routes lead by one link.
-func behind(host *netlinkx.Conn, index int) (addrs []netip.Addr, err error) {
-	routes, err := host.Routes(netlinkx.RouteFilter{Dev: index})
-	for _, r := range routes {
-		if leadsToPod(r) {
-			addrs = append(addrs, r.Dst.Addr())
-		}
-	}
-	return addrs, err
 }
 
 // Holds reports whether the link of that name, if there is one, is an interface of the container with the handle: its alias says so, and a route
@@ -89,18 +73,15 @@ func Holds(name, handle string) (ifName string, holds bool, err error) {
 	}
 	defer host.Close()
 	link, err := host.LinkByName(name)
-	if netlinkx.IsNotExist(err) {
+	of, ifName, _ := ParseAlias(link.Alias)
+	if netlinkx.IsNotExist(err) || err == nil && of != handle {
 		return "", false, nil
 	}
 	if err != nil {
 		return "", false, err
 	}
-	of, ifName, ok := ParseAlias(link.Alias)
-	if !ok || of != handle {
-		return "", false, nil
-	}
-	addrs, err := behind(host, link.Index)
-	return ifName, len(addrs) > 0, err
+	behind, err := addrsByLink(host, link.Index)
+	return ifName, len(behind) > 0, err
 }
 
 // Process returns a process that runs in the container's namespace, or 0.

@@ -45,7 +45,7 @@ func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
 	if old.Peer == netlinkx.PeerHere {
 		return "its other end is in no pod", nil
 	}
-	addrs, err := behind(w.host, old.Index)
+	behind, err := addrsByLink(w.host, old.Index)
 	if err != nil {
 		return "", err
 	}
@@ -54,11 +54,11 @@ func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
 		return "", err
 	}
 	switch {
-	case w.sameContainer(old) && len(addrs) > 0:
+	case w.sameContainer(old) && len(behind) > 0:
 		return "", fmt.Errorf("%s is another interface of the same container: a pod has one link of this network", describe(old))
 	case pid == 0:
 		return "no process is left at its other end", nil
-	case len(addrs) == 0:
+	case len(behind) == 0:
 		w.Log.Warn("a link that is no pod's has the name of this pod's: a pod with CAP_NET_ADMIN may have made it", "link", describe(old), "process", pid)
 		return "no route leads to it", nil
 	}
