@@ -115,6 +115,7 @@ type Agent struct {
 	bgp        bgpState         // the state of the speaker
 	routers    *radv.Engine     // the routers of links that peers are named by
 	tunnels    tunnels
+	clear      clearNodes
 
 	ipam         *ipam.Client
 	factsWriter  *factsWriter

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
@@ -130,6 +131,12 @@ func (t *eventReporter) reportPolicies(now time.Time, w *policies.Worker) {
 	if k.LockedOut {
 		t.to.Warn(desired.NodeObject(t.node), "PolicyLocksOut", k.Lockout())
 	}
+	if text := k.LeftTo(); text != "" {
+		t.to.Warn(desired.NodeObject(t.node), "PolicyLeftToOther", text)
+	}
+	if texts := k.Unsupported(); len(texts) > 0 {
+		t.to.Warn(desired.NodeObject(t.node), "PolicyUnsupported", events.Join(texts))
+	}
 	err := k.Unmet()
 	if lasts(&t.open, now, err != nil) {
 		t.to.Warn(desired.NodeObject(t.node), "PolicyNotInForce", fmt.Sprintf("policies have not been brought into force since %s: %v", t.open.UTC().Format(time.RFC3339), err))
@@ -167,6 +174,8 @@ func classify(self api.ObjectReference, err error) (about api.ObjectReference, r
 		return self, "NoVXLAN", true
 	case errors.Is(err, wireguard.ErrNoWireGuard):
 		return self, "NoWireGuard", true
+	case errors.Is(err, guard.ErrNoSourceCheck):
+		return self, "NoSourceCheck", true
 	case errors.Is(err, ipam.ErrExhausted), errors.Is(err, ipam.ErrBlockLimit), errors.Is(err, ipam.ErrNoPool):
 		return self, "NoTunnelAddress", true
 	}

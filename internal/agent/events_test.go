@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster/state"
 	"github.com/tortie-net/tortie/internal/ipam"
+	"github.com/tortie-net/tortie/internal/kernel/guard"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
@@ -74,6 +75,7 @@ func TestWhatOperatorsAreTold(t *testing.T) {
 		{"no VXLAN", &base, fmt.Errorf("vxlan.calico: %w", vxlan.ErrNoVXLAN), []string{"Node n1: NoVXLAN: vxlan.calico: " + vxlan.ErrNoVXLAN.Error()}},
 		{"no IPIP", &base, fmt.Errorf("tunl0: %w", ipip.ErrNoIPIP), []string{"Node n1: NoIPIP: tunl0: " + ipip.ErrNoIPIP.Error()}},
 		{"no WireGuard", &base, fmt.Errorf("wireguard.cali: %w", wireguard.ErrNoWireGuard), []string{"Node n1: NoWireGuard: wireguard.cali: " + wireguard.ErrNoWireGuard.Error()}},
+		{"no source check", &base, guard.ErrNoSourceCheck, []string{"Node n1: NoSourceCheck: " + guard.ErrNoSourceCheck.Error()}},
 		{"port taken", &base, &bgp.ListenError{Addr: "10.0.0.5:179", Err: errors.New("in use")}, []string{"Node n1: BGPPortTaken: listen for BGP on 10.0.0.5:179: in use: check the node address and BGP port"}},
 		{"two at once", &base, errors.Join(errors.Join(fmt.Errorf("a: %w: %w", routes.ErrForeign, unknown)), fmt.Errorf("b: %w", ipam.ErrExhausted)),
 			[]string{"Node n1: ForeignRoute: a: a foreign route is in the way: netlink: no buffer space", "Node n1: NoTunnelAddress: b: no free address"}},

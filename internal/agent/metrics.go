@@ -156,7 +156,7 @@ var rows = []row{
 		}
 		return seconds(s.lastPass)
 	}),
-	gauges("tortie_node_problems", "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), bfd (with peers behind routers), reflection, calico (that still runs), host, nftables, memory (of the next agent), wireguard, facts or start.", []string{"about"}, func(s *sample, set func(float64, ...string)) {
+	gauges("tortie_node_problems", "Problems that status lists, by what they are about: object (of the API), path (of BGP), address, gateway (of a BGPPeer), bfd (with peers behind routers), reflection, calico (that still runs), host, nftables, memory (of the next agent), wireguard, encryption (by WireGuard, of what is sent to other nodes), facts or start.", []string{"about"}, func(s *sample, set func(float64, ...string)) {
 		for about, problems := range s.problems {
 			set(number(len(problems)), about)
 		}
@@ -264,6 +264,13 @@ var rows = []row{
 	gauges("tortie_tunnel_ends", "Other ends that a tunnel device of this node should know: one for each other node, of VXLAN; 0 of tunl0, which asks the routes.", []string{"device"}, func(s *sample, set func(float64, ...string)) {
 		for _, t := range tunnelReports(s.snapshot) {
 			set(number(t.Ends), t.Device)
+		}
+	}),
+	gauges("tortie_wireguard_unencrypted_nodes", "Other nodes to which a device of WireGuard sends nothing: what their pods are sent goes in the clear, or with TORTIE_REQUIRE_ENCRYPTION nowhere.", []string{"device"}, func(s *sample, set func(float64, ...string)) {
+		for _, t := range tunnelReports(s.snapshot) {
+			if t.Kind == "WireGuard" {
+				set(number(t.Unencrypted), t.Device)
+			}
 		}
 	}),
 	gauges("tortie_wireguard_key_timestamp_seconds", "When a device of WireGuard got its key.", []string{"device"},

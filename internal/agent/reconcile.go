@@ -59,6 +59,7 @@ func (a *Agent) pass(ctx context.Context) error {
 	learned, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
 	broken = errors.Join(broken, a.syncRoutes(ctx, &s, learned), a.pruneTunnels(ctx, &s))
+	a.setProblems("encryption", a.clear.follow(s.CryptReports(), a.Config.RequireEncryption, time.Now()))
 	a.setProblems("flowtable", a.syncShortcuts(ctx, &s))
 	a.calico.SetEncrypts(s.Encrypts())
 	a.lookForCalico(ctx, broken == nil && (a.Policies == nil || a.Policies.InPlace()))

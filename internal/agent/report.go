@@ -183,10 +183,14 @@ func describeSnapshot(r *nodestatus.Report, s *desired.Snapshot) {
 		r.Announced = append(r.Announced, nodestatus.Announced{Prefix: a.Prefix.String(), Origin: a.Origin, Communities: strings.Join(stringsOf(a.Communities), " ")})
 	}
 	for _, p := range s.Pools {
-		r.Pools = append(r.Pools, nodestatus.Pool{
+		pool := nodestatus.Pool{
 			Name: p.Name, CIDR: p.CIDR.String(), BlockSize: p.BlockBits, IPIPMode: string(p.IPIP), VXLANMode: string(p.VXLAN), NATOutgoing: p.NATOutgoing,
-			Disabled: !p.Enabled, DisableBGPExport: p.NoExport, SelectsNode: p.Nodes.Matches(s.Self.Labels),
-		})
+			Disabled: !p.Enabled, Why: p.Why, DisableBGPExport: p.NoExport, SelectsNode: p.Nodes.Matches(s.Self.Labels),
+		}
+		if pool.Disabled {
+			pool.Reason = p.Reason
+		}
+		r.Pools = append(r.Pools, pool)
 	}
 	r.Blocks = append(r.Blocks, stringsOf(s.Blocks)...)
 }

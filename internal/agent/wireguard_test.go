@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/app/config"
@@ -35,6 +36,9 @@ func (r *rig) table(t *testing.T) string {
 
 // WireGuard is turned on and off. On a kernel without it the node serves its pods, and names what is missing.
 func TestAgentWireGuard(t *testing.T) {
+	before := clearPatience
+	clearPatience = time.Second
+	t.Cleanup(func() { clearPatience = before })
 	r, felix := wireGuardRig(t)
 	status, _ := r.agent(t, newPeers())
 	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
@@ -67,6 +71,15 @@ func TestAgentWireGuard(t *testing.T) {
 			t.Errorf("nobody has answered: %+v", tunnels)
 		}
 		waittest.Until(t, 6*soon, "the way, though nobody answers", func() bool { return strings.Contains(r.table(t), "10.90.2.0/26 dev wireguard.cali table 1") })
+		r.annotate(t, rigOther, api.AnnotationWireGuardKey, "")
+		waittest.Until(t, 6*soon, "the node that is reached in the clear is named", func() bool {
+			for text, reason := range status.Report().ProblemReasons {
+				if reason == "NotEncrypted" && strings.Contains(text, "Node "+rigOther+":") {
+					return true
+				}
+			}
+			return false
+		})
 	}
 	if !strings.Contains(r.table(t), "99: not from all fwmark 0x200000/0x200000 lookup 1") {
 		t.Errorf("rules %s", r.table(t))

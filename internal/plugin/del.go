@@ -10,7 +10,6 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api/names"
 	"github.com/tortie-net/tortie/internal/datastore"
-	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/plugin/journal"
 )
@@ -52,38 +51,6 @@ func del(ctx context.Context, c *call) error {
 		s.catchUp(ctx)
 	}
 	return released
-}
-
-// removeInterface removes the container's link, and makes sure that it has no other. It returns the addresses that the link had.
-func (s *session) removeInterface(ctx context.Context) ([]netip.Addr, error) {
-	had, err := podnet.Teardown(ctx, s.podConfig(s.log, nil))
-	if err != nil {
-		return had, fmt.Errorf("remove the pod's link: %w", err)
-	}
-	return had, s.checkNoInterface()
-}
-
-// errHasInterface: the container has a link that this verb is not about, and with it its address.
-var errHasInterface = errors.New("the container still has an interface")
-
-// checkNoInterface looks whether the node has a link of the container.
-func (s *session) checkNoInterface() error {
-	host, err := netlinkx.Open()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	link, err := host.LinkByName(s.hostVeth())
-	if netlinkx.IsNotExist(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if handle, ifName, ok := podnet.ParseAlias(link.Alias); ok && handle == s.handle() {
-		return fmt.Errorf("%w: %s of the node leads to its %s", errHasInterface, link.Name, ifName)
-	}
-	return nil
 }
 
 // release tells the datastore that the container has no address any more, and frees it once removed has succeeded. An error

@@ -166,6 +166,10 @@ func (w *sweep) remove(ctx context.Context) error {
 		if err == nil && pid == 0 {
 			continue
 		}
+		if pid != 0 && len(l.Addresses) == 0 { // anybody's: see podnet.Holds. A container that is being added is young.
+			w.log.Warn("a link without a route has the alias of a container that the runtime does not list: it holds no address", "link", l.Name, "handle", l.Handle, "process", pid)
+			continue
+		}
 		if pid != 0 {
 			w.log.Warn("the runtime does not list a container that is alive: it keeps its link and addresses", "link", l.Name, "handle", l.Handle, "process", pid)
 		}

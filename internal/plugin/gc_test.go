@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +74,9 @@ func TestGC(t *testing.T) {
 	neighbour := &sandbox{world: w, pod: "stale", container: "neighbour." + strings.Repeat("0b", 32)}
 	held[w.assign(t, neighbour)] = neighbour
 	w.postpone(t, onlyAddress)
+	// A pod with CAP_NET_ADMIN claims the address of a dead container by a link.
+	w.host.Run(t, "ip", "link", "add", "califorged", "type", "veth", "peer", "name", "p0", "netns", strconv.Itoa(alive.ns.Start(t, "sleep", "60")))
+	w.host.Run(t, "ip", "link", "set", "califorged", "up", "alias", podnet.Alias(w.network()+"."+onlyAddress.container, "eth0"))
 
 	for range 2 { // the second finds nothing to do
 		a := w.gc(t, kept, renewed).ok(t)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,35 +62,36 @@ func (l *lease) read() error {
 	return nil
 }
 
-// owner returns the pod that has the address: the one whose sandbox is the container, or else one that lives and says that it
-// has the address. A pod that has ended says so too, though its address may be another's by now.
-func (l *lease) owner(pods []api.Pod) *api.Pod {
+// owner returns the pod that has the address: the one of which the kubelet says so, or else the one whose sandbox is the container by its annotation,
+// or else one that says by annotation that it has the address, as who may write pods can. A pod that has ended says so too, though its address may be
+// another's by now.
+func (l *lease) owner(pods []api.Pod) (best *api.Pod) {
+	most := 0
 	for i := range pods {
-		if id := pods[i].Annotations[api.AnnotationContainerID]; id != "" && id == l.container {
-			return &pods[i]
+		p, rank := &pods[i], 0
+		if id := p.Annotations[api.AnnotationContainerID]; id != "" && id == l.container {
+			rank += 2
+		}
+		if !p.Spec.HostNetwork && p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" {
+			if l.isOf(p.Status.PodIP) || slices.ContainsFunc(p.Status.PodIPs, func(ip api.PodIP) bool { return l.isOf(ip.IP) }) {
+				rank += 4
+			}
+			if slices.ContainsFunc(append(strings.Split(p.Annotations[api.AnnotationPodIPs], ","), p.Annotations[api.AnnotationPodIP]), l.isOf) {
+				rank++
+			}
+		}
+		if rank > most {
+			best, most = p, rank
 		}
 	}
-	for i := range pods {
-		p := &pods[i]
-		if !p.Spec.HostNetwork && p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" && l.addressOf(p) {
-			return p
-		}
-	}
-	return nil
+	return best
 }
 
-func (l *lease) addressOf(p *api.Pod) bool {
-	texts := append(strings.Split(p.Annotations[api.AnnotationPodIPs], ","), p.Annotations[api.AnnotationPodIP], p.Status.PodIP)
-	for _, ip := range p.Status.PodIPs {
-		texts = append(texts, ip.IP)
-	}
-	for _, text := range texts {
-		bare, _, _ := strings.Cut(strings.TrimSpace(text), "/")
-		if a, err := netip.ParseAddr(bare); err == nil && a.Unmap() == l.address {
-			return true
-		}
-	}
-	return false
+// isOf reports whether a text is the lease's address, perhaps with a prefix length.
+func (l *lease) isOf(text string) bool {
+	bare, _, _ := strings.Cut(strings.TrimSpace(text), "/")
+	a, err := netip.ParseAddr(bare)
+	return err == nil && a.Unmap() == l.address
 }
 
 // ipamOwner is to whom the address is assigned, as if calico-ipam had assigned it.

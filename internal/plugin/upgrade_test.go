@@ -29,8 +29,18 @@ func TestLeaseOwner(t *testing.T) {
 		want string
 	}{
 		{"nobody", nil, ""},
-		{"the container's", []api.Pod{
+		{"the kubelet's word before the annotation that names the container", []api.Pod{
+			pod("thief", func(p *api.Pod) {
+				p.Annotations[api.AnnotationContainerID], p.Annotations[api.AnnotationPodIP] = "c1", "10.244.3.5/32"
+			}),
+			pod("own", says),
+		}, "own"},
+		{"of two by the kubelet's word the container's", []api.Pod{
 			pod("other", says),
+			pod("own", func(p *api.Pod) { says(p); p.Annotations[api.AnnotationContainerID] = "c1" }),
+		}, "own"},
+		{"the container's before one that states the address", []api.Pod{
+			pod("other", func(p *api.Pod) { p.Annotations[api.AnnotationPodIP] = "10.244.3.5/32" }),
 			pod("own", func(p *api.Pod) { p.Annotations[api.AnnotationContainerID] = "c1" }),
 		}, "own"},
 		{"even if it has ended", []api.Pod{pod("own", func(p *api.Pod) {

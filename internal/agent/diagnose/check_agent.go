@@ -59,8 +59,12 @@ func (o *Observations) agent() []Finding {
 	return append(findings, o.plugins()...)
 }
 
-// severe are the reasons of problems with which the network is not what the operator asked for: encrypted, as configured, its own.
-var severe = []string{"NoWireGuard", "NoIPIP", "NoVXLAN", "InvalidPeer", "DuplicateAddress"}
+// severe are the reasons of problems with which the network is not what the operator asked for: encrypted, policed, as configured, its own. Policies
+// that are left to another engine are its to enforce, and a part that the kernel lacks closes the pods that need it, which is PolicyNotInForce.
+var severe = []string{
+	"NoWireGuard", "NotEncrypted", "NoIPIP", "NoVXLAN", "NoSourceCheck", "InvalidConfiguration", "InvalidPeer", "InvalidFilter", "DuplicateAddress",
+	"PolicyNotInForce", "PolicyBypassed", "PolicyLocksOut",
+}
 
 // problem is what the agent says of an object, or of this node, with the cause and the remedy that the Event of that reason has.
 func problem(text, reason string) Finding {

@@ -159,6 +159,22 @@ func TestChecks(t *testing.T) {
 			o.Agent.Problems = []string{"the kernel has no WireGuard"}
 			o.Agent.Reason("the kernel has no WireGuard", "NoWireGuard")
 		}, Problem, "problem", []string{"NoWireGuard", "packets go in the clear", "modprobe wireguard, or turn it off (wireguard.enabled)"}},
+		"a source check that cannot be": {func(o *Observations) {
+			o.Agent.Problems = []string{"pods may send from addresses of others"}
+			o.Agent.Reason("pods may send from addresses of others", "NoSourceCheck")
+		}, Problem, "problem", []string{"pose as others", "modprobe nft_fib_inet"}},
+		"policies that do not hold": {func(o *Observations) {
+			o.Agent.Problems = []string{"rules are refused"}
+			o.Agent.Reason("rules are refused", "PolicyNotInForce")
+		}, Problem, "problem", []string{"policies could not be programmed"}},
+		"policies that another engine enforces": {func(o *Observations) {
+			o.Agent.Problems = []string{"Cilium enforces"}
+			o.Agent.Reason("Cilium enforces", "PolicyLeftToOther")
+		}, Warning, "problem", []string{"Felix, Cilium or Antrea enforces policies on the node"}},
+		"a node that is reached in the clear": {func(o *Observations) {
+			o.Agent.Problems = []string{"Node n2: in the clear"}
+			o.Agent.Reason("Node n2: in the clear", "NotEncrypted")
+		}, Problem, "problem", []string{"packets in the clear", "start its agent"}},
 		"a broken pool": {func(o *Observations) {
 			o.Agent.Problems = []string{"IPPool p: spec.cidr is odd"}
 			o.Agent.Reason("IPPool p: spec.cidr is odd", "InvalidPool")

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,24 +134,24 @@ func (o *Observations) pools() (findings []Finding) {
 	add := func(level Level, about, seen, why, do string) {
 		findings = append(findings, Finding{Check: check, About: about, Level: level, Seen: seen, Why: why, Do: do})
 	}
-	for i, p := range r.Pools {
-		for _, q := range r.Pools[:i] {
-			a, errA := netip.ParsePrefix(p.CIDR)
-			b, errB := netip.ParsePrefix(q.CIDR)
-			if errA == nil && errB == nil && a.Overlaps(b) {
-				add(Problem, p.Name, fmt.Sprintf("its range %s overlaps %s of pool %s", p.CIDR, q.CIDR, q.Name), "the newer of the two assigns nothing", "delete the newer one (kubectl get ippools), or change its range")
-			}
+	for _, p := range r.Pools {
+		if p.Reason == api.PoolOverlap {
+			add(Problem, p.Name, p.Why, "it assigns nothing", "delete it, or change its range")
 		}
 	}
 	for _, is4 := range []bool{true, false} {
 		family := map[bool]string{true: "IPv4", false: "IPv6"}[is4]
-		var disabled, full, usable []string
+		var idle, whys, full, usable []string
+		enable := ""
 		for _, p := range r.Pools {
 			cidr, err := netip.ParsePrefix(p.CIDR)
 			switch {
 			case err != nil || cidr.Addr().Is4() != is4 || !p.SelectsNode:
 			case p.Disabled:
-				disabled = append(disabled, p.Name)
+				idle, whys = append(idle, p.Name), append(whys, p.Name+": "+cmp.Or(p.Why, "it is disabled"))
+				if p.Reason == api.PoolDisabled {
+					enable = cmp.Or(enable, p.Name)
+				}
 			case slices.Contains(o.Cluster.Full, p.Name):
 				full = append(full, p.Name)
 			default:
@@ -162,8 +163,12 @@ func (o *Observations) pools() (findings []Finding) {
 			add(Problem, family, "no free address in pool "+strings.Join(full, ", "), "new pods of this node get no "+family+" address", "add an IPPool, or enlarge one (kube-controllers ipam show lists them); kube-controllers ipam check finds addresses that no pod uses")
 		case len(full) > 0:
 			add(Warning, family, "no free address in pool "+strings.Join(full, ", ")+"; others have some", "pods whose annotations name this pool get none", "enlarge it, or let these pods use another")
-		case len(disabled) > 0 && len(usable) == 0:
-			add(Problem, family, "each pool that selects this node is disabled: "+strings.Join(disabled, ", "), "new pods of this node get no "+family+" address", `enable one: kubectl patch ippool `+disabled[0]+` --type merge -p '{"spec":{"disabled":false}}'`)
+		case len(idle) > 0 && len(usable) == 0:
+			do := "add an IPPool, or remove what is named; kubectl get ippool " + idle[0] + " -o yaml shows the condition Allocatable, and who has set it"
+			if enable != "" {
+				do = `enable one: kubectl patch ippool ` + enable + ` --type merge -p '{"spec":{"disabled":false}}'`
+			}
+			add(Problem, family, "no pool that selects this node assigns anything: "+strings.Join(whys, "; "), "new pods of this node get no "+family+" address", do)
 		}
 	}
 	switch {

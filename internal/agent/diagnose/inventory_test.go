@@ -50,11 +50,26 @@ func TestPoolsAndDefinitions(t *testing.T) {
 	expect(t, look(), "pools", "IPv4", Warning, "no free address in pool full; others have some")
 	o.Agent.Pools = o.Agent.Pools[1:]
 	expect(t, look(), "pools", "", OK, "none that selects this node is full")
-	o.Agent.Pools[0].Disabled = true
-	expect(t, look(), "pools", "IPv4", Problem, "each pool that selects this node is disabled: roomy")
-	o.Agent.Pools[0].Disabled = false
-	o.Agent.Pools = append(o.Agent.Pools, pool("wide", "10.98.0.0/16"))
-	expect(t, look(), "pools", "wide", Problem, "its range 10.98.0.0/16 overlaps 10.98.1.0/30 of pool roomy")
+	idle := func(reason, why, do string) {
+		t.Helper()
+		p := &o.Agent.Pools[0]
+		p.Disabled, p.Reason, p.Why = true, reason, why
+		findings := look()
+		expect(t, findings, "pools", "IPv4", Problem, "no pool that selects this node assigns anything: roomy: "+why)
+		if f := find(t, findings, "pools", "IPv4"); !strings.Contains(f.Do, do) {
+			t.Errorf("%s: %s", reason, f.Do)
+		}
+	}
+	idle(api.PoolDisabled, "spec.disabled is true", `kubectl patch ippool roomy --type merge -p '{"spec":{"disabled":false}}'`)
+	idle(api.PoolTerminating, "it is being deleted", "kubectl get ippool roomy -o yaml")
+	idle(api.PoolOK, "its condition Allocatable is False: Odd by hand", "kubectl get ippool roomy -o yaml")
+	o.Agent.Pools[0] = pool("roomy", "10.98.1.0/30")
+	wide := pool("wide", "10.98.0.0/16") // it is the agent that judges
+	o.Agent.Pools = append(o.Agent.Pools, wide)
+	expect(t, look(), "pools", "", OK, "none that selects this node is full")
+	wide.Disabled, wide.Reason, wide.Why = true, api.PoolOverlap, "10.98.0.0/16 overlaps 10.98.1.0/30 of the older IPPool roomy"
+	o.Agent.Pools[1] = wide
+	expect(t, look(), "pools", "wide", Problem, "overlaps 10.98.1.0/30 of the older IPPool roomy")
 
 	for kind, level := range map[string]Level{"ippools": Problem, "tiers": Warning} {
 		less := *o

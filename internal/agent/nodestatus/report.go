@@ -181,6 +181,8 @@ type Pool struct {
 	VXLANMode        string `json:"vxlanMode,omitempty" help:"Always, CrossSubnet or Never."`
 	NATOutgoing      bool   `json:"natOutgoing" help:"Whether packets that leave the pools are masqueraded."`
 	Disabled         bool   `json:"disabled" help:"Whether nothing new is assigned from it."`
+	Reason           string `json:"reason,omitempty" help:"Why that is so, in a word: that of the condition Allocatable that it should have."`
+	Why              string `json:"why,omitempty" help:"Why that is so, for people."`
 	DisableBGPExport bool   `json:"disableBGPExport" help:"Whether its blocks are kept out of BGP."`
 	SelectsNode      bool   `json:"selectsNode" help:"Whether its nodeSelector selects this node."`
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/api"
 )
 
 // maxListed bounds a list inside of the overview; the commands for peers and routes, and the other formats, have all of it.
@@ -349,12 +351,15 @@ func (r *Report) poolTable() [][]string {
 	return rows
 }
 
+// poolStates are the reasons of conditions of pools, for people.
+var poolStates = map[string]string{api.PoolDisabled: "disabled", api.PoolTerminating: "being deleted", api.PoolOverlap: "overlaps another"}
+
 // use says what a pool is to this node.
 func (p Pool) use() string {
 	text := "assigns"
 	switch {
 	case p.Disabled:
-		text = "disabled"
+		text = cmp.Or(poolStates[p.Reason], "disabled")
 	case !p.SelectsNode:
 		text = "not selected"
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+
+	"github.com/tortie-net/tortie/internal/api"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the code says now")
@@ -72,7 +74,7 @@ func troubled() *Report {
 			LastError: "connection lost", ErrorSince: now.Add(-24 * time.Hour), ErrorAt: now.Add(-24 * time.Hour)},
 	}
 	r.Pools = append(r.Pools,
-		Pool{Name: "old", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", Disabled: true, DisableBGPExport: true, SelectsNode: true},
+		Pool{Name: "old", CIDR: "10.9.0.0/16", BlockSize: 24, IPIPMode: "Never", Disabled: true, Reason: api.PoolDisabled, DisableBGPExport: true, SelectsNode: true},
 		Pool{Name: "racks", CIDR: "10.10.0.0/16", BlockSize: 26, IPIPMode: "CrossSubnet"})
 	r.Tunnels[0].Address = ""
 	r.LastError = "route 192.168.2.0/26 via 10.0.0.7 dev tunl0 onlink: there is no device tunl0\nannounce this node's address: Node node1: datastore is not available"

@@ -215,6 +215,8 @@ func TestOtherEngines(t *testing.T) {
 	out, _ := told.Load("out")
 	if s := w.Seen(); s.Enforcing || out != true || len(s.Problems()) != 1 || !strings.Contains(s.Problems()[0], "chain ip calico filter-cali-from-wl-dispatch") {
 		t.Errorf("told %v, problems %q", out, s.Problems())
+	} else if reason := s.EventReasons()[s.Problems()[0]]; reason != "PolicyLeftToOther" || s.LeftTo() != s.Problems()[0] {
+		t.Errorf("reason %q of an Event %q", reason, s.LeftTo())
 	}
 	n.ns.Within(t, func() error { return netpol.Hold(podnet.DefaultVethPrefix) }) // a plugin that has not heard of it
 	eventually(t, soon, "nothing of ours", func() bool { return n.table(t) == "" })

@@ -238,10 +238,10 @@ const mostTold = 1000
 // Problems says in words what is wrong, for people.
 func (s *Seen) Problems() (texts []string) {
 	if s.Reason != reasonOff && s.Reason != reasonStarting && s.Why != "" {
-		texts = append(texts, "NetworkPolicies are not enforced by this agent: "+s.Why)
+		texts = append(texts, s.notEnforced())
 	}
 	if s.Err != nil && s.Enforcing {
-		texts = append(texts, "policies are in force as they were before: "+s.Err.Error())
+		texts = append(texts, s.before())
 	}
 	if s.Refused != nil {
 		texts = append(texts, s.Refused.Error())
@@ -285,13 +285,52 @@ func (s *Seen) Problems() (texts []string) {
 	return texts
 }
 
+func (s *Seen) notEnforced() string {
+	return "NetworkPolicies are not enforced by this agent: " + s.Why
+}
+
+func (s *Seen) before() string {
+	return fmt.Sprintf("policies are in force as they were before: %v", s.Err)
+}
+
+// LeftTo says which other engine enforces on this node; empty: none.
+func (s *Seen) LeftTo() string {
+	if !slices.Contains([]string{reasonFelix, reasonCilium, reasonAntrea}, s.Reason) {
+		return ""
+	}
+	return s.notEnforced()
+}
+
+// Unsupported says which parts of policies the kernel lacks, each in a line. That this is not known yet is none.
+func (s *Seen) Unsupported() (texts []string) {
+	if !errors.Is(s.Lacks, netpol.ErrLacks) && !errors.Is(s.Lacks, netpol.ErrNoLog) {
+		return nil
+	}
+	return slices.DeleteFunc(strings.Split(s.Lacks.Error(), "\n"), func(text string) bool { return strings.HasPrefix(text, netpol.ErrNotProbed.Error()) })
+}
+
 // EventReasons are the reasons of Events about problems, by their texts.
 func (s *Seen) EventReasons() map[string]string {
 	reasons := map[string]string{IPVSText: "PolicyBypassed", s.Lockout(): "PolicyLocksOut"}
+	if text := s.LeftTo(); text != "" {
+		reasons[text] = "PolicyLeftToOther"
+	}
+	if s.Reason == reasonFailing {
+		reasons[s.notEnforced()] = "PolicyNotInForce"
+	}
+	if s.Err != nil {
+		reasons[s.before()] = "PolicyNotInForce"
+	}
 	for _, err := range []error{s.Refused, s.Deaf} {
 		if err != nil {
 			reasons[err.Error()] = "PolicyNotInForce"
 		}
+	}
+	for _, text := range s.SameLink {
+		reasons[text] = "PolicyNotInForce"
+	}
+	for _, text := range s.Unsupported() {
+		reasons[text] = "PolicyUnsupported"
 	}
 	return reasons
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
 )
 
@@ -36,6 +37,31 @@ func TestFailingWatchesAreTold(t *testing.T) {
 	w.report(nil)
 	if got := w.Seen(); !got.Enforcing || got.DeafSince.IsZero() || got.Deaf != nil {
 		t.Errorf("a watch that has begun to fail: %+v", got)
+	}
+}
+
+// Each obstacle of policies has the reason of an Event. That the kernel has not answered is no answer.
+func TestReasonsOfObstacles(t *testing.T) {
+	odd := errors.New("odd")
+	for _, c := range []struct {
+		seen Seen
+		want []string // of the problems, in order
+	}{
+		{Seen{Lacks: errors.Join(fmt.Errorf("%w: %w", netpol.ErrNoLog, odd), fmt.Errorf("%w: %w", netpol.ErrLacks, odd))}, []string{"PolicyUnsupported", "PolicyUnsupported"}},
+		{Seen{Lacks: errors.Join(fmt.Errorf("%w: %w", netpol.ErrNoLog, odd), fmt.Errorf("%w: %w", netpol.ErrNotProbed, odd))}, []string{"PolicyUnsupported", ""}},
+		{Seen{Lacks: fmt.Errorf("%w: %w", netpol.ErrNotProbed, odd)}, []string{""}},
+		{Seen{Reason: reasonFailing, Why: "odd", Err: odd}, []string{"PolicyNotInForce"}},
+		{Seen{Reason: reasonStarting, Why: "odd"}, nil},
+		{Seen{Reason: reasonCilium, Why: "odd"}, []string{"PolicyLeftToOther"}},
+		{Seen{Enforcing: true, Err: odd, Refused: errors.New("refused"), SameLink: []string{"a and b"}}, []string{"PolicyNotInForce", "PolicyNotInForce", "PolicyNotInForce"}},
+	} {
+		var got []string
+		for _, text := range c.seen.Problems() {
+			got = append(got, c.seen.EventReasons()[text])
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("problems %q have reasons %q, want %q", c.seen.Problems(), got, c.want)
+		}
 	}
 }
 

@@ -52,6 +52,7 @@ type Protocol uint8
 const (
 	ProtocolKernel Protocol = unix.RTPROT_KERNEL
 	ProtocolBoot   Protocol = unix.RTPROT_BOOT // what a request without a protocol gets; Calico's pod routes have it
+	ProtocolRA     Protocol = unix.RTPROT_RA   // router advertisements
 	ProtocolBIRD   Protocol = unix.RTPROT_BIRD
 	ProtocolFelix  Protocol = 80
 )

@@ -32,7 +32,7 @@ func Links() ([]Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	behind, err := addrsByLink(host)
+	behind, err := addrsByLink(host, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -47,18 +47,41 @@ func Links() ([]Link, error) {
 	return links, nil
 }
 
-func addrsByLink(host *netlinkx.Conn) (map[int][]netip.Addr, error) {
-	routes, err := host.Routes(netlinkx.RouteFilter{})
+// addrsByLink are the addresses to which routes lead by each link, or by one. What the kernel makes itself, also of a pod's router advertisements, is no
+// route to a pod.
+func addrsByLink(host *netlinkx.Conn, only int) (map[int][]netip.Addr, error) {
+	routes, err := host.Routes(netlinkx.RouteFilter{Dev: only})
 	if err != nil {
 		return nil, err
 	}
-	behind := map[int][]netip.Addr{}
+	behind, kernels := map[int][]netip.Addr{}, []netlinkx.Protocol{netlinkx.ProtocolKernel, netlinkx.ProtocolRA}
 	for _, r := range routes {
-		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && r.Dev != 0 && !r.Via.IsValid() && !slices.Contains(behind[r.Dev], a) {
+		a, leads := r.Dst.Addr(), r.Dst.IsSingleIP() && r.Dev != 0 && !r.Via.IsValid() && !slices.Contains(kernels, r.Protocol)
+		if leads && !slices.Contains(behind[r.Dev], a) {
 			behind[r.Dev] = append(behind[r.Dev], a)
 		}
 	}
 	return behind, nil
+}
+
+// Holds reports whether the link of that name, if there is one, is an interface of the container with the handle: its alias says so, and a route
+// leads to it. A pod with CAP_NET_ADMIN can make a link with the alias, and no route. The link is the container's ifName.
+func Holds(name, handle string) (ifName string, holds bool, err error) {
+	host, err := netlinkx.Open()
+	if err != nil {
+		return "", false, err
+	}
+	defer host.Close()
+	link, err := host.LinkByName(name)
+	of, ifName, _ := ParseAlias(link.Alias)
+	if netlinkx.IsNotExist(err) || err == nil && of != handle {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, err
+	}
+	behind, err := addrsByLink(host, link.Index)
+	return ifName, len(behind) > 0, err
 }
 
 // Process returns a process that runs in the container's namespace, or 0.

@@ -13,9 +13,9 @@ func (w *wiring) takeOver(old netlinkx.Link) error {
 	if err != nil {
 		return err
 	}
-	w.Log.Info("removing a link left by an earlier sandbox of this pod", "link", describe(old), "why", why)
+	w.Log.Info("removing a link that has the name of this pod's", "link", describe(old), "why", why)
 	if err := w.host.DeleteLink(old.Index); err != nil && !netlinkx.IsNotExist(err) {
-		return fmt.Errorf("remove leftover host-side link: %w", err)
+		return fmt.Errorf("remove %s, which has the name of the pod's link: %w: rename it (ip link set %s name OTHER)", describe(old), err, old.Name)
 	}
 	return nil
 }
@@ -25,15 +25,15 @@ func (w *wiring) takeOver(old netlinkx.Link) error {
 // A sandbox is dead when its namespace is gone, and also when no process is left in it: a namespace may stay mounted for as
 // long as the node runs, and a pod of that name could never start here again. The runtime has a process in each sandbox that
 // is ready, and of two sandboxes of one pod it starts the second after it has ended the first.
+//
+// A name proves nothing: a pod with CAP_NET_ADMIN makes links in its node's namespace, of any kind and name. Routes it cannot make there, so
+// that a link to which none leads is no pod's.
 func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
 	if w.Alias != "" && old.Alias == w.Alias {
 		return "it is of the same container", nil
 	}
 	if !isPair(old) {
-		return "", fmt.Errorf("%s has the name of the pod's link and is none: remove it (ip link delete %s)", describe(old), old.Name)
-	}
-	if w.sameContainer(old) {
-		return "", fmt.Errorf("%s is another interface of the same container: a pod has one link of this network", describe(old))
+		return "it is of a kind that no pod has", nil
 	}
 	alive, err := w.host.PeerAlive(old)
 	if err != nil {
@@ -45,15 +45,25 @@ func (w *wiring) stale(old netlinkx.Link) (why string, err error) {
 	if old.Peer == netlinkx.PeerHere {
 		return "its other end is in no pod", nil
 	}
+	behind, err := addrsByLink(w.host, old.Index)
+	if err != nil {
+		return "", err
+	}
 	pid, err := w.host.PeerProcess(old)
 	if err != nil {
 		return "", err
 	}
-	if pid != 0 {
-		return "", fmt.Errorf("%s is the link of an earlier sandbox of this pod, which is alive (process %d): the pod gets its interface once that sandbox has ended",
-			describe(old), pid)
+	switch {
+	case w.sameContainer(old) && len(behind) > 0:
+		return "", fmt.Errorf("%s is another interface of the same container: a pod has one link of this network", describe(old))
+	case pid == 0:
+		return "no process is left at its other end", nil
+	case len(behind) == 0:
+		w.Log.Warn("a link that is no pod's has the name of this pod's: a pod with CAP_NET_ADMIN may have made it", "link", describe(old), "process", pid)
+		return "no route leads to it", nil
 	}
-	return "no process is left at its other end", nil
+	return "", fmt.Errorf("%s is the link of an earlier sandbox of this pod, which is alive (process %d): the pod gets its interface once that sandbox has ended",
+		describe(old), pid)
 }
 
 // sameContainer reports whether a link is of the same container, perhaps of another interface.

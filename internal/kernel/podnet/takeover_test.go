@@ -62,7 +62,9 @@ func TestTakeOver(t *testing.T) {
 		{"a live sandbox", other, startIn, []string{"eth0", "container", "old", "alive"}},
 		{"a live sandbox of a real Calico", "", startIn, []string{"alive"}},
 		{"both ends on the node", other, bothHere, nil},
-		{"a link of another kind", other, notAPair, []string{"bridge", "delete"}},
+		{"a link of another kind", other, notAPair, nil},
+		{"a pair that a pod with CAP_NET_ADMIN made", "", madeByAPod(""), nil},
+		{"a pair that such a pod made, with an alias", "", madeByAPod(other), nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			host, old, p := node(t), pod(t), pod(t)
@@ -114,6 +116,44 @@ func notAPair(t *testing.T, host, _ *netnstest.NS, c podnet.Config) int {
 	t.Helper()
 	replace(t, host, c.HostVeth, "type", "bridge")
 	return 0
+}
+
+// madeByAPod puts a pair in place of the pod's that a live pod could make: with an alias, up, and without a route.
+func madeByAPod(alias string) func(t *testing.T, host, attacker *netnstest.NS, c podnet.Config) int {
+	return func(t *testing.T, host, attacker *netnstest.NS, c podnet.Config) int {
+		t.Helper()
+		pid := attacker.Start(t, "sleep", "60")
+		replace(t, host, c.HostVeth, "type", "veth", "peer", "name", "p0", "netns", strconv.Itoa(pid))
+		attacker.Run(t, "ip", "link", "set", "p0", "up")
+		host.Run(t, "ip", "link", "set", c.HostVeth, "up", "alias", alias)
+		return pid
+	}
+}
+
+// TestHolds tells a container's interface from a link with its alias to which nothing leads.
+func TestHolds(t *testing.T) {
+	host, p := node(t), pod(t)
+	c := config(p, "web-1", "10.65.0.2")
+	c.Alias = podnet.Alias("net.id", "eth0")
+	want := func(handle string, want bool) {
+		t.Helper()
+		var holds bool
+		host.Within(t, func() (err error) {
+			_, holds, err = podnet.Holds(c.HostVeth, handle)
+			return err
+		})
+		if holds != want {
+			t.Errorf("Holds(%q) = %v, want %v", handle, holds, want)
+		}
+	}
+	want("net.id", false)
+	setup(t, host, c)
+	want("net.id", true)
+	want("net.other", false)
+	madeByAPod(c.Alias)(t, host, p, c)
+	want("net.id", false)
+	host.Run(t, "ip", "-6", "route", "add", "2001:db8::1/128", "dev", c.HostVeth, "proto", "ra") // as the kernel does at an advertisement
+	want("net.id", false)
 }
 
 func replace(t *testing.T, host *netnstest.NS, name string, kind ...string) {

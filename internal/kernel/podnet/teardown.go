@@ -191,7 +191,7 @@ func reapHostEnd(host *netlinkx.Conn, c Config) ([]netip.Addr, error) {
 
 // removeHostEnd removes a link from the node's side, with its routes first. It returns the addresses that they led to.
 func removeHostEnd(host *netlinkx.Conn, link netlinkx.Link, warn func(error)) ([]netip.Addr, error) {
-	behind, err := addrsByLink(host)
+	behind, err := addrsByLink(host, link.Index)
 	if err != nil {
 		return nil, err
 	}
