@@ -115,8 +115,8 @@ func (r *repairs) tables(part string) {
 }
 
 // alien has a link told that was in the place of one of ours.
-func (r *repairs) alien(name, kind string) {
-	r.add(time.Now(), repair{"link " + name, fmt.Sprintf("was another program's, of kind %s: replaced by ours", kind)})
+func (r *repairs) alien(name, was string) {
+	r.add(time.Now(), repair{"link " + name, fmt.Sprintf("was another program's, %s: replaced by ours", was)})
 }
 
 // policyTable is the same for the table of policies.
@@ -196,7 +196,7 @@ func repairedLinks(before, now desired.Standing, links []netlinkx.Link) (done []
 		for _, l := range links {
 			switch {
 			case l.Name != name:
-			case l.Kind != kind: // see alien
+			case !l.Here(kind): // see alien
 				was = ""
 			default:
 				was = "was down or changed, set again"

@@ -80,8 +80,8 @@ func TestWhatIsARepair(t *testing.T) {
 	var stood desired.Standing
 	stood[desired.VXLANTunnel] = true
 	good := netlinkx.Link{Name: vxlan.Device4, Kind: "vxlan", Up: true}
-	down, alien := good, good
-	down.Up, alien.Kind = false, "dummy"
+	down, alien, moved := good, good, good
+	down.Up, alien.Kind, moved.Peer = false, "dummy", netlinkx.PeerElsewhere
 	for name, c := range map[string]struct {
 		before desired.Standing
 		links  []netlinkx.Link
@@ -92,6 +92,7 @@ func TestWhatIsARepair(t *testing.T) {
 		"missing": {stood, nil, "link vxlan.calico was missing, made again"},
 		"down":    {stood, []netlinkx.Link{down}, "link vxlan.calico was down or changed, set again"},
 		"alien":   {stood, []netlinkx.Link{alien}, ""},
+		"moved":   {stood, []netlinkx.Link{moved}, ""},
 	} {
 		difftest.Want(t, name, c.want, joined(repairedLinks(c.before, stood, c.links)))
 	}

@@ -132,10 +132,10 @@ func (d *Device) name() string {
 }
 
 // Is reports that a link is a family's device, and not another of the same name.
-func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Name(v6) && l.Kind == kind }
+func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Name(v6) && l.Here(kind) }
 
 // IsSecond reports that of a family's second device.
-func IsSecond(l netlinkx.Link, v6 bool) bool { return l.Name == SecondName(v6) && l.Kind == kind }
+func IsSecond(l netlinkx.Link, v6 bool) bool { return l.Name == SecondName(v6) && l.Here(kind) }
 
 // Table returns the routing table of a family.
 func Table(v6 bool) int {
