@@ -47,7 +47,7 @@ func (s *Syncer) SyncPeers(ctx context.Context, links []netlinkx.Link, p Peers, 
 		_, wanted := want[l.Name]
 		switch {
 		case !IsPeer(l) && wanted:
-			errs = append(errs, s.conn.Evict(l))
+			errs = append(errs, s.conn.Evict(l, ""))
 		case !IsPeer(l) || !wanted && p.Keep:
 		case wanted && l.Tunnel == netlinkx.Tunnel{Local: p.Local, Remote: want[l.Name], PMTUDisc: true}:
 			there[l.Name] = l

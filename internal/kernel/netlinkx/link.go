@@ -338,15 +338,15 @@ func (c *Conn) Own(name, kind string) (Link, error) {
 	if err != nil || link.Here(kind) {
 		return link, err
 	}
-	if err := c.Evict(link); err != nil {
+	if err := c.Evict(link, ""); err != nil {
 		return link, err
 	}
 	return Link{}, fmt.Errorf("link %s was not this namespace's %s: %w", name, kind, unix.ENODEV)
 }
 
-// Evict deletes a link in the place of one of this program's own, and has it told.
-func (c *Conn) Evict(link Link) error {
-	was := "of kind " + link.Kind
+// Evict deletes a link in the place of one of this program's own, and has it told, with what else it was.
+func (c *Conn) Evict(link Link, more string) error {
+	was := "of kind " + link.Kind + more
 	if link.Elsewhere() {
 		was += " and of another network namespace"
 	}
