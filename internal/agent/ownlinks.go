@@ -10,8 +10,9 @@ import (
 
 // ownLinks returns the indexes of the links that are the node's own, for guard.Config: no pod can make such a link or join one, with CAP_NET_ADMIN either.
 // Those of the node's addresses come first, then tunnels with an address, by which most packets come, then other links with an address, hardware, devices for
-// single nodes, bridges that hardware is part of, and VRFs, whose packets have passed the guard by another link. A pod gives its links no addresses; those that a router or a DHCP server gives them have
-// a lifetime. It can join any bridge, but one with hardware has the network's packets anyway.
+// single nodes, bridges that hardware is part of, and VRFs, whose packets have passed the guard by another link. A pod gives its links no addresses; those
+// that a router or a DHCP server gives them have a lifetime. It can join any bridge, but one with hardware has the network's packets anyway. What sends and
+// receives in another namespace is its maker's, with an address too: only a link with the node's address, as in kind, is the node's own nevertheless.
 func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr) (indexes []int) {
 	add := func(own func(l netlinkx.Link) bool) {
 		for _, l := range links {
@@ -21,17 +22,21 @@ func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr)
 		}
 	}
 	hardware := func(l netlinkx.Link) bool { return l.Kind == "device" }
-	tunnel := func(l netlinkx.Link) bool { return slices.Contains([]string{"ipip", "vxlan", "wireguard"}, l.Kind) }
+	tunnel := func(l netlinkx.Link) bool {
+		return slices.Contains([]string{"ipip", "vxlan", "wireguard"}, l.Kind) && !l.Elsewhere()
+	}
 	add(func(l netlinkx.Link) bool { return l.Name == s.Self.Link })
 	add(func(l netlinkx.Link) bool { return l.Name == s.Self.Link6 })
 	add(func(l netlinkx.Link) bool { return tunnel(l) && hasAddr(l, addrs) })
 	add(func(l netlinkx.Link) bool {
-		switch l.Kind {
-		case "bridge":
+		switch {
+		case l.Elsewhere():
+			return false
+		case l.Kind == "bridge":
 			return slices.ContainsFunc(links, func(port netlinkx.Link) bool { return port.Master == l.Index && hardware(port) })
-		case "ipip":
+		case l.Kind == "ipip":
 			return s.Needs(desired.IPIPTunnel) && ipip.IsPeer(l)
-		case "vrf":
+		case l.Kind == "vrf":
 			return true
 		}
 		return hardware(l) || hasAddr(l, addrs)

@@ -15,6 +15,8 @@ import (
 func TestOwnLinks(t *testing.T) {
 	node := netip.MustParseAddr("192.0.2.2")
 	peer := netlinkx.Link{Kind: "ipip", Name: ipip.PeerDevice(node), Tunnel: netlinkx.Tunnel{Remote: node}}
+	moved := peer
+	moved.Peer = netlinkx.PeerElsewhere
 	one := netip.MustParsePrefix("198.51.100.7/24")
 	for _, c := range []struct {
 		what string
@@ -23,6 +25,11 @@ func TestOwnLinks(t *testing.T) {
 		want bool
 	}{
 		{"the node's address is on it", netlinkx.Link{Name: "eth0", Kind: "veth"}, nil, true},
+		{"the node's address is on it, the peer elsewhere", netlinkx.Link{Name: "eth0", Kind: "veth", Peer: netlinkx.PeerElsewhere}, nil, true},
+		{"a VLAN with an address, on a link of another namespace", netlinkx.Link{Name: "vlan9", Kind: "vlan", Peer: netlinkx.PeerElsewhere}, &netlinkx.Addr{Prefix: one}, false},
+		{"a tunnel with an address", netlinkx.Link{Name: "vxlan.calico", Kind: "vxlan", Peer: netlinkx.PeerHere}, &netlinkx.Addr{Prefix: one}, true},
+		{"a tunnel with an address, of another namespace", netlinkx.Link{Name: "vxlan.calico", Kind: "vxlan", Peer: netlinkx.PeerElsewhere}, &netlinkx.Addr{Prefix: one}, false},
+		{"a tunnel with an address, of a namespace that ends", netlinkx.Link{Name: "vxlan.calico", Kind: "vxlan", Peer: netlinkx.PeerGone}, &netlinkx.Addr{Prefix: one}, false},
 		{"hardware", netlinkx.Link{Name: "eth1", Kind: "device"}, nil, true},
 		{"with an address", netlinkx.Link{Name: "vlan9", Kind: "vlan"}, &netlinkx.Addr{Prefix: one}, true},
 		{"of a pod", netlinkx.Link{Name: "x0", Kind: "veth"}, nil, false},
@@ -32,6 +39,7 @@ func TestOwnLinks(t *testing.T) {
 		{"a bridge of hardware", netlinkx.Link{Name: "br0", Kind: "bridge", Index: 90}, nil, true},
 		{"a VRF", netlinkx.Link{Name: "red", Kind: "vrf"}, nil, true},
 		{"of a tunnel's peer", peer, nil, true},
+		{"of a tunnel's peer, of another namespace", moved, nil, false},
 		{"called like a tunnel's peer", netlinkx.Link{Name: peer.Name, Kind: "veth"}, nil, false},
 		{"another tunnel", netlinkx.Link{Name: "t0", Kind: "ipip"}, nil, false},
 	} {

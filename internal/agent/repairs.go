@@ -126,8 +126,8 @@ func (r *repairs) tables(part string) {
 }
 
 // alien has a link told that was in the place of one of ours.
-func (r *repairs) alien(name, kind string) {
-	r.add(time.Now(), repair{"link " + name, fmt.Sprintf("was another program's, of kind %s: replaced by ours", kind)})
+func (r *repairs) alien(name, was string) {
+	r.add(time.Now(), repair{"link " + name, fmt.Sprintf("was another program's, %s: replaced by ours", was)})
 }
 
 // policyTable is the same for the table of policies.

@@ -51,6 +51,19 @@ func readKeyAges(stateDir string) (k keyAges) {
 	return k
 }
 
+// ownKeys are the keys that a family's devices can have of an earlier agent, or of Felix: what the Node announces, and what the state directory notes. No pod
+// writes there.
+func (a *Agent) ownKeys(i int) (keys []wireguard.Key) {
+	for _, text := range []string{
+		a.node.Annotations[desired.KeyAnnotations[i]], a.node.Annotations[desired.NextKeyAnnotations[i]], a.tunnels.keys[i].Public,
+	} {
+		if k, err := wireguard.ParseKey(text); err == nil {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
 // readKeys reads what WireGuard's devices are, as far as an earlier pass has not, and whether their keys are to be changed. What it cannot read stays
 // as it was.
 func (a *Agent) readKeys(s *desired.Snapshot, links []netlinkx.Link) error {
@@ -58,6 +71,9 @@ func (a *Agent) readKeys(s *desired.Snapshot, links []netlinkx.Link) error {
 	var errs []error
 	for i := range a.tunnels.states {
 		state, v6 := &a.tunnels.states[i], i == 1
+		if state.Public == (wireguard.Key{}) {
+			a.WireGuard.Believe(a.ownKeys(i)...)
+		}
 		second := slices.ContainsFunc(links, func(l netlinkx.Link) bool { return wireguard.IsSecond(l, v6) })
 		first := slices.ContainsFunc(links, func(l netlinkx.Link) bool { return wireguard.Is(l, v6) })
 		if !second {

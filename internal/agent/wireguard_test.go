@@ -34,13 +34,28 @@ func (r *rig) table(t *testing.T) string {
 	return strings.Join(strings.Fields(r.ns.Run(t, "ip", "route", "show", "table", "all", "proto", "84")+r.ns.Run(t, "ip", "rule")), " ")
 }
 
-// WireGuard is turned on and off. On a kernel without it the node serves its pods, and names what is missing.
+// moveWireGuard has a pod with CAP_NET_ADMIN put a device of its own in the place of the node's, and returns its public key.
+func (r *rig) moveWireGuard(t *testing.T) string {
+	t.Helper()
+	pod := netnstest.New(t)
+	netnstest.Cable(t, r.ns, "x0", pod, "eth0")
+	errtest.Must(t, pod.Conn.AddWireGuard("mine", 1440))
+	link := pod.Link(t, "mine")
+	errtest.Must(t, pod.Conn.SetWireGuardKey(link.Index, wireguard.Key{8: 7}))
+	w, err := pod.Conn.WireGuard(link.Index)
+	errtest.Must(t, err)
+	pod.Swap(t, "mine", wireguard.Device4)
+	return w.Public.String()
+}
+
+// WireGuard is turned on and off. Its key outlives the agent, and a device with a key of another's is made anew. On a kernel without it the node serves
+// its pods, and names what is missing.
 func TestAgentWireGuard(t *testing.T) {
 	before := clearPatience
 	clearPatience = time.Second
 	t.Cleanup(func() { clearPatience = before })
 	r, felix := wireGuardRig(t)
-	status, _ := r.agent(t, newPeers())
+	status, stop := r.agent(t, newPeers())
 	waittest.Until(t, 2*soon, "ready", func() bool { return status.Report().Ready })
 	waittest.Until(t, soon, "the way of the main table", r.has(t, toOther))
 	self := &api.Node{Meta: api.Meta{Name: rigNode}}
@@ -79,6 +94,19 @@ func TestAgentWireGuard(t *testing.T) {
 				}
 			}
 			return false
+		})
+		before := key()
+		stop()
+		errtest.Must(t, os.RemoveAll(filepath.Join(r.stateDir, keysFile))) // as Felix leaves none
+		status, _ = r.agent(t, newPeers())
+		waittest.Until(t, 2*soon, "ready after a restart", func() bool { return status.Report().Ready })
+		if w, err := r.ns.Conn.WireGuard(r.ns.Link(t, wireguard.Device4).Index); err != nil || w.Public.String() != before || key() != before {
+			t.Errorf("the key was %s, is %s, announced is %s, %v", before, w.Public, key(), err)
+		}
+		theirs := r.moveWireGuard(t)
+		waittest.Until(t, 2*soon, "a key of the node's own is announced", func() bool {
+			w, err := r.ns.Conn.WireGuard(r.ns.Link(t, wireguard.Device4).Index)
+			return err == nil && w.Public.String() != theirs && key() != before && key() == w.Public.String()
 		})
 	}
 	if !strings.Contains(r.table(t), "99: not from all fwmark 0x200000/0x200000 lookup 1") {

@@ -44,7 +44,7 @@ func MTU(host int) int { return host - Overhead }
 
 // Is reports that a link is the device, and not another of the same name.
 func Is(l netlinkx.Link) bool {
-	return l.Name == Device && l.Kind == kind && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid()
+	return l.Name == Device && l.Here(kind) && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid()
 }
 
 // Sync makes the device as desired: its MTU, path MTU discovery on, up, and with the one address, or none. Correct properties are not
@@ -141,7 +141,7 @@ func (s *Syncer) renamed() error {
 		return err
 	}
 	for _, l := range links {
-		if l.Kind == kind && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid() {
+		if l.Here(kind) && !l.Tunnel.Local.IsValid() && !l.Tunnel.Remote.IsValid() {
 			return fmt.Errorf("interface %s is missing and can't be made, as %s takes its place: rename that (ip link set %s down name %s)",
 				Device, l.Name, l.Name, Device)
 		}

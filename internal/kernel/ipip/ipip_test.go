@@ -216,6 +216,27 @@ func TestNameTaken(t *testing.T) {
 	wantDevice(t, ns, tunnel)
 }
 
+// A pod with CAP_NET_ADMIN moves a tunnel of its own to the name of the device, which it can only while the device has another.
+func TestMovedDevice(t *testing.T) {
+	ns, pod := newNS(t), netnstest.New(t)
+	netnstest.Cable(t, ns, "cali1", pod, "eth0")
+	tunnel := ipip.Tunnel{MTU: 1480, Addr: addr("10.244.1.0")}
+	sync(t, ns, tunnel)
+	errtest.Must(t, ns.Conn.SetDown(ns.Link(t, ipip.Device).Index))
+	ns.Run(t, "ip", "link", "set", ipip.Device, "name", "mine")
+	errtest.Must(t, pod.Conn.AddIPIP("mine", netlinkx.Tunnel{Local: addr("172.30.0.1")}, 1480))
+	pod.Swap(t, "mine", ipip.Device)
+	if l := ns.Link(t, ipip.Device); l.Kind != "ipip" || ipip.Is(l) {
+		t.Fatalf("%+v", l)
+	}
+	if _, err := ipip.New(ns.Conn).Sync(t.Context(), tunnel); !errtest.Names(err, "mine takes its place") {
+		t.Error(err)
+	}
+	ns.Run(t, "ip", "link", "set", "mine", "name", ipip.Device)
+	sync(t, ns, tunnel)
+	wantDevice(t, ns, tunnel)
+}
+
 func TestTunnelWithoutAddress(t *testing.T) {
 	ns := newNS(t)
 	s := ipip.New(ns.Conn)

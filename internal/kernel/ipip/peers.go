@@ -19,9 +19,9 @@ func PeerDevice(node netip.Addr) string { return fmt.Sprintf("%s%x", PeerPrefix,
 // Owns reports that a link is of this package by its name: what packets in a tunnel come in by.
 func Owns(link string) bool { return link == Device || strings.HasPrefix(link, PeerPrefix) }
 
-// IsPeer reports that a link is a device for a single node, and not another of such a name.
+// IsPeer reports that a link is a device for a single node, and not another of such a name or one that a pod has moved here.
 func IsPeer(l netlinkx.Link) bool {
-	return l.Kind == kind && l.Tunnel.Remote.Is4() && l.Name == PeerDevice(l.Tunnel.Remote)
+	return l.Here(kind) && l.Tunnel.Remote.Is4() && l.Name == PeerDevice(l.Tunnel.Remote)
 }
 
 // Peers are the desired devices for single nodes. The kernel has packets in a tunnel come in by the device of their sender, if it is up, and by tunl0 if
@@ -34,7 +34,7 @@ type Peers struct {
 	Keep bool
 }
 
-// SyncPeers makes the devices as desired, among the links given. Correct ones are not written, links of others stay. prepare is called with the devices'
+// SyncPeers makes the devices as desired, among the links given. Correct ones are not written, links of others stay unless they have a desired name. prepare is called with the devices'
 // names before new ones receive. What fails for one device leaves the others; their packets use tunl0.
 func (s *Syncer) SyncPeers(ctx context.Context, links []netlinkx.Link, p Peers, prepare func(devices []string) error) error {
 	want := make(map[string]netip.Addr, len(p.Nodes))
@@ -47,8 +47,7 @@ func (s *Syncer) SyncPeers(ctx context.Context, links []netlinkx.Link, p Peers, 
 		_, wanted := want[l.Name]
 		switch {
 		case !IsPeer(l) && wanted:
-			errs = append(errs, fmt.Errorf("interface %s is not an ipip tunnel to node %s: remove or rename it", l.Name, want[l.Name]))
-			delete(want, l.Name)
+			errs = append(errs, s.conn.Evict(l, ""))
 		case !IsPeer(l) || !wanted && p.Keep:
 		case wanted && l.Tunnel == netlinkx.Tunnel{Local: p.Local, Remote: want[l.Name], PMTUDisc: true}:
 			there[l.Name] = l

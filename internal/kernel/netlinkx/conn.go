@@ -29,8 +29,8 @@ const (
 // Conn is an rtnetlink connection into one network namespace. It is safe for concurrent use; requests are answered one at
 // a time.
 type Conn struct {
-	// Replaced is called after Own has deleted a link of another kind; nil: not called. It is to be set before the first Own, and must not wait.
-	Replaced func(name, kind string)
+	// Replaced is called after Evict has deleted a link, with what it was; nil: not called. It is to be set before the first Own, and must not wait.
+	Replaced func(name, was string)
 
 	ns *Namespace
 

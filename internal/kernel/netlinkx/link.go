@@ -61,6 +61,13 @@ type Link struct {
 	VXLAN  VXLAN  // of kind vxlan only
 }
 
+// Elsewhere reports that what passes the link comes from another namespace and goes there (IFLA_LINK_NETNSID): the peer of a pair, what a VLAN is on, and
+// the socket of a tunnel that was moved here. The kernel does not tell it of wireguard.
+func (l *Link) Elsewhere() bool { return l.Peer == PeerElsewhere || l.Peer == PeerGone }
+
+// Here reports a link of the kind given that sends and receives in the namespace that it is in.
+func (l *Link) Here(kind string) bool { return l.Kind == kind && !l.Elsewhere() }
+
 // Links lists the namespace's links.
 func (c *Conn) Links() ([]Link, error) {
 	found, err := retryDump("links", c.requests.LinkList)
@@ -324,20 +331,32 @@ func (c *Conn) set(index int, what string, fn func(netlink.Link) error) error {
 	return nil
 }
 
-// Own is LinkByName for a link of this program's own, whose kind is given. One of the name and of another kind is deleted, and is not there: a pod with
-// CAP_NET_ADMIN can make it, and would keep ours from being made.
+// Own is LinkByName for a link of this program's own, whose kind is given. One of the name that is of another kind, or that sends and receives in another
+// namespace, is evicted, and is not there: a pod with CAP_NET_ADMIN can make it, and would keep ours from being made, or send and receive in its place.
 func (c *Conn) Own(name, kind string) (Link, error) {
 	link, err := c.LinkByName(name)
-	if err != nil || link.Kind == kind {
+	if err != nil || link.Here(kind) {
 		return link, err
 	}
+	if err := c.Evict(link, ""); err != nil {
+		return link, err
+	}
+	return Link{}, fmt.Errorf("link %s was not this namespace's %s: %w", name, kind, unix.ENODEV)
+}
+
+// Evict deletes a link in the place of one of this program's own, and has it told, with what else it was.
+func (c *Conn) Evict(link Link, more string) error {
+	was := "of kind " + link.Kind + more
+	if link.Elsewhere() {
+		was += " and of another network namespace"
+	}
 	if err := c.DeleteLink(link.Index); err != nil && !IsNotExist(err) {
-		return link, fmt.Errorf("link %s is of kind %s, not %s, and cannot be deleted: rename it: %w", name, link.Kind, kind, err)
+		return fmt.Errorf("link %s is another program's, %s, and cannot be deleted: rename it: %w", link.Name, was, err)
 	}
 	if c.Replaced != nil {
-		c.Replaced(name, link.Kind)
+		c.Replaced(link.Name, was)
 	}
-	return Link{}, fmt.Errorf("link %s was of kind %s, not %s: %w", name, link.Kind, kind, unix.ENODEV)
+	return nil
 }
 
 // DeleteLink removes a link; of a veth pair, both ends.

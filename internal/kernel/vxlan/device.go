@@ -58,14 +58,14 @@ func (s *Syncer) add(t Tunnel, v netlinkx.VXLAN) (netlinkx.Link, error) {
 	return s.conn.LinkByName(t.device())
 }
 
-// rival names the device that keeps ours from being made: of those with one VNI and port there is one in a namespace.
+// rival names the device that keeps ours from being made: of those with one VNI and port there is one in a namespace, whose links may be elsewhere.
 func (s *Syncer) rival(v netlinkx.VXLAN, exists error) error {
 	links, err := s.conn.Links()
 	if err != nil {
 		return errors.Join(exists, err)
 	}
 	for _, l := range links {
-		if l.Kind == kind && l.VXLAN.ID == v.ID && l.VXLAN.Port == v.Port {
+		if l.Here(kind) && l.VXLAN.ID == v.ID && l.VXLAN.Port == v.Port {
 			return fmt.Errorf("%w: interface %s has the same VNI %d and port %d: remove it, or choose others in FelixConfiguration spec.vxlanVNI and spec.vxlanPort",
 				exists, l.Name, v.ID, v.Port)
 		}

@@ -67,8 +67,8 @@ func Device(v6 bool) string {
 	return Device4
 }
 
-// Is reports that a link is a family's device, and not another of the same name.
-func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Device(v6) && l.Kind == kind }
+// Is reports that a link is a family's device, and not another of the same name or one that a pod has moved here.
+func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Device(v6) && l.Here(kind) }
 
 // MTU returns the largest MTU of a tunnel whose outer packets leave through a link with the MTU given.
 func MTU(host int, v6 bool) int {

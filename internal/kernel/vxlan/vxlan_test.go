@@ -374,6 +374,34 @@ func TestInTheWay(t *testing.T) {
 	wantEntries(t, ns, tun)
 }
 
+// A pod with CAP_NET_ADMIN puts a device of its own, which differs by nothing but the namespace of its socket, in the place of the node's: ours comes back, and
+// it is told.
+func TestMovedDevice(t *testing.T) {
+	both(t, func(t *testing.T, v6 bool) {
+		ns, pod, tun := host(t), netnstest.New(t), tunnel(v6, 2)
+		netnstest.Cable(t, ns, "cali1", pod, "eth0")
+		sync(t, ns, tun)
+		parent := ns.Link(t, "eth0").Index
+		if _, err := pod.Conn.LinkByIndex(parent); err != nil {
+			pod.Run(t, "ip", "link", "add", "up0", "index", fmt.Sprint(parent), "type", "bridge")
+		}
+		right := ns.Link(t, vxlan.Device(v6))
+		errtest.Must(t, pod.Conn.AddVXLAN("mine", tun.MAC, tun.MTU, right.VXLAN))
+		pod.Swap(t, "mine", right.Name)
+		if l := ns.Link(t, right.Name); l.VXLAN != right.VXLAN || vxlan.Is(l, v6) {
+			t.Fatalf("%+v, want the pod's, like %+v", l, right)
+		}
+		var told string
+		ns.Conn.Replaced = func(name, was string) { told += name + " " + was }
+		sync(t, ns, tun)
+		wantEntries(t, ns, tun)
+		if l := ns.Link(t, right.Name); !vxlan.Is(l, v6) || l.VXLAN != right.VXLAN {
+			t.Errorf("%+v", l)
+		}
+		difftest.Want(t, "told", right.Name+" of kind vxlan and of another network namespace", told)
+	})
+}
+
 // felixDevice is the device as Felix leaves it.
 func felixDevice(t testing.TB, ns *netnstest.NS, tun vxlan.Tunnel) {
 	t.Helper()

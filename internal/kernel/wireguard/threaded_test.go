@@ -30,10 +30,11 @@ func TestThread(t *testing.T) {
 	writable, readOnly := mountSysfs(t, ns, 0), mountSysfs(t, ns, unix.MS_RDONLY)
 	d := device()
 	d.Threaded = wireguard.Threaded
-	sync(t, newSyncer(ns), d, nil)
+	s := newSyncer(ns)
+	sync(t, s, d, nil)
 	errtest.Must(t, d.Thread(writable)) // without peers the kernel refuses it
 	d = device(peer(2, "10.0.2.0/26"))
-	sync(t, newSyncer(ns), d, nil)
+	sync(t, s, d, nil)
 	key := sysctl.Key{wireguard.Device4, "threaded"}
 	before, err := writable.Get(key)
 	errtest.Must(t, err)

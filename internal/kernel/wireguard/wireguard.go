@@ -134,10 +134,10 @@ func (d *Device) name() string {
 }
 
 // Is reports that a link is a family's device, and not another of the same name.
-func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Name(v6) && l.Kind == kind }
+func Is(l netlinkx.Link, v6 bool) bool { return l.Name == Name(v6) && l.Here(kind) }
 
 // IsSecond reports that of a family's second device.
-func IsSecond(l netlinkx.Link, v6 bool) bool { return l.Name == SecondName(v6) && l.Kind == kind }
+func IsSecond(l netlinkx.Link, v6 bool) bool { return l.Name == SecondName(v6) && l.Here(kind) }
 
 // Table returns the routing table of a family.
 func Table(v6 bool) int {
@@ -168,6 +168,7 @@ type Syncer struct {
 	conn     *netlinkx.Conn
 	protocol netlinkx.Protocol
 	told     map[string]map[Key]telling // what was set last, by device
+	believed map[Key]bool               // the public keys that devices may be found with
 	tables   [2]*routes.Table
 }
 
@@ -181,7 +182,7 @@ type telling struct {
 // New returns the syncer of the connection's namespace, whose routes have the protocol given. takeOver are the protocols of predecessors. It touches
 // nothing yet.
 func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Protocol) *Syncer {
-	s := &Syncer{conn: conn, protocol: protocol, told: map[string]map[Key]telling{}}
+	s := &Syncer{conn: conn, protocol: protocol, told: map[string]map[Key]telling{}, believed: map[Key]bool{}}
 	for i := range s.tables {
 		devices := []string{Name(i == 1), SecondName(i == 1)}
 		s.tables[i] = routes.New(conn, routes.Options{Protocol: protocol, Table: Table(i == 1), TakeOver: takeOver, Devices: devices})
@@ -192,6 +193,16 @@ func New(conn *netlinkx.Conn, protocol netlinkx.Protocol, takeOver []netlinkx.Pr
 	return s
 }
 
+// Believe has devices that are found with these public keys taken for the node's own, besides those whose keys this Syncer has made. Any other was made by
+// who knows its private key and has its socket: a pod with CAP_NET_ADMIN can move one here, and the kernel does not tell of it.
+func (s *Syncer) Believe(keys ...Key) {
+	for _, k := range keys {
+		if k != (Key{}) {
+			s.believed[k] = true
+		}
+	}
+}
+
 func place(v6 bool) int {
 	if v6 {
 		return 1
@@ -200,7 +211,7 @@ func place(v6 bool) int {
 }
 
 // Merge makes the device as desired, but for its peers. Correct properties are not written. A device that is there was perhaps made by Felix; it keeps
-// its key. The error wraps ErrNoWireGuard if the kernel has no WireGuard.
+// its key, if that is to be believed, and is made anew if not. The error wraps ErrNoWireGuard if the kernel has no WireGuard.
 func (s *Syncer) Merge(ctx context.Context, d Device) (State, error) {
 	state, err := s.merge(ctx, d)
 	if err != nil {
@@ -213,12 +224,11 @@ func (s *Syncer) merge(ctx context.Context, d Device) (State, error) {
 	if err := d.validate(); err != nil {
 		return State{}, err
 	}
-	link, made, err := s.ensure(d)
+	link, have, made, err := s.ensure(d)
 	if err != nil {
 		return State{}, err
 	}
-	have, err := s.settings(link, d)
-	if err != nil {
+	if err := s.settings(link, have, d); err != nil {
 		return State{}, err
 	}
 	state := stateOf(have)
@@ -298,49 +308,63 @@ func (d *Device) validatePeers() error {
 	return nil
 }
 
-// ensure returns the device.
-func (s *Syncer) ensure(d Device) (link netlinkx.Link, made bool, err error) {
+// ensure returns the device, which has a key, what it is set to, and whether it was made.
+func (s *Syncer) ensure(d Device) (link netlinkx.Link, have netlinkx.WireGuard, made bool, err error) {
 	name := d.name()
 	link, err = s.conn.Own(name, kind)
+	if err == nil {
+		if have, err = s.conn.WireGuard(link.Index); err == nil && !s.believed[have.Public] {
+			if err = s.conn.Evict(link, " and with no key of this node's"); err == nil {
+				err = unix.ENODEV
+			}
+		}
+	}
 	if made = netlinkx.IsNotExist(err); made {
-		clear(s.told[name])
-		if err = s.conn.AddWireGuard(name, d.MTU); netlinkx.IsUnsupported(err) {
-			return link, made, fmt.Errorf("%w (%w)", ErrNoWireGuard, err)
-		}
-		if err == nil {
-			link, err = s.conn.LinkByName(name)
-		}
+		link, have, err = s.add(d)
 	}
 	if err == nil && link.MTU != d.MTU {
 		err = s.conn.SetMTU(link.Index, d.MTU)
 	}
-	return link, made, err
+	return link, have, made, err
 }
 
-// settings gives the device its key, its port and its mark, and returns what it has.
-func (s *Syncer) settings(link netlinkx.Link, d Device) (have netlinkx.WireGuard, err error) {
-	if have, err = s.conn.WireGuard(link.Index); err != nil {
-		return have, err
+// add makes the device, with a key.
+func (s *Syncer) add(d Device) (link netlinkx.Link, have netlinkx.WireGuard, err error) {
+	name := d.name()
+	clear(s.told[name])
+	if err := s.conn.AddWireGuard(name, d.MTU); netlinkx.IsUnsupported(err) {
+		return link, have, fmt.Errorf("%w (%w)", ErrNoWireGuard, err)
+	} else if err != nil {
+		return link, have, err
 	}
-	if have.Public == (Key{}) {
-		if err := s.key(link, d); err != nil {
-			return have, err
-		}
-		now, err := s.conn.WireGuard(link.Index)
-		if err != nil {
-			return have, err
-		}
-		have = now
+	if link, err = s.conn.LinkByName(name); err != nil {
+		return link, have, err
 	}
+	if err = s.key(link, d); err != nil {
+		return link, have, errors.Join(err, s.conn.DeleteLink(link.Index))
+	}
+	have, err = s.conn.WireGuard(link.Index)
+	switch {
+	case err != nil:
+	case d.SameKey && !s.believed[have.Public]:
+		err = fmt.Errorf("%s was replaced meanwhile by one with another key", Name(d.V6))
+	default:
+		s.Believe(have.Public)
+	}
+	return link, have, err
+}
+
+// settings gives the device its port and its mark.
+func (s *Syncer) settings(link netlinkx.Link, have netlinkx.WireGuard, d Device) error {
 	if have.Mark != Mark {
 		if err := s.conn.SetWireGuardMark(link.Index, Mark); err != nil {
-			return have, err
+			return err
 		}
 	}
 	if have.Port == d.Port {
-		return have, nil
+		return nil
 	}
-	return have, explainPort(s.conn.SetWireGuardPort(link.Index, d.Port), d.Port)
+	return explainPort(s.conn.SetWireGuardPort(link.Index, d.Port), d.Port)
 }
 
 // key gives a device its private key.
@@ -359,7 +383,7 @@ func (s *Syncer) key(link netlinkx.Link, d Device) error {
 	return s.conn.SetWireGuardKey(link.Index, private)
 }
 
-// States returns what the devices of a family are, as far as they are there.
+// States returns what the devices of a family are, as far as they are there and their keys are to be believed.
 func (s *Syncer) States(v6 bool) (first State, err error) {
 	for _, second := range []bool{false, true} {
 		_, have, err := s.read(&Device{V6: v6, Second: second})
@@ -367,9 +391,10 @@ func (s *Syncer) States(v6 bool) (first State, err error) {
 		case netlinkx.IsNotExist(err):
 		case err != nil:
 			return first, err
+		case !s.believed[have.Public]:
 		case !second:
 			first = stateOf(have)
-		case have.Public != (Key{}):
+		default:
 			state := stateOf(have)
 			first.Second = &state
 		}

@@ -181,7 +181,9 @@ func TestSync(t *testing.T) {
 	if again := sync(t, s, d, ways).Public; again != key {
 		t.Error("another key without need")
 	}
-	sync(t, newSyncer(ns), d, ways)
+	started := newSyncer(ns)
+	started.Believe(key)
+	sync(t, started, d, ways)
 	select {
 	case <-wake:
 		t.Error("the kernel reports a change")
@@ -392,6 +394,7 @@ func TestFelix(t *testing.T) {
 		errtest.Must(t, ns.Conn.AddRoute(r))
 	}
 	s, d := newSyncer(ns), device(peer(2, "10.0.2.0/26"))
+	s.Believe(before.Public)
 	state, err := s.Merge(t.Context(), d)
 	errtest.Must(t, err)
 	errtest.Must(t, s.Routes(t.Context(), false, ways, true, routes.Predecessors{Ranges: []netip.Prefix{prefix("10.0.0.0/16")}}))
@@ -407,6 +410,49 @@ func TestFelix(t *testing.T) {
 	errtest.Must(t, s.Remove(t.Context(), false, routes.Predecessors{}))
 	if rules := marked(t, ns); len(rules) != 0 {
 		t.Errorf("rules %+v", rules)
+	}
+}
+
+// A pod with CAP_NET_ADMIN puts devices of its own, whose private keys it knows, or that have none yet, in the place of the node's: ours come back, with keys
+// that no one else knows, and it is told. Of what is there meanwhile no key is read.
+func TestMovedDevice(t *testing.T) {
+	ns, pod := newNS(t), netnstest.New(t)
+	netnstest.Cable(t, ns, "cali1", pod, "eth0")
+	s, d, second := newSyncer(ns), device(), device()
+	second.Second, second.Port = true, 51822
+	sync(t, s, d, nil)
+	_, err := s.Merge(t.Context(), second)
+	errtest.Must(t, err)
+	for name, private := range map[string]wireguard.Key{"with a key": {8: 7}, "without a key": {}} {
+		for _, d := range []wireguard.Device{d, second} {
+			device := wireguard.Device4
+			if d.Second {
+				device = wireguard.Second4
+			}
+			errtest.Must(t, pod.Conn.AddWireGuard("mine", d.MTU))
+			link := pod.Link(t, "mine")
+			if private != (wireguard.Key{}) {
+				errtest.Must(t, pod.Conn.SetWireGuardKey(link.Index, private))
+			}
+			theirs, err := pod.Conn.WireGuard(link.Index)
+			errtest.Must(t, err)
+			pod.Swap(t, "mine", device)
+			if states, err := s.States(false); err != nil || states.Second == nil != d.Second || (states.Public == wireguard.Key{}) == d.Second {
+				t.Errorf("%s, %s: %+v, %v", name, device, states, err)
+			}
+			var told string
+			ns.Conn.Replaced = func(name, was string) { told += name + " " + was }
+			state, err := s.Merge(t.Context(), d)
+			errtest.Must(t, err)
+			have, err := ns.Conn.WireGuard(ns.Link(t, device).Index)
+			if err != nil || have.Public == theirs.Public || have.Public == (wireguard.Key{}) || have.Public != state.Public {
+				t.Errorf("%s, %s: key %s, %v; theirs is %s", name, device, have.Public, err, theirs.Public)
+			}
+			difftest.Want(t, name, device+" of kind wireguard and with no key of this node's", told)
+			if again, err := s.Merge(t.Context(), d); err != nil || again.Public != state.Public {
+				t.Errorf("%s, %s: key %s, then %s, %v", name, device, state.Public, again.Public, err)
+			}
+		}
 	}
 }
 

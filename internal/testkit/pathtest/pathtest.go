@@ -151,12 +151,20 @@ func (n *Node) device() wireguard.Device {
 	return wireguard.Device{V6: v6, Port: wireguardPort(v6), MTU: wireguard.MTU(nodeMTU, v6), Addr: n.Block.Addr()}
 }
 
+// wireGuard is the node's one Syncer, which knows the keys that it has made.
+func (n *Node) wireGuard() *wireguard.Syncer {
+	if n.syncer == nil {
+		n.syncer = wireguard.New(n.Conn, routes.DefaultProtocol, nil)
+	}
+	return n.syncer
+}
+
 func encrypt(ctx context.Context, n *Node, others ...*Node) error {
-	s, d := wireguard.New(n.Conn, routes.DefaultProtocol, nil), n.device()
+	s, d := n.wireGuard(), n.device()
 	_, err := s.Merge(ctx, d)
 	var ways []routes.Route
 	for _, o := range others {
-		state, e := wireguard.New(o.Conn, routes.DefaultProtocol, nil).Merge(ctx, o.device())
+		state, e := o.wireGuard().Merge(ctx, o.device())
 		err = errors.Join(err, e)
 		allowed := []netip.Prefix{netip.PrefixFrom(o.Addr, o.Addr.BitLen()), o.Block}
 		d.Peers = append(d.Peers, wireguard.Peer{Key: state.Public, Endpoint: netip.AddrPortFrom(o.Addr, d.Port), Allowed: allowed})
@@ -241,6 +249,7 @@ type Node struct {
 	Conn    *netlinkx.Conn
 	Addr    netip.Addr
 	Block   netip.Prefix
+	syncer  *wireguard.Syncer // nil: not needed yet
 }
 
 // PodAddr is the pod's address.

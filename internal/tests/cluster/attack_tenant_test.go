@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -386,7 +385,7 @@ func (h *tenancy) links(t *testing.T) {
 		answer:   "policies stay in force: denied", seen: victim + ": `node status`",
 		do: func(t *testing.T) {
 			for _, name := range names {
-				if err := h.inside(t, h.tenants["admin"]).Do(func() error { return linkOutside(name) }); err != nil {
+				if err := linkOutside(h.inside(t, h.tenants["admin"]).NS, name); err != nil {
 					t.Errorf("link %s: %v", name, err)
 				}
 				defer h.hosts[victim].Run(t, "ip", "link", "del", name)
@@ -399,28 +398,11 @@ func (h *tenancy) links(t *testing.T) {
 	})
 }
 
-// linkOutside makes a bridge in the namespace of the other end of this one's eth0. The thread keeps no capability but CAP_NET_ADMIN: it ends with that.
-func linkOutside(name string) error {
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var caps [2]unix.CapUserData
-	caps[0].Effective, caps[0].Permitted = 1<<unix.CAP_NET_ADMIN, 1<<unix.CAP_NET_ADMIN
-	if err := unix.Capset(&head, &caps[0]); err != nil {
-		return err
-	}
-	s, err := nlmsg.Open(unix.NETLINK_ROUTE, 5*time.Second)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+// linkOutside makes a bridge in the namespace of a pod's node.
+func linkOutside(pod *netnstest.NS, name string) error {
 	var attrs, info nlmsg.Attributes
 	info.Text(unix.IFLA_INFO_KIND, "bridge")
 	attrs.Text(unix.IFLA_IFNAME, name)
-	attrs = nlmsg.AppendUint32(attrs, unix.IFLA_TARGET_NETNSID, 0)
 	attrs.Nest(unix.IFLA_LINKINFO, info)
-	m := nlmsg.Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL | unix.NLM_F_ACK, Body: append(make([]byte, unix.SizeofIfInfomsg), attrs...)}
-	if err := s.Send(m.Append(s.Request(), 1)); err != nil {
-		return err
-	}
-	answered := errors.New("no answer")
-	return errors.Join(s.Receive(1, func(m nlmsg.Message) (bool, error) { answered = m.Err(); return true, nil }), answered)
+	return pod.Outside(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, 0, attrs)
 }

@@ -152,7 +152,10 @@ func encrypting(t *testing.T) []figure {
 	})
 	index = agent.encrypt(t, wireguard.Device4, d)
 	s := wireguard.New(agent.Conn, routes.DefaultProtocol, nil)
-	_, err := s.Merge(t.Context(), d)
+	made, err := agent.Conn.WireGuard(index)
+	errtest.Must(t, err)
+	s.Believe(made.Public)
+	_, err = s.Merge(t.Context(), d)
 	errtest.Must(t, err)
 	program := func() error {
 		_, err := s.Peers(t.Context(), d)

@@ -64,6 +64,11 @@ func (h *host) block(i int) netip.Prefix {
 func (h *host) restart() {
 	h.crypts, h.states, h.known = desired.Crypts{}, [2]wireguard.State{}, desired.Announcements{}
 	h.syncer = wireguard.New(h.Conn, routes.DefaultProtocol, nil)
+	for _, annotation := range slices.Concat(desired.KeyAnnotations[:], desired.NextKeyAnnotations[:]) {
+		if k, err := wireguard.ParseKey(h.said[annotation]); err == nil {
+			h.syncer.Believe(k)
+		}
+	}
 }
 
 // network is some hosts on one link.
