@@ -93,7 +93,7 @@ var supported = map[string]struct {
 		"node":          does(""),
 		"interfaceName": does("*: all interfaces without their own HostEndpoint except loopback; of pods' links what is forwarded and preDNAT (docs/calico-policy.md)"),
 		"expectedIPs":   does("without interfaceName: the interface that has one of them"),
-		"profiles":      does("projectcalico-default-allow, and kns.NAMESPACE of an existing namespace, allow connections that no policy decides; any other first profile denies them, as no profile does, and is reported. Labels of the namespace, or of ksa.NAMESPACE.NAME's service account, are inherited, as by pods"),
+		"profiles":      does("projectcalico-default-allow, and kns.NAMESPACE of an existing namespace, allow connections that no policy decides; any other first profile denies them, as no profile does, and is reported. Labels of the namespace, or of ksa.NAMESPACE.NAME's service account, are inherited, as by pods; while there is no such namespace what selects by them denies, and allows nothing"),
 		"ports":         does("in Calico's policies"),
 	}},
 	"CalicoEndpointPort":                      {"ports[] of HostEndpoint", map[string]support{"name": does(""), "protocol": does(""), "port": does("")}},
