@@ -74,12 +74,13 @@ func (h *tenant) send(t *testing.T, packets ...func() (uint16, []byte)) {
 // secondLink sends by a link such as a pod with CAP_NET_ADMIN can make into its node's namespace.
 func (h *tenant) secondLink(t *testing.T) {
 	node := h.hosts[victim]
-	netnstest.Cable(t, node, "x0", h.raw.NS, "x1")
+	h.raw.Run(t, "ip", "link", "add", "x1", "up", "type", "veth", "peer", "name", "x0", "netns", node.Path())
 	defer node.Run(t, "ip", "link", "delete", "x0")
+	node.Run(t, "ip", "link", "set", "x0", "up")
 	by := func(aim, tried string, packet func() (uint16, []byte)) {
 		h.drop(t, "with CAP_NET_ADMIN, by a second link into its node, "+aim, tried, "spoofed-by-other-link", func() {
 			kind, b := packet()
-			h.raw.Send(t, "x1", netnstest.Frame(h.raw.Link(t, "x1").HardwareAddr, node.Link(t, "x0").HardwareAddr, kind, b))
+			h.raw.Send(t, "x1", netnstest.Frame(mac(t, h.raw.NS, "x1"), mac(t, node, "x0"), kind, b))
 		})
 	}
 	web, here, there := h.web.Status.PodIP, h.is[victim], h.is[witness]
