@@ -147,6 +147,7 @@ type nodeState struct {
 	pods       []netip.Addr          // local addresses, as of the last pass
 	links      []netlinkx.Link       // as of the last pass
 	addrs      []netlinkx.Addr       // all of the host, as of the last pass
+	guarded    []int                 // the own links that the guard has been told of
 	fast       flowtable.Config      // as of the last pass
 	hosts      map[string]netip.Addr // of which addresses were looked up
 	candidates []nodeaddr.Candidate  // as logged last

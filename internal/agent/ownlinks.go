@@ -1,16 +1,19 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"slices"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
 // ownLinks returns the indexes of the links that are the node's own, for guard.Config: no pod can make such a link or join one, with CAP_NET_ADMIN either.
-// Those of the node's addresses come first, then tunnels with an address, by which most packets come, then other links with an address, hardware, devices for
-// single nodes, bridges that hardware is part of, and VRFs, whose packets have passed the guard by another link. A pod gives its links no addresses; those
+// Those of the node's addresses come first, then tunnels, by which most packets come, then other links with an address, those that operators name in BGPPeers,
+// hardware, devices for single nodes, bridges that hardware is part of, and VRFs, whose packets have passed the guard by another link. A pod gives its links no addresses; those
 // that a router or a DHCP server gives them have a lifetime. It can join any bridge, but one with hardware has the network's packets anyway. What sends and
 // receives in another namespace is its maker's, with an address too: only a link with the node's address, as in kind, is the node's own nevertheless.
 func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr) (indexes []int) {
@@ -23,13 +26,20 @@ func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr)
 	}
 	hardware := func(l netlinkx.Link) bool { return l.Kind == "device" }
 	tunnel := func(l netlinkx.Link) bool {
-		return slices.Contains([]string{"ipip", "vxlan", "wireguard"}, l.Kind) && !l.Elsewhere()
+		if s.Needs(desired.WireGuardTunnel) && wireguard.IsSecond(l, false) || s.Needs(desired.WireGuardTunnel6) && wireguard.IsSecond(l, true) {
+			return true // it has no address
+		}
+		return slices.Contains([]string{"ipip", "vxlan", "wireguard"}, l.Kind) && !l.Elsewhere() && hasAddr(l, addrs)
 	}
+	named := s.Peering.Interfaces()
 	add(func(l netlinkx.Link) bool { return l.Name == s.Self.Link })
 	add(func(l netlinkx.Link) bool { return l.Name == s.Self.Link6 })
-	add(func(l netlinkx.Link) bool { return tunnel(l) && hasAddr(l, addrs) })
+	add(tunnel)
 	add(func(l netlinkx.Link) bool {
+		_, operators := named[l.Name]
 		switch {
+		case operators:
+			return true
 		case l.Elsewhere():
 			return false
 		case l.Kind == "bridge":
@@ -49,4 +59,18 @@ func hasAddr(l netlinkx.Link, addrs []netlinkx.Addr) bool {
 	return slices.ContainsFunc(addrs, func(a netlinkx.Addr) bool {
 		return a.Link == l.Index && !a.Ending && !a.Prefix.Addr().IsLinkLocalUnicast()
 	})
+}
+
+// guardNew has the guard take packets of any source by devices that this pass has made: before their addresses are announced, or they are up.
+func (a *Agent) guardNew(ctx context.Context, s *desired.Snapshot) error {
+	links, err := a.Kernel.Links()
+	addrs, errAddrs := a.Kernel.Addrs(0, netlinkx.FamilyAll)
+	if err := errors.Join(err, errAddrs); err != nil {
+		return err
+	}
+	if slices.Equal(ownLinks(s, links, addrs), a.guarded) {
+		return nil
+	}
+	a.addrs = addrs
+	return a.syncGuard(ctx, s, links)
 }

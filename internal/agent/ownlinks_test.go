@@ -7,9 +7,11 @@ import (
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 )
 
 func TestOwnLinks(t *testing.T) {
@@ -41,6 +43,8 @@ func TestOwnLinks(t *testing.T) {
 		{"of a tunnel's peer", peer, nil, true},
 		{"of a tunnel's peer, of another namespace", moved, nil, false},
 		{"called like a tunnel's peer", netlinkx.Link{Name: peer.Name, Kind: "veth"}, nil, false},
+		{"named by a BGPPeer", netlinkx.Link{Name: "up0", Kind: "veth"}, nil, true},
+		{"WireGuard's next, while it is off", netlinkx.Link{Name: wireguard.Second4, Kind: "wireguard"}, nil, false},
 		{"another tunnel", netlinkx.Link{Name: "t0", Kind: "ipip"}, nil, false},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -56,6 +60,7 @@ func TestOwnLinks(t *testing.T) {
 			s := desired.Snapshot{Self: desired.Self{Link: "eth0", Addr: one}, Pools: []desired.Pool{{
 				Pool: ipam.Pool{CIDR: netip.MustParsePrefix("10.0.0.0/8")}, IPIP: api.EncapAlways, VXLAN: api.EncapNever,
 			}}}
+			s.Peering.Peers = []bgp.Peer{{Addr: netip.MustParseAddr("fe80::1%up0")}}
 			if got := ownLinks(&s, links, addrs); slices.Contains(got, c.link.Index) != c.want || slices.Contains(got, 5) {
 				t.Errorf("own links %v", got)
 			}

@@ -68,7 +68,7 @@ func (a *Agent) syncShortcuts(ctx context.Context, s *desired.Snapshot) (problem
 		}
 	}
 	note(a.Encap.SyncPeers(ctx, a.links, peers, func(devices []string) error {
-		return hostsysctl.Sync(a.sysctls, hostsysctl.Config{Tunnels: devices})
+		return errors.Join(a.guardNew(ctx, s), hostsysctl.Sync(a.sysctls, hostsysctl.Config{Tunnels: devices}))
 	}))
 	return problems
 }

@@ -26,7 +26,7 @@ const agentAccount = "tortie-node"
 const agentKubeconfig = "/opt/agent-kubeconfig"
 
 // agentFiles are the files that an agent persists, in addition to a node's own.
-var agentFiles = []string{"/var/lib/calico/mtu", "/var/lib/calico/tortie/node-uid", "/run/calico/tortie/world.json"}
+var agentFiles = []string{"/var/lib/calico/mtu", "/var/lib/calico/tortie/node-uid", "/var/lib/calico/tortie/paths.json", "/run/calico/tortie/world.json"}
 
 // daemons returns the machines whose agent is a process. There the agent writes the plugins' facts, completes the entries of their journal,
 // and assigns the tunnel's address. On all others the agent's code assigns the address in the test's process: one process per machine would

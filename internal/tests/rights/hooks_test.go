@@ -35,12 +35,13 @@ func (l *life) hooks(t *testing.T) {
 	patchNode(t, admin, `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, "status")
 	cluster, err := objects.New(l.as(t, "tortie-test"))
 	errtest.Must(t, err)
-	test := traffic.New(cluster, traffic.Settings{Namespace: "kube-system", Pod: chartPod(t, "tortie-test", chartArgs...), Timeout: time.Second}, func(string) {})
-	if err := test.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "it took longer than 1s: waiting for pod") {
+	// Time for each request before the pods, which never come.
+	settings := traffic.Settings{Namespace: "kube-system", Pod: chartPod(t, "tortie-test", chartArgs...), Timeout: 10 * time.Second * meshtest.TimeScale}
+	if err := traffic.New(cluster, settings, func(string) {}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), ": waiting for pod") {
 		t.Errorf("helm test without a kubelet: %v", err)
 	}
-	settings := uninstall.Settings{Namespace: "kube-system", DaemonSet: "tortie-node", Agents: "none=none", Pod: chartPod(t, "tortie-uninstall", chartArgs...), Timeout: meshtest.Patience}
-	u, err := uninstall.New(l.as(t, "tortie-uninstall"), settings, func(string) {})
+	away := uninstall.Settings{Namespace: "kube-system", DaemonSet: "tortie-node", Agents: "none=none", Pod: chartPod(t, "tortie-uninstall", chartArgs...), Timeout: meshtest.Patience}
+	u, err := uninstall.New(l.as(t, "tortie-uninstall"), away, func(string) {})
 	errtest.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan struct{})
