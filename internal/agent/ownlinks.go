@@ -15,7 +15,7 @@ import (
 // Those of the node's addresses come first, then tunnels, by which most packets come, then other links with an address, those that operators name in BGPPeers,
 // hardware, devices for single nodes, bridges that hardware is part of, and VRFs, whose packets have passed the guard by another link. A pod gives its links no addresses; those
 // that a router or a DHCP server gives them have a lifetime. It can join any bridge, but one with hardware has the network's packets anyway. What sends and
-// receives in another namespace is its maker's, with an address too: only a link with the node's address, as in kind, is the node's own nevertheless.
+// receives in another namespace is its maker's, with an address too, but for veth, which is what nodes in containers have.
 func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr) (indexes []int) {
 	add := func(own func(l netlinkx.Link) bool) {
 		for _, l := range links {
@@ -40,7 +40,7 @@ func ownLinks(s *desired.Snapshot, links []netlinkx.Link, addrs []netlinkx.Addr)
 		switch {
 		case operators:
 			return true
-		case l.Elsewhere():
+		case l.Elsewhere() && l.Kind != "veth": // whose other end may be anywhere
 			return false
 		case l.Kind == "bridge":
 			return slices.ContainsFunc(links, func(port netlinkx.Link) bool { return port.Master == l.Index && hardware(port) })

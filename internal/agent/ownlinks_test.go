@@ -28,6 +28,7 @@ func TestOwnLinks(t *testing.T) {
 	}{
 		{"the node's address is on it", netlinkx.Link{Name: "eth0", Kind: "veth"}, nil, true},
 		{"the node's address is on it, the peer elsewhere", netlinkx.Link{Name: "eth0", Kind: "veth", Peer: netlinkx.PeerElsewhere}, nil, true},
+		{"with an address, the peer elsewhere", netlinkx.Link{Name: "eth1", Kind: "veth", Peer: netlinkx.PeerElsewhere}, &netlinkx.Addr{Prefix: one}, true},
 		{"a VLAN with an address, on a link of another namespace", netlinkx.Link{Name: "vlan9", Kind: "vlan", Peer: netlinkx.PeerElsewhere}, &netlinkx.Addr{Prefix: one}, false},
 		{"a tunnel with an address", netlinkx.Link{Name: "vxlan.calico", Kind: "vxlan", Peer: netlinkx.PeerHere}, &netlinkx.Addr{Prefix: one}, true},
 		{"a tunnel with an address, of another namespace", netlinkx.Link{Name: "vxlan.calico", Kind: "vxlan", Peer: netlinkx.PeerElsewhere}, &netlinkx.Addr{Prefix: one}, false},

@@ -234,7 +234,7 @@ func TestDriftIsRepaired(t *testing.T) {
 	rule := netlinkx.Rule{Family: netlinkx.IPv4, Priority: 99, Table: 1, Mark: wireguard.Mark, Mask: wireguard.Mark, Not: true}
 	route := netlinkx.Route{Dst: prefix("10.0.2.0/26"), Table: 1, Scope: netlinkx.ScopeLink}
 	told := map[string]string{
-		"MTU": "had MTU 1400", "down": "was down", "device": "was missing", "port": "had port 1", "mark": "had firewall mark 0x1",
+		"MTU": "had MTU 1400", "key": "was missing", "down": "was down", "device": "was missing", "port": "had port 1", "mark": "had firewall mark 0x1",
 		"address": "lacked address 10.0.1.0/32", "more address": "had address 192.0.2.9/24", "peer": "1 lost", "more peers, with an address of another": "1 lost",
 	}
 	for name, spoil := range map[string]func(c *netlinkx.Conn, l netlinkx.Link) error{

@@ -262,6 +262,8 @@ func (n *Node) MAC() vxlan.MAC { return vxlan.MACOf(n.Addr.String(), n.Addr.Is6(
 type Mesh struct {
 	Nodes []*Node
 	Encap Encap
+
+	guarded bool // AddRules was called
 }
 
 // New makes two nodes, joined by a veth pair.
@@ -412,11 +414,13 @@ func (n *Node) route(ctx context.Context, others []*Node, hop func(*Node) routes
 	return err
 }
 
-// AddRules programs the agent's rules for a pool with natOutgoing: masquerading, and what guards the node and its tunnel.
+// AddRules programs the agent's rules for a pool with natOutgoing: masquerading, and what guards the node and its tunnel. It is to be called again when a
+// node has got a new tunnel, as the guard takes packets of any source by links that it knows.
 func (m *Mesh) AddRules(ctx context.Context) error {
 	pool := nat.Pool{CIDR: m.Encap.Pool(), NATOutgoing: true}
 	config := m.Encap.Guard
 	config.PodLinks, config.Pools = "cali", []netip.Prefix{pool.CIDR}
+	m.guarded = true
 	for _, n := range m.Nodes {
 		config.Nodes = append(config.Nodes, n.Addr)
 	}
@@ -490,7 +494,11 @@ func (m *Mesh) SyncPeers(ctx context.Context, n *Node, peers []ipip.Peer) error 
 		want.Nodes = append(want.Nodes, peer.Node)
 	}
 	return ipip.New(n.Conn).SyncPeers(ctx, links, want, func(devices []string) error {
-		return n.NS.Do(func() error { return hostsysctl.Sync(sysctl.DefaultRoot, hostsysctl.Config{Tunnels: devices}) })
+		err := n.NS.Do(func() error { return hostsysctl.Sync(sysctl.DefaultRoot, hostsysctl.Config{Tunnels: devices}) })
+		if err == nil && m.guarded {
+			err = m.AddRules(ctx)
+		}
+		return err
 	})
 }
 

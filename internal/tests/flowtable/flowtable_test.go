@@ -327,6 +327,7 @@ func TestWaysDiffer(t *testing.T) {
 		errtest.Must(t, r.fast[i].Sync(t.Context(), c))
 	}
 	errtest.Must(t, pathtest.Routes.Program(t.Context(), to, from))
+	errtest.Must(t, r.AddRules(t.Context()))
 	for i, network := range udpFirst {
 		c := open(t, network, from.Pod, to.Pod, to.PodAddr(), 7000+i)
 		// UDP is taken when it has lasted for two seconds.

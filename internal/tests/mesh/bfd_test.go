@@ -52,12 +52,14 @@ func (p *pair) watched(t testing.TB, sessions int) {
 	}
 }
 
-// lostByBFD is what eachPeer is to find when BFD has ended the sessions.
-func lostByBFD(p nodestatus.Peer) error {
-	if p.State == "Established" || !strings.HasPrefix(p.LastError, "BFD is down: Control Detection Time Expired") {
-		return errors.New("want it ended by BFD")
+// lostByBFD returns when BFD has ended a session since a time. What keeps the next one from coming about may be its last error soon.
+func lostByBFD(p nodestatus.Peer, since time.Time) (time.Time, error) {
+	for _, e := range p.Ends {
+		if e.At.After(since) && strings.HasPrefix(e.Reason, "BFD is down: Control Detection Time Expired") {
+			return e.At, nil
+		}
 	}
-	return nil
+	return time.Time{}, errors.New("want it ended by BFD")
 }
 
 // killed kills the first node's agent and starts it again, once the other's BFD has found out if late. No session is ended by BFD.
@@ -115,8 +117,12 @@ func TestBFD(t *testing.T) {
 // stopped stops the first node's agent, whose connections stay, until BFD has ended its sessions.
 func (p *pair) stopped(t testing.TB) {
 	t.Helper()
+	began := time.Now()
 	errtest.Must(t, p.a.Cmd.Process.Signal(syscall.SIGSTOP))
-	eachPeer(t, p.b, lostByBFD)
+	eachPeer(t, p.b, func(p nodestatus.Peer) error {
+		_, err := lostByBFD(p, began)
+		return err
+	})
 	errtest.Must(t, p.a.Cmd.Process.Signal(syscall.SIGCONT))
 	p.watched(t, 2)
 }
@@ -129,8 +135,9 @@ func (p *pair) silent(t testing.TB) bool {
 	link("down")
 	var found time.Time
 	eachPeer(t, p.b, func(p nodestatus.Peer) error {
-		found = later(found, p.ErrorSince)
-		return lostByBFD(p)
+		at, err := lostByBFD(p, began)
+		found = later(found, at)
+		return err
 	})
 	d, most := found.Sub(began), bfdDetection+100*time.Millisecond+late()
 	t.Logf("a silent node was found after %s, want at most %s", d, most)
