@@ -1,6 +1,7 @@
 package plugin_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
@@ -104,7 +106,9 @@ func TestFailedADDGivesTheLinkBack(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t)
 	s := w.newPod(t, "twin")
-	w.host.Run(t, "ip", "link", "add", s.hostVeth(), "type", "bridge") // which is not to be taken over
+	other := strconv.Itoa(netnstest.New(t).Start(t, "sleep", "600"))
+	w.host.Run(t, "ip", "link", "add", s.hostVeth(), "up", "type", "veth", "peer", "name", "eth0", "netns", other)
+	w.host.Run(t, "ip", "route", "add", "192.0.2.77", "dev", s.hostVeth())
 	w.enforce(t, e, true, map[string]string{s.hostVeth(): "of the other"})
 	if a := w.host.call(t, s.call(t, "ADD", policed(1))); a.exit == 0 {
 		t.Fatalf("ADD has wired it: %+v", a)
