@@ -3,7 +3,10 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
+	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -29,7 +32,14 @@ func (a *Agent) pathWorker() *paths.Worker {
 			return pathPeers(&known)
 		},
 		Down: func(string, string) {}, Up: func(string, string) {}, Unknown: func(string, string) {},
-		File: filepath.Join(a.Config.StateDir, pathsFile),
+		Keep: func(text string) error { return writeState(a.Config.StateDir, pathsFile, text) },
+	}
+	text, err := os.ReadFile(filepath.Join(a.Config.StateDir, pathsFile))
+	if err == nil {
+		err = w.Recall(text)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		a.Log.Warn("cannot read which nodes have answered probes, beginning anew", "file", pathsFile, "err", err)
 	}
 	if a.Events != nil {
 		w.Unknown = func(node, text string) { a.Events.Warn(desired.NodeObject(node), "PathUnknown", text) }

@@ -236,6 +236,11 @@ func (w *Worker) concludeOf(family int, now time.Time, results []result) (said [
 		said = append(said, saying{node: w.Node, text: fmt.Sprintf("pods of %s reach other nodes again", w.Node), hows: how, good: true})
 		w.alone[family] = time.Time{}
 	}
+	return append(said, w.silent(results)...)
+}
+
+// silent says of each node that answers no probe what is to be said, whether it did before or not.
+func (w *Worker) silent(results []result) (said []saying) {
 	for _, r := range results {
 		s := w.states[r.path()]
 		if s.strange(r) && r.ready && s.lost >= enough {

@@ -2,13 +2,13 @@ package paths
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
 func names(n int) (all []string) {
@@ -158,11 +158,12 @@ func TestConclude(t *testing.T) {
 	})
 	t.Run("answered an earlier agent", func(t *testing.T) {
 		s := newStory(t)
-		s.w.File, s.w.Log = filepath.Join(t.TempDir(), "tortie", "paths.json"), slog.New(slog.DiscardHandler)
+		kept := ""
+		s.w.Keep = func(text string) error { kept = text; return nil }
 		s.round(up("n01"), by6(up("n01")), lost("n02"), up("n03"))
 		s.w.save()
-		again := &Worker{Node: "n00", File: s.w.File, Log: s.w.Log}
-		again.recall()
+		again := &Worker{Node: "n00"}
+		errtest.Must(t, again.Recall([]byte(kept)))
 		s.w = again
 		again.keep(nil) // routes are not complete yet
 		again.keep([]Peer{up("n01").Peer, by6(up("n01")).Peer, up("n02").Peer, up("n03").Peer})

@@ -1,41 +1,23 @@
 package paths
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-
-	"github.com/tortie-net/tortie/internal/app/hostfile"
 )
 
-// answer is a line of Worker.File: a node that has answered a probe, by a way.
+// answer is a node that has answered a probe, by a way.
 type answer struct {
 	Node   string `json:"node"`
 	Family int    `json:"family"` // 0: IPv4, 1: IPv6
 	Kind   Kind   `json:"kind"`
 }
 
-// recall takes nodes that an earlier agent had answers of for such that have answered. A file that cannot be read is none.
-func (w *Worker) recall() {
-	if w.File == "" {
-		return
-	}
+// Recall takes nodes that an earlier agent had answers of, by the text that it was given to keep, for such that have answered. It is for before Run.
+func (w *Worker) Recall(text []byte) error {
 	var all []answer
-	text, err := os.ReadFile(w.File)
-	if err == nil {
-		err = json.Unmarshal(text, &all)
-	}
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			w.Log.Warn("cannot read which nodes have answered probes, beginning anew", "path", w.File, "err", err)
-		}
-		return
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,13 +25,11 @@ func (w *Worker) recall() {
 	for _, a := range all {
 		w.states[path{a.Node, a.Family}] = &state{kind: a.Kind, answered: true}
 	}
+	return nil
 }
 
-// save writes the nodes that have answered, if they are others than those that were written last.
+// save has the nodes that have answered kept, if they are others than those of last time.
 func (w *Worker) save() {
-	if w.File == "" {
-		return
-	}
 	all := []answer{}
 	w.mu.Lock()
 	for p, s := range w.states {
@@ -60,17 +40,14 @@ func (w *Worker) save() {
 	w.mu.Unlock()
 	slices.SortFunc(all, func(a, b answer) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Family, b.Family)) })
 	text, err := json.Marshal(all)
-	if err == nil && bytes.Equal(text, w.kept) {
+	if err == nil && string(text) == w.kept {
 		return
 	}
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(w.File), 0o755)
-	}
-	if err == nil {
-		_, err = hostfile.Replace(w.File, text, 0o600)
+		err = w.Keep(string(text))
 	}
 	if err != nil {
-		w.Log.Warn("cannot keep which nodes have answered probes for the next agent", "err", fmt.Errorf("write %s: %w", w.File, err))
+		w.Log.Warn("cannot keep which nodes have answered probes for the next agent", "err", err)
 	}
-	w.kept = text // tried once
+	w.kept = string(text) // tried once
 }

@@ -39,11 +39,11 @@ type Worker struct {
 	Ready func(ctx context.Context, node string) bool
 	// Down and Up tell operators, of a Node; Unknown that it has answered no probe yet.
 	Down, Up, Unknown func(node, message string)
-	// File has the nodes that have answered, for the next agent, which concludes nothing from the silence of others. Empty: there is none.
-	File string
+	// Keep is given which nodes have answered, for Recall of the next agent: that concludes nothing from the silence of others.
+	Keep func(text string) error
 	Log  *slog.Logger
 
-	kept   []byte     // what File has
+	kept   string     // what Keep was given last
 	mu     sync.Mutex // guards the rest
 	states map[path]*state
 	alone  [2]time.Time // since when no peer is reached, by family
@@ -52,7 +52,6 @@ type Worker struct {
 
 // Run probes until ctx ends.
 func (w *Worker) Run(ctx context.Context) error {
-	w.recall()
 	for round := 0; wait.Sleep(ctx, period-jitter+rand.N(2*jitter)-w.round(ctx, round)); round++ {
 	}
 	return nil
