@@ -287,7 +287,7 @@ func (a *Agent) encryptFamily(ctx context.Context, judge *desired.Judge, v6 bool
 	for _, d := range devices {
 		lost, err := a.WireGuard.Peers(ctx, *d)
 		if errs = append(errs, err); err == nil {
-			a.repairs.add(time.Now(), lostPeers(wireGuardName(d), lost, len(d.Peers))...)
+			a.repairs.add(time.Now(), lostPeers(d.Name(), lost, len(d.Peers))...)
 		}
 		if err := d.Thread(sysctl.Root(a.Config.NetSysfs)); err != nil {
 			a.tunnels.unthreaded = append(a.tunnels.unthreaded, err)

@@ -54,7 +54,7 @@ func (a *Agent) pass(ctx context.Context) error {
 		a.Policies.SetHandling(s.Felix.Handling, s.Felix.LogPrefix)
 	}
 	// The ends of tunnels are announced after the devices exist and the guard accepts packets.
-	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s, a.links), a.syncTunnels(ctx, &s), a.guardNew(ctx, &s), a.prepareHost(&s))
+	broken := errors.Join(a.NAT.Sync(ctx, s.NAT()), a.syncGuard(ctx, &s, ownLinks(&s, a.links, a.addrs)), a.syncTunnels(ctx, &s), a.guardNew(ctx, &s), a.prepareHost(&s))
 	published := errors.Join(trouble, a.publish(ctx, &s))
 	learned, err := a.syncBGP(ctx, &s)
 	a.bgp.holding = err != nil || a.bgp.settling(time.Now()) || a.offline != nil
@@ -74,13 +74,13 @@ func (a *Agent) pass(ctx context.Context) error {
 
 // syncGuard leaves the guard as it is before the first answer of the API server: the state file of an earlier agent may lack the newest nodes,
 // whose packets would be dropped.
-func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot, links []netlinkx.Link) error {
+func (a *Agent) syncGuard(ctx context.Context, s *desired.Snapshot, own []int) error {
 	if a.offline != nil {
 		return nil
 	}
 	c := s.Guard()
-	a.guarded = ownLinks(s, links, a.addrs)
-	c.AllowBGPFromPods, c.OwnLinks = a.Config.AllowBGPFromPods, a.guarded
+	a.guarded, c.OwnLinks = own, own
+	c.AllowBGPFromPods = a.Config.AllowBGPFromPods
 	err := a.Guard.Sync(ctx, c)
 	if errors.Is(err, guard.ErrNoSourceCheck) {
 		a.setProblems("guard", []error{err})

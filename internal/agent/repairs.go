@@ -302,13 +302,6 @@ func (a *Agent) replaced(name, was string) {
 	a.repairs.alien(name, was)
 }
 
-func wireGuardName(d *wireguard.Device) string {
-	if d.Second {
-		return wireguard.SecondName(d.V6)
-	}
-	return wireguard.Name(d.V6)
-}
-
 // lostPeers are repairs of what the device of a tunnel has of so many of all peers.
 func lostPeers(name string, lost, all int) []repair {
 	if lost == 0 {

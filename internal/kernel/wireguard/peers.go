@@ -23,13 +23,13 @@ func (s *Syncer) Peers(_ context.Context, d Device) (lost int, err error) {
 		lost, err = s.peers(link, have, d)
 	}
 	if err != nil {
-		return lost, fmt.Errorf("%s: %w", d.name(), err)
+		return lost, fmt.Errorf("%s: %w", d.Name(), err)
 	}
 	return lost, nil
 }
 
 func (s *Syncer) read(d *Device) (link netlinkx.Link, have netlinkx.WireGuard, err error) {
-	if link, err = s.conn.LinkByName(d.name()); err == nil {
+	if link, err = s.conn.LinkByName(d.Name()); err == nil {
 		have, err = s.conn.WireGuard(link.Index)
 	}
 	return link, have, err
@@ -39,7 +39,7 @@ func (s *Syncer) peers(link netlinkx.Link, have netlinkx.WireGuard, d Device) (l
 	if err := d.validatePeers(); err != nil {
 		return 0, err
 	}
-	told := s.told[d.name()]
+	told := s.told[d.Name()]
 	there := make(map[Key]*netlinkx.WireGuardPeer, len(have.Peers))
 	for i := range have.Peers {
 		there[have.Peers[i].Public] = &have.Peers[i]
@@ -122,9 +122,9 @@ func (s *Syncer) Prune(_ context.Context, d Device) error {
 		err = s.conn.ChangeWireGuardPeers(link.Index, d.removals(have))
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", d.name(), err)
+		return fmt.Errorf("%s: %w", d.Name(), err)
 	}
-	told := s.told[d.name()]
+	told := s.told[d.Name()]
 	for key := range told {
 		if !slices.ContainsFunc(d.Peers, func(p Peer) bool { return p.Key == key }) {
 			delete(told, key)

@@ -23,7 +23,7 @@ func (d *Device) Thread(sysfs sysctl.Root) error {
 	if d.Threaded == "" || len(d.Peers) == 0 {
 		return nil
 	}
-	err := sysfs.Set(sysctl.Key{d.name(), "threaded"}, d.Threaded)
+	err := sysfs.Set(sysctl.Key{d.Name(), "threaded"}, d.Threaded)
 	remedy := ""
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist) && d.Threaded == Unthreaded:
@@ -33,5 +33,5 @@ func (d *Device) Thread(sysfs sysctl.Root) error {
 	case errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
 		remedy = ": set the chart's value wireguard.threaded (TORTIE_NET_SYSFS must be a writable mount of /sys/devices/virtual/net), or remove the setting"
 	}
-	return fmt.Errorf("%s: wireguardThreadingEnabled: %w%s", d.name(), err, remedy)
+	return fmt.Errorf("%s: wireguardThreadingEnabled: %w%s", d.Name(), err, remedy)
 }

@@ -126,7 +126,8 @@ func SecondName(v6 bool) string {
 	return Second4
 }
 
-func (d *Device) name() string {
+// Name is the name of its link.
+func (d *Device) Name() string {
 	if d.Second {
 		return SecondName(d.V6)
 	}
@@ -215,7 +216,7 @@ func place(v6 bool) int {
 func (s *Syncer) Merge(ctx context.Context, d Device) (State, error) {
 	state, err := s.merge(ctx, d)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", d.name(), err)
+		err = fmt.Errorf("%s: %w", d.Name(), err)
 	}
 	return state, err
 }
@@ -310,7 +311,7 @@ func (d *Device) validatePeers() error {
 
 // ensure returns the device, which has a key, what it is set to, and whether it was made.
 func (s *Syncer) ensure(d Device) (link netlinkx.Link, have netlinkx.WireGuard, made bool, err error) {
-	name := d.name()
+	name := d.Name()
 	link, err = s.conn.Own(name, kind)
 	if err == nil {
 		if have, err = s.conn.WireGuard(link.Index); err == nil && !s.believed[have.Public] {
@@ -330,7 +331,7 @@ func (s *Syncer) ensure(d Device) (link netlinkx.Link, have netlinkx.WireGuard, 
 
 // add makes the device, with a key.
 func (s *Syncer) add(d Device) (link netlinkx.Link, have netlinkx.WireGuard, err error) {
-	name := d.name()
+	name := d.Name()
 	clear(s.told[name])
 	if err := s.conn.AddWireGuard(name, d.MTU); netlinkx.IsUnsupported(err) {
 		return link, have, fmt.Errorf("%w (%w)", ErrNoWireGuard, err)
@@ -406,7 +407,7 @@ func (s *Syncer) States(v6 bool) (first State, err error) {
 // the new key: Peers makes them anew. What the others send by their sessions is still received.
 func (s *Syncer) TakeKey(_ context.Context, v6 bool, leave []Key) error {
 	d := Device{V6: v6}
-	first, err := s.conn.LinkByName(d.name())
+	first, err := s.conn.LinkByName(d.Name())
 	if err != nil {
 		return err
 	}
@@ -417,7 +418,7 @@ func (s *Syncer) TakeKey(_ context.Context, v6 bool, leave []Key) error {
 	var changes []netlinkx.WireGuardChange
 	for _, k := range leave {
 		changes = append(changes, netlinkx.WireGuardChange{WireGuardPeer: netlinkx.WireGuardPeer{Public: k}, Remove: true, UpdateOnly: true})
-		delete(s.told[d.name()], k)
+		delete(s.told[d.Name()], k)
 	}
 	if err := s.conn.ChangeWireGuardPeers(first.Index, changes); err != nil {
 		return err
