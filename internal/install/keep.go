@@ -21,23 +21,13 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 	life := lifetime{i: i, expires: expires, renewed: time.Now(), backoff: wait.Backoff{First: firstRetry, Most: maxRetry}}
 	life.plan(i.untilRenewal(expires))
 	life.refused()                                                                         // before the watch began
-	restorers := []*restorer{newRestorer(eventPluginRestored), newRestorer(eventRestored)} // the order of an installation
+	restorers := []*restorer{newRestorer(eventPluginRestored), newRestorer(eventRestored)} // in the order of an installation
 	var again <-chan time.Time                                                             // to look at the files
 	restore := func() {
 		if w.serves != nil {
 			return
 		}
-		again = nil
-		var first time.Duration
-		for _, r := range restorers {
-			after, err := i.restore(ctx, r)
-			if after > 0 && (again == nil || after < first) {
-				first, again = after, time.After(after)
-			}
-			if err != nil {
-				i.log.Warn("trying again", "error", err, "pause", after)
-			}
-		}
+		again = i.restoreAll(ctx, restorers)
 	}
 	for {
 		var err error
@@ -76,6 +66,21 @@ func (i *Installer) keep(ctx context.Context, expires time.Time) error {
 			return err
 		}
 	}
+}
+
+// restoreAll restores what is lost. It returns what to wait for before it looks again; nil: the next change.
+func (i *Installer) restoreAll(ctx context.Context, restorers []*restorer) (again <-chan time.Time) {
+	var first time.Duration
+	for _, r := range restorers {
+		after, err := i.restore(ctx, r)
+		if after > 0 && (again == nil || after < first) {
+			first, again = after, time.After(after)
+		}
+		if err != nil {
+			i.log.Warn("trying again", "error", err, "pause", after)
+		}
+	}
+	return again
 }
 
 // watched has the events that a resident installer waits for. A nil channel never fires.
