@@ -9,6 +9,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // TestBurst starts many pods on one node at once, with more addresses than one block has.
@@ -47,6 +48,7 @@ func TestBurst(t *testing.T) {
 
 // TestFirstBlocks starts the first pod of many nodes at once, each of which claims its first block in one pool.
 func TestFirstBlocks(t *testing.T) {
+	tier.All(t)
 	const count = 20
 	c := shared(t)
 	p := &api.IPPool{Meta: api.Meta{Name: "first"}}

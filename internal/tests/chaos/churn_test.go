@@ -18,6 +18,7 @@ import (
 	store "github.com/tortie-net/tortie/internal/datastore"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 const (
@@ -247,6 +248,7 @@ func TestKilledPlugins(t *testing.T) {
 
 // TestKilledDatastore is TestKilledPlugins with outages of the datastore.
 func TestKilledDatastore(t *testing.T) {
+	tier.All(t)
 	t.Run("kubernetes", func(t *testing.T) {
 		server := labtest.NewServer(t)
 		c := onKubernetes(t, server.Kubeconfig())

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // lateWrite is a write that is in flight when its process is killed, and is applied after the runtime has handled the failure. Random kills
@@ -34,6 +35,7 @@ type lateWrite struct {
 }
 
 func TestLateWrites(t *testing.T) {
+	tier.All(t)
 	n := 0
 	for _, l := range []lateWrite{
 		{verb: "ADD", first: true, write: "POST blockaffinities", idle: true},

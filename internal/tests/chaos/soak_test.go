@@ -30,6 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/cnitest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 var (
@@ -87,6 +88,7 @@ func (s *soak) inc(what string) { s.tally(what, true) }
 // TestCluster disturbs a whole cluster, lets it settle, and audits it: no address was assigned twice, no record of a deleted object is left,
 // and the usage of the pools is exact.
 func TestCluster(t *testing.T) {
+	tier.All(t)
 	s := newSoak(t)
 	defer s.showEvents(t)
 	defer s.report(t)

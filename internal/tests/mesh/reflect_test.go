@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	. "github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // reflected is a cluster with automatic route reflectors from eight nodes on.
@@ -164,6 +165,7 @@ func (r *reflected) ready(t testing.TB, n *Node, status string) {
 
 // A mesh grows until its nodes elect reflectors; one of these is restarted, another one fails and comes back, without packet loss.
 func TestReflectors(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newReflected(t, true)
 	nodes := r.add(t, 7)
@@ -217,6 +219,7 @@ func TestReflectors(t *testing.T) {
 
 // The Nodes of all reflectors are deleted at once; then nodes leave until the full mesh is used again.
 func TestReflectorsLeave(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newReflected(t, false)
 	r.add(t, 12)
@@ -272,6 +275,7 @@ func (r *reflected) remove(t testing.TB, nodes ...*Node) {
 
 // A node is annotated as a fourth reflector. It steps down, and keeps no session that the others have closed.
 func TestReflectorsTooMany(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newReflected(t, false)
 	nodes := r.add(t, 9)

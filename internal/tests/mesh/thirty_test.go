@@ -8,6 +8,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 	"github.com/tortie-net/tortie/internal/testkit/usagetest"
 )
 
@@ -107,6 +108,7 @@ func (l *large) join(t testing.TB) []time.Duration {
 // It does not run in parallel: each kernel knows the others' addresses, and all namespaces of a machine share a table of 1,024 neighbours
 // (net.ipv4.neigh.default.gc_thresh3), which these and another test's nodes would fill. Then packets are lost.
 func TestThirty(t *testing.T) {
+	tier.All(t)
 	l := newLarge(t, thirty)
 	joined := l.join(t)
 	t.Logf("first block of a new node, route in the other kernels after: %s", describe(joined))

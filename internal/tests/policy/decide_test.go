@@ -13,11 +13,12 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 var (
 	cases       = flag.Int("cases", 10_000, "how many packets TestDecide judges")
-	calicoCases = flag.Int("calico-cases", 100_000, "how many packets TestCalico judges")
+	calicoCases = flag.Int("calico-cases", tier.Size(20_000, 100_000), "how many packets TestCalico judges")
 	seed        = flag.Uint64("seed", 0, "of the first generated cluster; the next ones follow")
 )
 

@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // aggregated is a mesh of two nodes and a router that they are to tell of pools, not of blocks. It is the nodes' default gateway, and has a client.
@@ -60,6 +61,7 @@ func (a *aggregated) tells(t *testing.T, communities string, v4 ...string) {
 // The router gets the pools, and the nodes get blocks of each other. Packets for the other node's pods, for a borrowed address and for no pod come
 // to the right end by any node; the aggregate goes with the last block, and sessions stay up.
 func TestAggregate(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for _, kind := range []bgptest.Kind{bgptest.FRR, bgptest.BIRD2} {
 		t.Run(string(kind), func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // farRouter is two hops from the first node, behind the router between the subnets, on a port of its own.
@@ -30,6 +31,7 @@ protocol bgp node_11 {
 
 // All fields of a BGPPeer in one session, and a BGPConfiguration of one node.
 func TestPeerFields(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newWorld(t, false)
 	w.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))

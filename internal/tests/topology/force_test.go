@@ -21,6 +21,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // force is a cluster of three nodes and two routers, one of which all changes are about, and the state before each change.
@@ -196,6 +197,7 @@ func (f *force) complains(t testing.TB, about string, want bool) func() error {
 
 // Each change of an operator takes effect at once, and resets only the sessions that it concerns.
 func TestInForce(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	f := newForce(t)
 	peer := newPeer("tor", torAddr)

@@ -13,6 +13,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // A hostile router that an operator has configured, beside an honest one.
@@ -122,6 +123,7 @@ func lies() []lie {
 // Invalid announcements of a router are rejected, counted and reported with a reason; valid ones of the same session are accepted; other
 // sessions are not affected.
 func TestHostileRouter(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHostile(t)
 	packets := meshtest.StartTraffic(t, h.pods[h.nodes[0]], h.pods[h.nodes[1]])
@@ -175,6 +177,7 @@ func (h *hostile) refused(t *testing.T, l lie) {
 
 // A flapping router, and one that leaks a full table, do not affect others.
 func TestFlappingAndLeakingRouter(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	h := newHostile(t)
 	packets := meshtest.StartTraffic(t, h.pods[h.nodes[0]], h.pods[h.nodes[1]])

@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // servicePools are smaller than the ranges that the nodes announce.
@@ -217,6 +218,7 @@ func (b *balanced) tells(t testing.TB, n *meshtest.Node, services ...netip.Addr)
 // A Service gets its addresses from kube-controllers, and the nodes with a ready endpoint announce those of the endpoint's family, until the
 // Service is deleted. Packets come to the endpoint.
 func TestLoadBalancer(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	b := newBalanced(t)
 	one, two := b.nodes[0], b.nodes[1]

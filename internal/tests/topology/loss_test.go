@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // reflected is a pair of nodes with a reflector of one kind, and a pod on the first node with an address borrowed from the second: only the
@@ -27,6 +28,7 @@ type reflected struct {
 
 // A graceful restart of a reflector of each kind loses no packet, not even to addresses whose routes only it announces.
 func TestReflectorRestarts(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newWorld(t, false)
 	w.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
@@ -93,6 +95,7 @@ func (w *world) reflected(t *testing.T, kind bgptest.Kind, number int) *reflecte
 // A router's session is lost and comes back, and its process is killed and restarted: with a second path, and graceful restart, no packet is
 // lost.
 func TestRouterFlaps(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newRacks(t)
 	here, there := r.one[0], r.two[0]

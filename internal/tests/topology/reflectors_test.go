@@ -6,10 +6,12 @@ import (
 	"time"
 
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // Chapter 4: route reflectors. The change from the mesh loses no packet.
 func TestReflectors(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newWorld(t, true)
 	var nodes []*meshtest.Node

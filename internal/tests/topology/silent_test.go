@@ -10,12 +10,14 @@ import (
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // A router that is stopped and forwards nothing any more, while its kernel keeps its connections, costs the packets that are sent by it during
 // BFD's detection time, and a tenth of a second more: for FRR's and BIRD's racks, and both intervals of the page's table.
 func TestSilentRouter(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	r := newRacks(t)
 	here, there := r.one[0], r.two[0]
