@@ -182,3 +182,36 @@ func TestJoinLabels(t *testing.T) {
 		t.Error("what is so already is written again")
 	}
 }
+
+// After passes that failed the next one waits for longer each time, within bounds, although something is due. Without a failure it comes
+// within the period, half of the grace, or a second after something is due.
+func TestPauseAfter(t *testing.T) {
+	s := Settings{Period: 5 * time.Minute, Grace: 15 * time.Minute}
+	for _, tt := range []struct {
+		name        string
+		failed      int
+		due         bool
+		least, most time.Duration
+	}{
+		{"nothing due", 0, false, 5 * time.Minute, 5 * time.Minute},
+		{"something due", 0, true, time.Second, time.Second},
+		{"one failure", 1, true, time.Second, 3 * time.Second},
+		{"three failures", 3, true, 4 * time.Second, 12 * time.Second},
+		{"a hundred failures", 100, true, 15 * time.Second, 45 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := &Controllers{failed: tt.failed}
+			if tt.due {
+				c.again = time.Now().Add(-time.Hour)
+			}
+			for range 100 {
+				if d := c.pauseAfter(s); d < tt.least || d > tt.most {
+					t.Fatalf("%v, want %v to %v", d, tt.least, tt.most)
+				}
+			}
+		})
+	}
+	if d := (&Controllers{}).pauseAfter(Settings{Period: 5 * time.Minute, Grace: 4 * time.Second}); d != 2*time.Second {
+		t.Errorf("with a grace of 4 s: %v, want half of it", d)
+	}
+}

@@ -1,10 +1,10 @@
 package controllers
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/datastore"
@@ -35,10 +35,12 @@ func (w *world) removePools() {
 }
 
 // Who leads makes the pools of a cluster that has none: by the rights of the chart, with kubeadm's range or one that no node is in, not while
-// the datastore is locked, and not once more after somebody has removed them.
+// the datastore is locked, when nothing is collected either, and not once more after somebody has removed them.
 func TestDefaultPools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, audited(t))
+	w.node("lan")
+	lost := w.assign("lost", "lan", "lost")
 	w.removePools()
 	info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
 	locked := func(is bool) {
@@ -56,22 +58,38 @@ func TestDefaultPools(t *testing.T) {
 			return nil
 		}
 	}
-	w.node("lan")
 	lan := &api.Node{Meta: api.Meta{Name: "lan"}}
 	patch := kubernetes.Patch{Status: map[string]any{"addresses": []api.NodeAddress{{Type: "InternalIP", Address: "192.168.1.5"}}}}
 	errtest.Must(t, w.store.PatchStatus(t.Context(), lan, patch, false))
 	locked(true)
-	p := w.start("one", "", "CALICO_IPV6POOL_CIDR=none")
+	p := w.start("one", "", "CALICO_IPV6POOL_CIDR=none", "RECONCILER_PERIOD=1s")
 	leads(t, p)
-	time.Sleep(3 * time.Second)
+	eventually(t, func() error {
+		s, err := p.status()
+		if err == nil && !s.Locked {
+			err = errors.New("the lock is not seen yet")
+		}
+		return err
+	})
+	p.passes(5)
 	if err := has()(); err != nil {
 		t.Errorf("while the datastore is locked: %v", err)
 	}
+	v := w.view()
+	w.stays("whoever holds one while the datastore is locked", &v, "k8s-pod-network.lost", lost)
 	locked(false)
 	eventually(t, has("default-ipv4-ippool 172.16.0.0/16"))
 	w.removePools()
 	w.node("another") // a change to look at
-	time.Sleep(3 * time.Second)
+	// It is collected by views that have all that was there before.
+	empty := &api.IPAMHandle{Meta: api.Meta{Name: "empty"}, Spec: api.IPAMHandleSpec{HandleID: "empty", Block: map[string]int{"10.44.9.0/26": 1}}}
+	w.create(empty)
+	eventually(t, func() error {
+		if v := w.view(); len(v.Handles) > 0 {
+			return fmt.Errorf("%d handles are left", len(v.Handles))
+		}
+		return nil
+	})
 	if err := has()(); err != nil {
 		t.Errorf("after somebody has removed them: %v", err)
 	}

@@ -3,7 +3,9 @@ package controllers
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -16,12 +18,13 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/names"
-	"github.com/tortie-net/tortie/internal/datastore"
+	"github.com/tortie-net/tortie/internal/controllers"
 	"github.com/tortie-net/tortie/internal/datastore/etcd"
 	"github.com/tortie-net/tortie/internal/ipam"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // Everything that nodes and pods leave behind goes, and what is in use stays: with the real program, as the chart's account, on the
@@ -90,7 +93,16 @@ func TestWhatIsLeftBehindGoes(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(10 * time.Second) // twice the grace: what lives must stay
+	// What is unused from now on goes when all that is held wrongly for unused would have gone.
+	later := w.assign("later", "a", "later")
+	eventually(t, func() error {
+		v := w.view()
+		if _, taken := held(&v)[later[0]]; taken {
+			return fmt.Errorf("%s is still taken", later[0])
+		}
+		return nil
+	})
+	p.passes(1) // which ends after the sweep of that address
 	v := w.view()
 	for _, l := range live {
 		w.stays(l.what, &v, l.handle, l.addresses)
@@ -130,7 +142,7 @@ func (w *world) checkOrder(p *process) {
 	errtest.Must(w.t, err)
 	for _, want := range []string{
 		`ipam_ippool_size{ippool="v4"} 65536`, `ipam_allocations_in_use{ippool="v4",node="a"} 4`, `ipam_blocks{ippool="v6",node="a"} 1`,
-		"ipam_allocations_gc_reclamations 11", "tortie_controllers_leading 1", `tortie_ipam_gc_freed_total{node="b"} 3`, "ipam_allocations_per_node",
+		"ipam_allocations_gc_reclamations 13", "tortie_controllers_leading 1", `tortie_ipam_gc_freed_total{node="b"} 3`, "ipam_allocations_per_node",
 	} {
 		if !strings.Contains(metrics, want) {
 			w.t.Errorf("no %s in\n%s", want, metrics)
@@ -145,6 +157,7 @@ func (w *world) checkOrder(p *process) {
 
 // A pool that is about to be exhausted is told of before it is. The pool's size is small enough that one pod more fills nine tenths.
 func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newWorld(t, audited(t))
 	w.node("a")
@@ -173,34 +186,6 @@ func TestPoolsAreToldOfBeforeTheyAreExhausted(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// A node that is deleted and comes back under its name keeps what its pods use, and its tunnel.
-func TestANodeThatComesBack(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, audited(t))
-	w.node("a", "b")
-	pod := w.run("p", "b")
-	tunnel := w.give(names.TunnelHandle("b"), "b", map[string]string{"node": "b", "type": inventory.TypeIPIP}, api.UseTunnel)
-	p := w.start("one", "", "TORTIE_NODE_GRACE_PERIOD=5s")
-	leads(t, p)
-	for range 3 {
-		w.deleteNode("b")
-		time.Sleep(2 * time.Second)
-		w.node("b")
-		time.Sleep(2 * time.Second)
-	}
-	w.deleteNode("b") // its pod is still in the API, as the kubelet that runs it is there
-	time.Sleep(8 * time.Second)
-	v := w.view()
-	w.stays("a pod of a node that is gone for a while", &v, "k8s-pod-network.of-p", pod)
-	w.node("b")
-	got := w.give(names.TunnelHandle("b"), "b", map[string]string{"node": "b", "type": inventory.TypeIPIP}, api.UseTunnel)
-	t.Logf("the tunnel's address was %s and is %s", tunnel, got)
-	time.Sleep(6 * time.Second)
-	v = w.view()
-	w.stays("the tunnel of a node that came back", &v, names.TunnelHandle("b"), got)
-	w.stays("its pod", &v, "k8s-pod-network.of-p", pod)
 }
 
 // A leader that is killed at any moment is followed by the other, which goes on where it ended; nothing is freed twice, nothing stays.
@@ -251,9 +236,19 @@ func TestTheAPIServerIsAway(t *testing.T) {
 	lost := w.assign("lost", "a", "lost")
 	p := w.start("one", "", "TORTIE_LEAK_GRACE_PERIOD=12s")
 	leads(t, p)
-	time.Sleep(3 * time.Second)
+	says := func(what string, so func(controllers.Status) bool) {
+		t.Helper()
+		eventually(t, func() error {
+			s, err := p.status()
+			if err == nil && !so(s) {
+				err = fmt.Errorf("not yet %s: %+v", what, s)
+			}
+			return err
+		})
+	}
+	says("seen unused", func(s controllers.Status) bool { return s.Candidates["a"] == len(lost) })
 	errtest.Must(t, server.Kill())
-	time.Sleep(10 * time.Second)
+	says("due without being known", func(s controllers.Status) bool { return strings.Contains(s.Error, "the watches may be behind") })
 	if _, err := p.get("/livez"); err != nil {
 		t.Errorf("without an API server: %v", err)
 	}
@@ -283,19 +278,22 @@ func TestRequests(t *testing.T) {
 	live := w.run("live", "a")
 	p := w.start("one", proxy.Kubeconfig(), "RECONCILER_PERIOD=1s")
 	leads(t, p)
-	time.Sleep(5 * time.Second)
-	proxy.Reset()
-	before, err := p.status()
-	errtest.Must(t, err)
-	time.Sleep(12 * time.Second)
-	after, err := p.status()
-	if err != nil || after.Passes < before.Passes+3 {
-		t.Errorf("%d passes, then %d; %v", before.Passes, after.Passes, err)
+	// others are the requests of so many passes that are not about the Lease.
+	others := func(passes int) map[string]int {
+		proxy.Reset()
+		p.passes(passes)
+		found := maps.Clone(proxy.Requests())
+		maps.DeleteFunc(found, func(request string, _ int) bool { return strings.HasSuffix(request, " leases") })
+		return found
 	}
-	for request, n := range proxy.Requests() {
-		if !strings.HasSuffix(request, " leases") {
-			t.Errorf("%d times %s although nothing is due", n, request)
+	eventually(t, func() error { // what a beginning has to do
+		if found := others(2); len(found) > 0 {
+			return fmt.Errorf("still %v", found)
 		}
+		return nil
+	})
+	if found := others(8); len(found) > 0 {
+		t.Errorf("%v although nothing is due", found)
 	}
 
 	proxy.Fault(func(request string) (int, time.Duration) {
@@ -307,16 +305,21 @@ func TestRequests(t *testing.T) {
 	for i := range 40 {
 		w.assign(fmt.Sprintf("lost%d", i), "a", fmt.Sprintf("lost%d", i))
 	}
-	proxy.Reset()
-	time.Sleep(20 * time.Second)
+	eventually(t, func() error {
+		s, err := p.status()
+		if err == nil && s.Error == "" {
+			err = errors.New("no pass has failed yet")
+		}
+		return err
+	})
 	refused := 0
-	for request, n := range proxy.Requests() {
-		if !strings.HasSuffix(request, " leases") && !strings.HasPrefix(request, "list") {
+	for request, n := range others(2) {
+		if !strings.HasPrefix(request, "list") {
 			refused += n
 		}
 	}
 	if v := w.view(); len(v.Handles) != 41 || refused == 0 || refused > 60 {
-		t.Errorf("%d handles after %d refused requests", len(v.Handles), refused)
+		t.Errorf("%d handles after %d refused requests of two passes", len(v.Handles), refused)
 	}
 	proxy.Fault(func(string) (int, time.Duration) { return 0, time.Second })
 	proxy.Reset()
@@ -337,6 +340,7 @@ func TestRequests(t *testing.T) {
 
 // Addresses in etcd are collected too, by what the Kubernetes API says of nodes and pods. Calico's own nodes are kept like Kubernetes'.
 func TestAddressesInEtcd(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	e := labtest.NewEtcd(t, false)
 	store, err := etcd.New(etcd.Config{Endpoints: []string{e.Endpoint}})
@@ -406,36 +410,4 @@ func calicoNode(t *testing.T, e *labtest.Etcd, name string) {
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("write Calico's Node %s: %s", name, resp.Status)
 	}
-}
-
-// A datastore that somebody migrates is left alone.
-func TestALockedDatastore(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, audited(t))
-	w.node("a")
-	lost := w.assign("lost", "a", "lost")
-	lock := func(ready bool) {
-		info := &api.ClusterInformation{Meta: api.Meta{Name: api.DefaultName}}
-		errtest.Must(t, w.store.Get(t.Context(), info))
-		info.Spec.DatastoreReady = &ready
-		if err := w.store.Update(t.Context(), info); err != nil && !datastore.Contended(err) {
-			t.Fatal(err)
-		}
-	}
-	lock(false)
-	p := w.start("one", "")
-	leads(t, p)
-	time.Sleep(10 * time.Second)
-	v := w.view()
-	w.stays("whoever holds one while the datastore is locked", &v, "k8s-pod-network.lost", lost)
-	if s, err := p.status(); err != nil || !s.Locked {
-		t.Errorf("status: %+v, %v", s, err)
-	}
-	lock(true)
-	eventually(t, func() error {
-		if v := w.view(); len(held(&v)) > 0 {
-			return fmt.Errorf("%d addresses are taken", len(held(&v)))
-		}
-		return nil
-	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // policy creates a NetworkPolicy that is to keep everything out, and returns its UID.
@@ -68,6 +69,7 @@ func (w *world) toldOf(n int, uids ...string) map[string][]corev1.Event {
 // With TORTIE_POLICY=off a NetworkPolicy has an Event that nothing enforces it: once, also if another process leads by then, and again if
 // it is made anew.
 func TestPoliciesAreToldOf(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	w := newWorld(t, audited(t))
 	first, second := w.policy("default", "deny"), w.policy("kube-system", "deny")

@@ -58,7 +58,7 @@ func (r *record) add(t *testing.T, granted map[string]bool, asked []labtest.Audi
 	}
 }
 
-// check returns the process's exit code after all tests: each right was used.
+// check returns the process's exit code after all tests of make test-all: each right was used.
 func (r *record) check() int {
 	maps.DeleteFunc(r.granted, func(rule string, _ bool) bool {
 		// An API server that does not stream lists into watches is asked for both.

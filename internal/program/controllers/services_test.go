@@ -22,10 +22,11 @@ import (
 	"github.com/tortie-net/tortie/internal/controllers"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-var kills = flag.Int("services.kills", 100, "how many leaders TestServicesGetAddresses kills")
+var kills = flag.Int("services.kills", tier.Size(15, 100), "how many leaders TestServicesGetAddresses kills")
 
 // servicePools makes pools for Services, of both families.
 func (w *world) servicePools() {

@@ -30,6 +30,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/logtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
@@ -45,7 +46,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
-	if only := flag.Lookup("test.run").Value.String(); code == 0 && only == "" && flag.Lookup("test.bench").Value.String() == "" {
+	whole := tier.Size(false, true)
+	if only := flag.Lookup("test.run").Value.String(); code == 0 && whole && only == "" && flag.Lookup("test.bench").Value.String() == "" {
 		code = rights.check()
 	}
 	os.Exit(code)
