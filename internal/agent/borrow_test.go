@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/desired"
@@ -210,40 +211,42 @@ func (o *fewBlocks) count() (n int) {
 
 // A node that claims thousands of addresses costs the API server one reading a second, and delays nobody else's claim.
 func TestAFloodOfClaimsDelaysNobody(t *testing.T) {
-	block := prefix("192.168.2.0/26")
-	honest := desired.Claim{Addr: addr("192.168.2.9"), Node: "node2"}
-	store := &fewBlocks{has: map[string]*api.IPAMBlock{names.Block(block): lentTo("node2")}, read: map[string]int{}}
-	r := newRecords(store)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.run(ctx) }()
-	claims := flood("thief", 4096)
-	never := func(desired.Claim) bool { return false }
-	r.want(time.Now(), claims, never)
-	time.Sleep(2 * time.Second) // for the thief to be known as one
-	began, before := time.Now(), store.count()
-	claims[honest] = desired.Claimed{Block: block, By: "node2"}
-	for !r.verdicts()[honest].Confirmed && time.Since(began) < 10*time.Second {
+	synctest.Test(t, func(t *testing.T) {
+		block := prefix("192.168.2.0/26")
+		honest := desired.Claim{Addr: addr("192.168.2.9"), Node: "node2"}
+		store := &fewBlocks{has: map[string]*api.IPAMBlock{names.Block(block): lentTo("node2")}, read: map[string]int{}}
+		r := newRecords(store)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.run(ctx) }()
+		claims := flood("thief", 4096)
+		never := func(desired.Claim) bool { return false }
 		r.want(time.Now(), claims, never)
-		time.Sleep(10 * time.Millisecond)
-	}
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("an honest claim was looked at after %s", took)
-	}
-	for time.Since(began) < 5*time.Second {
-		r.want(time.Now(), claims, never)
-		time.Sleep(50 * time.Millisecond)
-	}
-	if n := store.count() - before; n > 7 || before > refusalsInARow+3 {
-		t.Errorf("%d readings at first, and %d in the 5 seconds after", before, n)
-	}
-	if n := len(r.verdicts()); n > mostOpen+1 {
-		t.Errorf("%d claims are remembered", n)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+		time.Sleep(2 * time.Second) // for the thief to be known as one
+		began, before := time.Now(), store.count()
+		claims[honest] = desired.Claimed{Block: block, By: "node2"}
+		for !r.verdicts()[honest].Confirmed && time.Since(began) < 10*time.Second {
+			r.want(time.Now(), claims, never)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("an honest claim was looked at after %s", took)
+		}
+		for time.Since(began) < 5*time.Second {
+			r.want(time.Now(), claims, never)
+			time.Sleep(50 * time.Millisecond)
+		}
+		if n := store.count() - before; n > 7 || before > refusalsInARow+3 {
+			t.Errorf("%d readings at first, and %d in the 5 seconds after", before, n)
+		}
+		if n := len(r.verdicts()); n > mostOpen+1 {
+			t.Errorf("%d claims are remembered", n)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Of more claims than are remembered all are looked at in time: none stays for having been refused.
