@@ -48,6 +48,7 @@ type Stream struct {
 	received chan arrivals
 	last     atomic.Int64 // time of the last arrival, since began
 	arrived  atomic.Int64 // packets received
+	refused  atomic.Int64 // packets that the sender's kernel did not take
 }
 
 // sendCount is the counters of the sender.
@@ -111,14 +112,18 @@ func StartStreamBetween(t testing.TB, name string, from, to *Pod, src, dst netip
 	errtest.Must(t, errors.Join(err, optErr))
 	s.warmUp(t, address)
 	s.began = time.Now()
-	rate := fullRate
-	if TimeScale > 1 {
-		rate = emulatedRate
-	}
 	go s.receive()
-	go s.send(time.Second / time.Duration(rate))
+	go s.send(time.Second / time.Duration(rate()))
 	t.Cleanup(func() { s.stop.Store(true) })
 	return s
+}
+
+// rate is the packets per second of a stream on this machine.
+func rate() int {
+	if TimeScale > 1 {
+		return emulatedRate
+	}
+	return fullRate
 }
 
 // warmUp sends packets without a number until one arrives, as address resolution may drop the first packets of a path.
@@ -206,6 +211,7 @@ func (s *Stream) sendOne(c *sendCount, f *flow) (err error) {
 	c.at = append(c.at, time.Since(s.began))
 	if err := unix.Sendto(f.fd, binary.BigEndian.AppendUint64(nil, uint64(c.packets)), 0, to); err != nil {
 		c.errors[err.Error()]++
+		s.refused.Add(1)
 	}
 	f.packets++
 	c.packets++
@@ -278,6 +284,9 @@ func dropped(conn *net.UDPConn) (drops uint32) {
 // Arrived returns how many packets have arrived so far.
 func (s *Stream) Arrived() int { return int(s.arrived.Load()) }
 
+// Refused returns how many packets the sender's kernel has refused to send so far.
+func (s *Stream) Refused() int { return int(s.refused.Load()) }
+
 // quiet is the time without an arrival after which no packet is in flight.
 const quiet = time.Second
 
@@ -324,6 +333,26 @@ func StartTraffic(t testing.TB, a, b *Pod) (tr Traffic) {
 		both(a.V6, b.V6)
 	}
 	return tr
+}
+
+// Onward waits until as many more packets of each stream have arrived as it sends in a span of time: a busy machine makes that longer, and no
+// packet fewer.
+func (tr Traffic) Onward(t testing.TB, span time.Duration) {
+	t.Helper()
+	for _, s := range tr {
+		s.Await(t, s.Arrived()+int(span.Seconds()*float64(rate())), Patience+4*span)
+	}
+}
+
+// Await waits until so many packets have arrived since the stream's begin.
+func (s *Stream) Await(t testing.TB, packets int, limit time.Duration) {
+	t.Helper()
+	Within(t, limit, func() error {
+		if n := s.Arrived(); n < packets {
+			return fmt.Errorf("%s: %d packets have arrived, not %d", s.name, n, packets)
+		}
+		return nil
+	})
 }
 
 // longestGap is how many packets one excused gap may have: those of 50 ms, in which a busy machine may hold up BIRD.

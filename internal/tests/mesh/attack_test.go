@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/tortie-net/tortie/internal/agent/nodestatus"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -34,7 +34,7 @@ func newTheft(t *testing.T) *theft {
 	th.thief.Claim(t, thiefBlock)
 	th.annotate(t, api.AnnotationIPv4Address, "172.31.1.66/24")
 	th.annotate(t, api.AnnotationIPv4VXLANAddr, "10.90.66.1")
-	time.Sleep(time.Second) // timestamps of the API server are in seconds
+	th.later(t)
 	var pods []*meshtest.Pod
 	for number, n := range map[int]**meshtest.Node{11: &th.victim, 12: &th.watcher} {
 		var pod *meshtest.Pod
@@ -53,6 +53,24 @@ func newTheft(t *testing.T) *theft {
 	th.before = th.routes(t)
 	th.packets = meshtest.StartTraffic(t, pods[0], pods[1])
 	return th
+}
+
+// later returns when what is created next has a later timestamp than what was before: they are in seconds.
+func (th *theft) later(t *testing.T) {
+	t.Helper()
+	now := func() string {
+		probe := &api.IPAMHandle{Meta: api.Meta{Name: "later"}, Spec: api.IPAMHandleSpec{HandleID: "later", Block: map[string]int{}}}
+		th.Create(t, probe)
+		th.Remove(t, &api.IPAMHandle{Meta: api.Meta{Name: "later"}})
+		return probe.CreationTimestamp
+	}
+	began := now()
+	meshtest.Eventually(t, func() error {
+		if is := now(); is <= began {
+			return fmt.Errorf("the API server's time is still %s", is)
+		}
+		return nil
+	})
 }
 
 // annotate sets an annotation of the thief's Node.
@@ -121,7 +139,13 @@ func TestStolenAnnotations(t *testing.T) {
 	late := th.NewNode(t, "late", 0, 13)
 	th.annotate(t, api.AnnotationIPv4Address, late.Prefix.String())
 	meshtest.Eventually(t, func() error { return th.thief.Annotated(t, api.AnnotationIPv4Address, late.Prefix.String()) })
-	time.Sleep(4 * time.Second) // until others trust it
+	meshtest.Eventually(t, func() error { // others trust it
+		r, err := th.watcher.Status()
+		if err == nil && !slices.ContainsFunc(r.Peers, func(p nodestatus.Peer) bool { return p.Address == late.Prefix.Addr().String() }) {
+			err = fmt.Errorf("%s has no peer at %s: %+v", th.watcher.Name, late.Prefix.Addr(), r.Peers)
+		}
+		return err
+	})
 	late.Claim(t, "10.90.13.0/26")
 	meshtest.Start(t, late)
 	meshtest.Eventually(t, func() error { return th.watcher.Has(t, "10.90.13.0/26 via 10.90.") })
@@ -147,7 +171,7 @@ func TestStolenRanges(t *testing.T) {
 	th.inVain(t, "a pool over the nodes' network")
 
 	claims("10.90.99.70/32", "10.90.99.96/27", "10.90.0.0/16", "0.0.0.0/0")
-	time.Sleep(time.Second) // the honest affinity is younger
+	th.later(t) // the honest affinity is younger
 	th.victim.Claim(t, "10.90.99.64/26")
 	reports(t, th.watcher, "spec.cidr 10.90.99.96/27 of node aaa-thief is no block of IPPool pods (/26)")
 	line := ""
@@ -165,7 +189,7 @@ func TestStolenRanges(t *testing.T) {
 	// An affinity of a whole block without an IPAMBlock: IPAM reads blocks, so the next node may claim it, and the block then records the
 	// owner.
 	claims("10.90.98.64/26")
-	time.Sleep(time.Second)
+	th.later(t)
 	th.Create(t, &api.IPAMBlock{Meta: api.Meta{Name: "10-90-98-64-26"}, Spec: api.IPAMBlockSpec{
 		CIDR: "10.90.98.64/26", Affinity: ptr("host:" + th.victim.Name), Allocations: make([]*int, 64), Unallocated: []int{},
 		SequenceNumberForAllocation: map[string]uint64{}, Attributes: []api.AllocationAttribute{},

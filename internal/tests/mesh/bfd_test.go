@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
@@ -110,7 +111,7 @@ func TestBFD(t *testing.T) {
 		}
 	}
 	packets = meshtest.StartTraffic(t, p.podB, p.borrower)
-	time.Sleep(500 * time.Millisecond)
+	packets.Onward(t, 500*time.Millisecond)
 	packets.Intact(t)
 }
 
@@ -158,6 +159,7 @@ func later(a, b time.Time) time.Time {
 // BFD of the mesh watches nodes in the same subnet. One behind a router keeps its session without, and is named, also as the peer of a BGPPeer;
 // without the annotation all is well.
 func TestBFDAcrossSubnets(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := meshtest.NewCluster(t)
 	asked := map[string]string{api.AnnotationBFD: "3x300ms"}

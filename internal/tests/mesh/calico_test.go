@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // calicoPreference is the LOCAL_PREF of Calico 3.32 and later: 2147483647 less the metric of a block's route, which is 1024.
@@ -50,6 +51,7 @@ func newCalicoNode(t testing.TB, c *meshtest.Cluster, host int, peers ...netip.A
 // An agent in a mesh of Calico nodes, as during a migration: it connects to one of two and waits for the other. All kernels have the others'
 // routes, pods reach each other, and restarts on either side lose no packet.
 func TestAmongCalicoNodes(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := meshtest.NewCluster(t)
 	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))
@@ -74,7 +76,7 @@ func TestAmongCalicoNodes(t *testing.T) {
 	agent.Signal(t, syscall.SIGKILL)
 	agent.Start(t, meshtest.Build)
 	meshtest.Eventually(t, func() error { return agent.Settled(len(calico)) })
-	time.Sleep(3 * time.Second) // BIRD drops stale routes at the End-of-RIB
+	packets.Onward(t, 3*time.Second) // BIRD drops stale routes at the End-of-RIB
 	packets.Intact(t)
 
 	packets = streams()
@@ -83,7 +85,7 @@ func TestAmongCalicoNodes(t *testing.T) {
 		n.bird.Restart()
 		meshtest.Eventually(t, func() error { return agent.Settled(len(calico)) })
 	}
-	time.Sleep(3 * time.Second)
+	packets.Onward(t, 3*time.Second)
 	packets.Intact(t)
 
 	// A password of the mesh is applied by both kinds of nodes; the test does it for Calico's confd. In the new sessions BIRD drops the old

@@ -15,6 +15,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // felixNode is a node with the state of a stopped Felix: its VXLAN device with entries, and routes of protocol 80.
@@ -72,6 +73,7 @@ func (n *felixNode) knows(t testing.TB, other *meshtest.Node, end netip.Addr, bl
 // A cluster without BGP is being migrated: agents among Felix nodes, in one subnet and in two. All pods reach each other, and an agent that
 // takes over a node uses Felix's device and loses no packet.
 func TestAmongFelixNodes(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := meshtest.NewCluster(t)
 	c.Env = []string{"CALICO_NETWORKING_BACKEND=vxlan"}

@@ -11,11 +11,13 @@ import (
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // TestFloatingAddresses: a pod is reached by its floating address from every node, also if the address's block is another node's, and from itself.
 // A node that announces one which the IPAMBlock does not say it has is not believed.
 func TestFloatingAddresses(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for _, encap := range []api.Encapsulation{api.EncapNever, api.EncapAlways} {
 		t.Run(string(encap), func(t *testing.T) {

@@ -68,11 +68,13 @@ func (n *tunnelled) converse(t *testing.T) *conversation {
 func (c *conversation) intact(t *testing.T) {
 	t.Helper()
 	close(c.stop)
-	time.Sleep(time.Second) // the last answers
+	meshtest.Eventually(t, func() error {
+		if lost := c.sent.Load() - c.answered.Load(); lost != 0 {
+			return fmt.Errorf("%d of %d packets have no answer", lost, c.sent.Load())
+		}
+		return nil
+	})
 	t.Logf("%d exchanges of a connection in the flowtable", c.sent.Load())
-	if lost := c.sent.Load() - c.answered.Load(); lost != 0 {
-		t.Errorf("%d of %d packets have no answer", lost, c.sent.Load())
-	}
 }
 
 // offloaded returns an error unless the first two nodes have a connection, as the kernel shows it, in their flowtables.

@@ -28,11 +28,11 @@ func TestOutages(t *testing.T) {
 	t.Run("API server", func(t *testing.T) {
 		packets := append(p.traffic(t), others.traffic(t)...)
 		errtest.Must(t, c.Server.Kill())
-		time.Sleep(4 * time.Second)
+		packets.Onward(t, 4*time.Second)
 		// This agent starts without an API server.
 		others.a.Signal(t, syscall.SIGTERM)
 		others.a.Start(t, meshtest.Build)
-		time.Sleep(6 * time.Second)
+		packets.Onward(t, 6*time.Second)
 		errtest.Must(t, c.Server.Start())
 		meshtest.Settle(t, all...)
 		// The watches work again.
@@ -61,7 +61,7 @@ func TestOutages(t *testing.T) {
 		}
 		others.a.Claim(t, "10.90.200.0/26")
 		c.Create(t, meshtest.NewPool("late", "10.92.0.0/24", api.EncapNever))
-		time.Sleep(3 * time.Second)
+		packets.Onward(t, 3*time.Second)
 		for _, n := range p.nodes() {
 			n.Wire.Resume()
 		}

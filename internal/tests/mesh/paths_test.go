@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/cluster/events"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // stack is which families a cluster has, of IPv4 and of IPv6.
@@ -141,6 +142,7 @@ func TestPaths(t *testing.T) {
 
 // TestPathsOfOne has a node that receives no VXLAN: it misses all others, and blames itself.
 func TestPathsOfOne(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	nodes := newPaths(t, api.EncapAlways, ipv4)
 	bad := nodes[2]

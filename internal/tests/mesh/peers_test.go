@@ -11,6 +11,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // Sessions may be lost, fail to come up, be reset, or have an unresponsive peer, without packet loss or failed probes.
@@ -28,13 +29,12 @@ func TestPeers(t *testing.T) {
 		p.a.Run(t, "nft", "add table inet closed; add chain inet closed in { type filter hook input priority 0; }; "+
 			"add chain inet closed out { type filter hook output priority 0; }; "+
 			"add rule inet closed in tcp dport 179 drop; add rule inet closed out tcp dport 179 drop")
-		time.Sleep(time.Second)
 		// Without a restart, nothing happens before the hold time expires.
 		p.a.Signal(t, syscall.SIGKILL)
 		p.a.Start(t, meshtest.Build)
 		meshtest.Eventually(t, func() error { return p.a.Probe("/readyz") })
 		meshtest.Eventually(t, func() error { return p.a.SettledWithoutPeers() })
-		time.Sleep(7 * time.Second)
+		packets.Onward(t, 7*time.Second)
 		p.a.Run(t, "nft", "delete", "table", "inet", "closed")
 		meshtest.Settle(t, all...)
 		packets.Intact(t)
@@ -79,7 +79,7 @@ func TestPeers(t *testing.T) {
 		}
 		meshtest.Eventually(t, func() error { return p.a.Probe("/readyz") })
 		meshtest.Eventually(t, func() error { return p.b.Probe("/readyz") })
-		time.Sleep(2 * time.Second)
+		packets.Onward(t, 2*time.Second)
 		errtest.Must(t, stopped.Cmd.Process.Signal(syscall.SIGCONT))
 		meshtest.Settle(t, all...)
 		packets.Intact(t)
@@ -90,13 +90,13 @@ func TestPeers(t *testing.T) {
 		// First a session without routes in use, then all sessions of the first node.
 		for _, n := range all[2:] {
 			n.Signal(t, syscall.SIGKILL)
-			time.Sleep(2 * time.Second)
+			packets.Onward(t, 2*time.Second)
 		}
 		p.b.Signal(t, syscall.SIGKILL)
 		if err := p.a.Probe("/readyz"); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(20 * time.Second)
+		packets.Onward(t, tier.Size(5*time.Second, 20*time.Second))
 		for _, path := range []string{"/livez", "/readyz"} {
 			if err := p.a.Probe(path); err != nil {
 				t.Error(err)
@@ -112,6 +112,7 @@ func TestPeers(t *testing.T) {
 
 // TestMeshPeerDown drops BGP at one node, as a firewall does: the others say so on its Node, by one text, and it says so itself.
 func TestMeshPeerDown(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := meshtest.NewCluster(t)
 	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))

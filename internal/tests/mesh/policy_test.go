@@ -24,6 +24,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // loadAgents is what a machine can bear on which other tests run, too.
@@ -47,6 +48,7 @@ const (
 // it measures how soon a pod is allowed and a policy in force. A benchmark measures that alone, with five agents, 20 pods per second, and one policy,
 // and once more with 500 GlobalNetworkPolicies.
 func TestPolicyUnderLoad(t *testing.T) {
+	tier.All(t)
 	l := newLoad(t, newGuarded(t, meshtest.Repeat(*loadAgents, 5)))
 	l.places, l.life = meshtest.Repeat(2, 4), time.Duration(meshtest.Repeat(500, 550))*time.Millisecond
 	l.every = time.Duration(meshtest.Repeat(0, 1000)) * time.Millisecond // four on each of five nodes: 20 per second

@@ -184,17 +184,17 @@ func TestReflectors(t *testing.T) {
 	}
 	Within(t, 3*Patience, func() error { return r.agreed(t, 3) })
 	Timed(t, "from a mesh to reflectors, the ninth agent ready: no session of the mesh is left", begun)
-	time.Sleep(time.Second)
+	packets.Onward(t, time.Second)
 	packets.Intact(t)
 	writes := r.Requests(t)
 
 	restarted := r.reflectors(t)[0]
 	packets = append(r.traffic(t, nodes[:4]...), StartTraffic(t, r.pods[nodes[2]], borrower)...)
 	restarted.Signal(t, syscall.SIGTERM)
-	time.Sleep(500 * time.Millisecond)
+	packets.Onward(t, 500*time.Millisecond)
 	restarted.Start(t, Build)
 	Within(t, 2*Patience, func() error { return r.agreed(t, 3) })
-	time.Sleep(6 * time.Second) // it has removed stale routes by now
+	packets.Onward(t, 6*time.Second) // it has removed stale routes by now
 	packets.Intact(t)
 	const write = "PATCH nodes/status"
 	if now := r.Requests(t); now[write] > writes[write] || writes[write] < len(r.nodes) {

@@ -9,10 +9,12 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/vxlan"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // TestRepairsAreTold undoes what an agent has made, as other programs do: it is made again, and an Event and the log name it.
 func TestRepairsAreTold(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := meshtest.NewCluster(t)
 	pool := meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever)

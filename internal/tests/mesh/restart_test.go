@@ -49,29 +49,29 @@ func TestRestarts(t *testing.T) {
 	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever), meshtest.NewPool("pods6", "fd90::/64", api.EncapNever))
 	ways := []struct {
 		name string
-		do   func(t *testing.T, p *pair)
+		do   func(t *testing.T, p *pair, packets meshtest.Traffic)
 	}{
-		{"SIGTERM", func(t *testing.T, p *pair) {
+		{"SIGTERM", func(t *testing.T, p *pair, packets meshtest.Traffic) {
 			p.a.Signal(t, syscall.SIGTERM)
-			time.Sleep(500 * time.Millisecond)
+			packets.Onward(t, 500*time.Millisecond)
 			p.a.Start(t, meshtest.Build)
 		}},
-		{"SIGKILL", func(t *testing.T, p *pair) {
+		{"SIGKILL", func(t *testing.T, p *pair, _ meshtest.Traffic) {
 			p.a.Signal(t, syscall.SIGKILL)
 			p.a.Start(t, meshtest.Build)
 		}},
-		{"twice within two seconds", func(t *testing.T, p *pair) {
+		{"twice within two seconds", func(t *testing.T, p *pair, packets meshtest.Traffic) {
 			p.a.Signal(t, syscall.SIGTERM)
 			p.a.Start(t, meshtest.Build)
-			time.Sleep(1500 * time.Millisecond)
+			packets.Onward(t, 1500*time.Millisecond)
 			p.a.Signal(t, syscall.SIGKILL)
 			p.a.Start(t, meshtest.Build)
 		}},
-		{"upgrade", func(t *testing.T, p *pair) {
+		{"upgrade", func(t *testing.T, p *pair, _ meshtest.Traffic) {
 			p.a.Signal(t, syscall.SIGTERM)
 			p.a.Start(t, meshtest.AnotherBuild)
 		}},
-		{"both", func(t *testing.T, p *pair) {
+		{"both", func(t *testing.T, p *pair, _ meshtest.Traffic) {
 			p.a.Signal(t, syscall.SIGTERM)
 			p.b.Signal(t, syscall.SIGKILL)
 			p.a.Start(t, meshtest.Build)
@@ -96,13 +96,13 @@ func TestRestarts(t *testing.T) {
 				t.Parallel()
 				p := pairs[i]
 				packets := p.traffic(t)
-				way.do(t, p)
+				way.do(t, p, packets)
 				begun := time.Now()
 				meshtest.Eventually(t, func() error { return errors.Join(p.a.Probe("/readyz"), p.b.Probe("/readyz")) })
 				meshtest.Timed(t, "an agent comes back, five pairs at once: ready", begun)
 				// Long enough for the agent to remove stale routes.
 				meshtest.Settle(t, all...)
-				time.Sleep(time.Second)
+				packets.Onward(t, time.Second)
 				packets.Intact(t)
 			})
 		}

@@ -5,29 +5,36 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // The counter counts packets that a rule drops, that the sender's kernel refuses, and that are translated.
 func TestStreamCounts(t *testing.T) {
 	a, b := pairOfPods(t)
+	const some = 100
+	var s *meshtest.Stream
+	more := func() { s.Await(t, s.Arrived()+some, meshtest.Patience) }
 	hole := func() int {
 		b.Run(t, "nft", "add table ip hole; add chain ip hole in { type filter hook input priority 0; }; add rule ip hole in udp dport 7001 counter drop")
-		time.Sleep(300 * time.Millisecond)
+		dropped := func() int {
+			found := regexp.MustCompile(`counter packets (\d+)`).FindStringSubmatch(b.Run(t, "nft", "list", "table", "ip", "hole"))
+			n, err := strconv.Atoi(found[1])
+			errtest.Must(t, err)
+			return n
+		}
+		waittest.Until(t, meshtest.Patience, "dropped", func() bool { return dropped() >= some })
 		b.Run(t, "nft", "insert rule ip hole in udp dport 7001 accept")
-		time.Sleep(100 * time.Millisecond)
-		text := b.Run(t, "nft", "list", "table", "ip", "hole")
+		more()
+		n := dropped()
 		b.Run(t, "nft", "delete", "table", "ip", "hole")
-		found := regexp.MustCompile(`counter packets (\d+)`).FindStringSubmatch(text)
-		dropped, err := strconv.Atoi(found[1])
-		errtest.Must(t, err)
-		return dropped
+		return n
 	}
-	s := meshtest.StartStream(t, "dropped", a, b)
+	s = meshtest.StartStream(t, "dropped", a, b)
+	more()
 	dropped := hole()
 	if c := s.End(); c.Lost != dropped || c.Lost == 0 || c.Lost == c.Sent || c.Overrun+uint32(c.Duplicated) != 0 {
 		t.Errorf("%s, but the rule dropped %d", c, dropped)
@@ -35,7 +42,7 @@ func TestStreamCounts(t *testing.T) {
 	s = meshtest.StartStream(t, "refused", a, b)
 	a.Run(t, "ip", "route", "add", "unreachable", b.V4.String(), "table", "9")
 	a.Run(t, "ip", "rule", "add", "pref", "0", "to", b.V4.String(), "table", "9")
-	time.Sleep(200 * time.Millisecond)
+	waittest.Until(t, meshtest.Patience, "refused", func() bool { return s.Refused() >= some })
 	a.Run(t, "ip", "rule", "del", "pref", "0", "table", "9")
 	if c := s.End(); c.Lost == 0 || len(c.Refused) == 0 {
 		t.Errorf("%s", c)
@@ -43,7 +50,7 @@ func TestStreamCounts(t *testing.T) {
 	s = meshtest.StartStream(t, "translated", a, b)
 	a.Run(t, "nft", "add table ip n; add chain ip n p { type nat hook postrouting priority 100; }; add rule ip n p snat to 10.0.0.3")
 	a.Addr(t, "eth0", "10.0.0.3/24")
-	time.Sleep(300 * time.Millisecond)
+	more()
 	a.Run(t, "nft", "delete", "table", "ip", "n")
 	if c := s.End(); c.Translated == 0 || c.Lost != 0 {
 		t.Errorf("%s", c)

@@ -100,7 +100,7 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(3 * time.Second) // the other BIRD drops stale routes at the End-of-RIB
+	packets.Onward(t, 3*time.Second) // the other BIRD drops stale routes at the End-of-RIB
 	packets.Intact(t)
 
 	packets = streams()
@@ -125,7 +125,7 @@ func TestNodeChangesOverAndBack(t *testing.T) {
 	if left := node.Routes(t); left != "" {
 		t.Errorf("left of the agent's routes:\n%s", left)
 	}
-	time.Sleep(5 * time.Second) // two scans of BIRD
+	packets.Onward(t, 5*time.Second) // two scans of BIRD
 	for _, want := range []string{"10.90.40.0/26 via 172.31.1.40 dev eth0", stays.block + " via 172.31.1.30 dev eth0", "blackhole " + node.block} {
 		if got := node.routesOf(t, "bird"); !strings.Contains(got, want) {
 			t.Errorf("BIRD has no route %q:\n%s", want, got)

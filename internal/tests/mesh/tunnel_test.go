@@ -127,14 +127,14 @@ func (n *tunnelled) restart(t *testing.T) {
 	packets = streams()
 	nodes[0].Signal(t, syscall.SIGTERM)
 	nodes[0].Start(t, meshtest.AnotherBuild)
-	time.Sleep(time.Second)
+	packets.Onward(t, time.Second)
 	nodes[0].Signal(t, syscall.SIGKILL)
 	nodes[0].Start(t, meshtest.AnotherBuild)
 	nodes[1].Wire.Stall()
 	nodes[1].Wire.Reset()
 	nodes[1].Signal(t, syscall.SIGTERM)
 	nodes[1].Start(t, meshtest.Build)
-	time.Sleep(5 * time.Second)
+	packets.Onward(t, 5*time.Second)
 	nodes[1].Wire.Resume()
 	meshtest.Settle(t, nodes...)
 	packets.Intact(t)
@@ -173,7 +173,7 @@ func (n *tunnelled) changePools(t *testing.T) {
 				return nil
 			})
 		}
-		time.Sleep(2 * time.Second)
+		packets.Onward(t, 2*time.Second)
 		packets.Intact(t)
 		n.done(t, fmt.Sprintf("IPIP %s, VXLAN %s", step.ipip, step.vxlan))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // newRouter starts a router of AS 65001 that announces prefixes to a node.
@@ -42,6 +43,7 @@ func shown(t testing.TB, n *meshtest.Node, prefix string) string {
 // than the host's own routes. When one link fails the kernel uses the other long before BGP detects it; both are used again when the link is
 // back. A third router is reached by a gateway from its BGPPeer, and so are its prefixes. When the objects are deleted, their routes are.
 func TestUplinks(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := meshtest.NewCluster(t)
 	c.Create(t, meshtest.NewPool("pods", "10.90.0.0/16", api.EncapNever))

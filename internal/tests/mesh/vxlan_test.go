@@ -138,7 +138,7 @@ func TestVXLAN(t *testing.T) {
 		packets := s.streams(t)
 		both(step.mode)
 		s.ways(t, step.near, step.far)
-		time.Sleep(time.Second)
+		packets.Onward(t, time.Second)
 		packets.Intact(t)
 		done("VXLAN " + string(step.mode))
 	}

@@ -28,7 +28,7 @@ func (n *tunnelled) encrypt(t *testing.T) {
 	errtest.Must(t, n.Store.Update(t.Context(), felix))
 	meshtest.Eventually(t, func() error { return n.encrypted(2) })
 	wire := watchWire(t, n.nodes[0], "eth0")
-	time.Sleep(2 * time.Second)
+	packets.Onward(t, 2*time.Second)
 	encrypted, clear := wire()
 	if encrypted == 0 || clear != 0 {
 		t.Errorf("on the wire are %d encrypted packets and %d in the clear", encrypted, clear)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // sized returns a block of the victim in which every second address is assigned to a pod, each with attributes of its own.
@@ -40,6 +41,7 @@ func sized(bits int, victim string) *unstructured.Unstructured {
 
 // CEL limits the cost of an expression: the largest possible block stays below the limit.
 func TestLargeBlock(t *testing.T) {
+	tier.All(t)
 	s := newScene(t)
 	made := s.admin.create(t, sized(20, s.victim))
 	b := spec(made.Object["spec"].(map[string]any))
