@@ -144,7 +144,7 @@ func Eventually(t testing.TB, check func() error) {
 // Within is Eventually with another limit.
 func Within(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
-	waittest.For(t, limit*TimeScale, func() error {
+	waittest.For(t, limit, func() error {
 		err := check()
 		if err != nil && t.Context().Err() != nil {
 			t.Fatal(context.Cause(t.Context()))

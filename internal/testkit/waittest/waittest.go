@@ -1,4 +1,4 @@
-// Package waittest polls for conditions that must become true. The limits are no expectation of speed.
+// Package waittest polls for conditions that must become true. The limits are no expectation of speed: a busy machine may exceed them.
 package waittest
 
 import (
@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tortie-net/tortie/internal/app/config"
 )
 
 // Pauses between two checks: short at first, then long enough that polling costs little.
@@ -14,9 +16,28 @@ const (
 	lastPause  = 50 * time.Millisecond
 )
 
-// For polls until check returns nil. The test fails with the last error of check after limit.
+// emulated is a machine with an emulated processor.
+var emulated = func() bool {
+	scale, _ := config.OS()("TORTIE_LAB_TIMESCALE")
+	return scale != ""
+}()
+
+// mostMore bounds what a busy machine gets.
+const mostMore = 2 * time.Minute
+
+// stretched returns how long to wait for what takes limit at most on a machine that does nothing else: three times as long, or, on an emulated
+// one, ten times.
+func stretched(limit time.Duration) time.Duration {
+	if emulated {
+		return 10 * limit
+	}
+	return limit + min(2*limit, mostMore)
+}
+
+// For polls until check returns nil. The test fails with the last error of check after limit, which a busy or emulated machine may exceed.
 func For(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
+	limit = stretched(limit)
 	end := time.Now().Add(limit)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := check()

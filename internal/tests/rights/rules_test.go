@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // chartArgs enable everything that may need permissions.
@@ -25,6 +26,7 @@ var unseen = []string{
 // TestRules runs agents with exactly the chart's capabilities, plugins, installer and Helm's hooks through all situations, and compares the
 // audit log with the chart's permissions: none is missing, and none is unused.
 func TestRules(t *testing.T) {
+	tier.All(t)
 	l := newLife(t)
 	l.beginning(t)
 	l.installation(t)
