@@ -21,9 +21,10 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
+// processes is the minimum number of ADD and DEL on Kubernetes.
+var processes = tier.Size(600, 2000)
+
 const (
-	// processes is the minimum number of ADD and DEL on Kubernetes.
-	processes = 2000
 	// processesOnEtcd is that number on etcd, where the IPAM code is the same.
 	processesOnEtcd = 600
 	// processesInOutages is that number with outages of the datastore.
