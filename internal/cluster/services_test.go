@@ -78,7 +78,7 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 		r := proxy.Requests()
 		return r["list services"] + r["list endpointslices"]
 	}
-	time.Sleep(300 * time.Millisecond)
+	proves(t, w)                 // the other watches are open
 	w.AwaitServices(t.Context()) // nobody wants them: at once
 	if n := asked(); n != 0 || w.Services().Known {
 		t.Fatalf("%d requests for what nobody wants: %v", n, proxy.Requests())
@@ -107,9 +107,12 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	// What is none of our business wakes nobody.
 	errtest.Must(t, raw(t, cfg, http.MethodPatch, slicePath+"/followed-1", `{"endpoints":[{"addresses":["10.0.0.8"],"nodeName":"watched"}]}`))
 	errtest.Must(t, raw(t, cfg, http.MethodPatch, servicePath+"/followed", `{"metadata":{"labels":{"another":"label"}}}`))
-	time.Sleep(500 * time.Millisecond)
-	if now := w.ServicesRevision(); now != revision || w.Revision() != before {
-		t.Errorf("revision %d, then %d; of the cluster %d, then %d", revision, now, before, w.Revision())
+	// What comes after it on both watches does.
+	put(t, cfg, servicePath, "later", serviceBody("later", localSpec))
+	put(t, cfg, slicePath, "later-1", sliceBody("later-1", "later", `[{"addresses":["10.0.0.9"],"nodeName":"watched"}]`))
+	awaitServices(t, w, func(s state.Services) bool { later, e := of(s, "later"); return later != nil && e.Here })
+	if now := w.ServicesRevision(); now > revision+2 || w.Revision() != before {
+		t.Errorf("revision %d, then %d after two changes; of the cluster %d, then %d", revision, now, before, w.Revision())
 	}
 	errtest.Must(t, raw(t, cfg, http.MethodDelete, slicePath+"/followed-1", ""))
 	awaitServices(t, w, func(s state.Services) bool { _, e := of(s, "followed"); return !e.Here })
@@ -118,7 +121,7 @@ func TestServicesAreFollowedWhileTheyAreWanted(t *testing.T) {
 	awaitServices(t, w, func(s state.Services) bool { return !s.Known && len(s.Services) == 0 })
 	proxy.Reset()
 	put(t, cfg, slicePath, "followed-2", sliceBody("followed-2", "followed", `[{"addresses":["10.0.0.9"],"nodeName":"watched"}]`))
-	time.Sleep(300 * time.Millisecond)
+	proves(t, w)
 	if n := asked(); n != 0 || w.Services().Known {
 		t.Errorf("%d requests after the end", n)
 	}
