@@ -48,6 +48,7 @@ type Stream struct {
 	received chan arrivals
 	last     atomic.Int64 // time of the last arrival, since began
 	arrived  atomic.Int64 // packets received
+	departed atomic.Int64 // packets sent
 }
 
 // sendCount is the counters of the sender.
@@ -209,6 +210,7 @@ func (s *Stream) sendOne(c *sendCount, f *flow) (err error) {
 	}
 	f.packets++
 	c.packets++
+	s.departed.Store(int64(c.packets))
 	return nil
 }
 
@@ -274,6 +276,9 @@ func dropped(conn *net.UDPConn) (drops uint32) {
 	})
 	return drops
 }
+
+// Sent returns how many packets have been sent so far.
+func (s *Stream) Sent() int { return int(s.departed.Load()) }
 
 // Arrived returns how many packets have arrived so far.
 func (s *Stream) Arrived() int { return int(s.arrived.Load()) }
