@@ -22,8 +22,8 @@ import (
 // dualStack are Helm's flags for dual-stack pods, with the lab's IPv6 range.
 var dualStack = []string{"--set", "ipFamilies={IPv4,IPv6},ipv6Pool.cidr=fd00:192:168::/48"}
 
-// TestKubernetes is the life of one cluster, from an installation on definitions of somebody else to the uninstallation, which leaves the hosts
-// as they were. Each part between restores the state that it found, without a leak.
+// TestKubernetes is the life of one cluster, from an installation on definitions of somebody else to the uninstallation, which leaves
+// the hosts as they were. Each part between restores the state that it found, without a leak.
 func TestKubernetes(t *testing.T) {
 	// containerd 2 calls STATUS and GC, which containerd 1.6 of the other suites' labs does not.
 	w := newWorld(t, "-containerd", "2", "-ipv6", "-dns", "-image", image(t, "dev"), "-image", image(t, "next"))

@@ -15,16 +15,16 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
-// prepare gives a node what it has without a pod network: the tables of kube-proxy, addresses that no other host has, and forwarding, which
-// Kubernetes demands of every node. Tortie leaves forwarding on when it goes, since others may count on it. The directories are those that the
-// kubelet makes in order to mount them; nobody can remove them from inside the mount.
+// prepare gives a node what it has without a pod network: the tables of kube-proxy, addresses that no other host has, and forwarding,
+// which Kubernetes demands of every node. Tortie leaves forwarding on when it goes, since others may count on it. The directories are
+// those that the kubelet makes in order to mount them; nobody can remove them from inside the mount.
 const prepare = `until nft list table ip6 kube-proxy && [ -z "$(ip -6 addr show tentative)" ]; do sleep 0.1; done >/dev/null 2>&1
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 mkdir -p /opt/cni/bin /etc/cni/net.d /var/lib/calico /var/run/calico /var/log/calico`
 
-// listing prints what a host has: links, addresses, routes of all tables, rules, tables of nftables, files, parameters of the kernel. It leaves
-// out counters, ages and random numbers, the neighbours, libcni's own notes on pods that still run (/var/lib/cni), and iptables' tables of NAT, in
-// which portmap leaves its chains.
+// listing prints what a host has: links, addresses, routes of all tables, rules, tables of nftables, files, parameters of the kernel.
+// It leaves out counters, ages and random numbers, the neighbours, libcni's own notes on pods that still run (/var/lib/cni), and
+// iptables' tables of NAT, in which portmap leaves its chains.
 const listing = `echo LINKS; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'
 echo ADDRESSES; ip -o addr | sed 's/^[0-9]*: //; s/valid_lft.*//'
 for f in -4 -6; do echo "ROUTES $f"; ip $f route show table all; echo "RULES $f"; ip $f rule; done
@@ -89,8 +89,8 @@ func (w *world) helmTest(t *testing.T) {
 	}
 }
 
-// uninstalled takes the release away, with a tunnel in use and pods that run: then the hosts are as they were before, the Nodes have no trace,
-// and pools and addresses are still there.
+// uninstalled takes the release away, with a tunnel in use and pods that run: then the hosts are as they were before, the Nodes have
+// no trace, and pools and addresses are still there.
 func (w *world) uninstalled(t *testing.T, before map[string]string) {
 	w.vxlan(t, "Always", len(nodes)-1)
 	w.StartPod(t, "web", "node1")
