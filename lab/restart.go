@@ -15,7 +15,7 @@ import (
 )
 
 // containerdTimeout is the limit for containerd's exit and restart.
-const containerdTimeout = time.Minute
+const containerdTimeout = 3 * time.Minute
 
 // RestartNode kills all processes of a node at once, as a power failure does, and starts it again: its disk is kept, its network, cgroups and
 // /run are new. It returns when the kubelet is healthy; pods restart later.

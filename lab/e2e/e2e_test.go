@@ -263,7 +263,7 @@ func (u user) interrupt(t *testing.T, at *regexp.Regexp, args ...string) {
 func (u user) nothingLeft(t *testing.T) {
 	t.Helper()
 	left := u.traces(t)
-	for end := time.Now().Add(time.Minute); len(left) > 0 && time.Now().Before(end); left = u.traces(t) {
+	for end := time.Now().Add(5 * time.Minute); len(left) > 0 && time.Now().Before(end); left = u.traces(t) {
 		time.Sleep(200 * time.Millisecond) // the supervisor outlives its caller by what it has to remove
 	}
 	if len(left) > 0 {

@@ -2,6 +2,7 @@ package uninstall
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -10,11 +11,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
 // world is a real API server with Nodes that no kubelet serves; the test plays the kubelets' part.
@@ -25,10 +28,11 @@ type world struct {
 
 	mu   sync.Mutex // guards told
 	told []string
+	said func(line string) // if set, is called with each line that is told
 }
 
 // newWorld has nodes with what an agent writes on them; those of a name that begins with "silent" have no kubelet that answers.
-func newWorld(t *testing.T, timeout time.Duration, nodes ...string) *world {
+func newWorld(t *testing.T, nodes ...string) *world {
 	t.Helper()
 	cfg := labtest.RESTConfig(t)
 	client, err := kubernetes.NewForConfig(cfg)
@@ -38,11 +42,14 @@ func newWorld(t *testing.T, timeout time.Duration, nodes ...string) *world {
 		w.addNode(name)
 	}
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "kernel", Image: "none", Args: []string{"cleanup", allFlag}}}}}
-	settings := Settings{Namespace: "kube-system", DaemonSet: "none", Agents: "of=" + nodes[0], Pod: pod, Timeout: timeout}
+	settings := Settings{Namespace: "kube-system", DaemonSet: "none", Agents: "of=" + nodes[0], Pod: pod, Timeout: limit}
 	w.u, err = New(cfg, settings, func(line string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.told = append(w.told, line)
+		if w.said != nil {
+			w.said(line)
+		}
 	})
 	errtest.Must(t, err)
 	return w
@@ -70,26 +77,22 @@ func (w *world) addNode(name string) {
 	})
 }
 
-// kubelet gives the pods that clean the node a status, again and again until the test ends.
+// kubelet gives each pod that cleans the node a status as soon as it is there, until the test ends.
 func (w *world) kubelet(node string, status corev1.PodStatus) {
+	w.t.Helper()
 	pods := w.client.CoreV1().Pods("kube-system")
-	ctx, cancel := context.WithCancel(w.t.Context())
+	events, err := pods.Watch(w.t.Context(), metav1.ListOptions{LabelSelector: cleanerLabel})
+	errtest.Must(w.t, err)
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
-			all, err := pods.List(ctx, metav1.ListOptions{LabelSelector: cleanerLabel})
-			if err != nil {
-				continue // the test has ended, or is about to fail by its own requests
-			}
-			for i := range all.Items {
-				if p := &all.Items[i]; p.Spec.NodeName == node && p.Status.Phase != status.Phase {
-					p.Status = status
-					_, _ = pods.UpdateStatus(ctx, p, metav1.UpdateOptions{}) // else at the next turn
-				}
+		for event := range events.ResultChan() {
+			if p, ok := event.Object.(*corev1.Pod); ok && event.Type != watch.Deleted && p.Spec.NodeName == node && p.Status.Phase != status.Phase {
+				p.Status = status
+				_, _ = pods.UpdateStatus(w.t.Context(), p, metav1.UpdateOptions{}) // a pod that has changed meanwhile comes again
 			}
 		}
 	})
-	w.t.Cleanup(func() { cancel(); serving.Wait() })
+	w.t.Cleanup(func() { events.Stop(); serving.Wait() })
 }
 
 // marks returns what of the agent's is on a Node.
@@ -112,16 +115,43 @@ func (w *world) marks(name string) (left []string) {
 var failure = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "kernel",
 	State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "it takes CAP_NET_ADMIN\n"}}}}}
 
+// deadline is a context whose deadline passes when passed is closed.
+type deadline struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (d deadline) Done() <-chan struct{} { return d.passed }
+
+func (d deadline) Err() error {
+	select {
+	case <-d.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// limit is the time of an uninstallation in these tests, which none takes.
+const limit = 5 * time.Minute
+
 // TestDeadline: a node that is cleaned is free of marks; one that fails is named with its reason, keeps them, and so is cleaned by the next
 // run; one whose kubelet is silent is named too.
 func TestDeadline(t *testing.T) {
-	w := newWorld(t, 6*time.Second, "well", "fails", "silent")
+	w := newWorld(t, "well", "fails", "silent")
+	end := deadline{t.Context(), make(chan struct{})}
+	expire := sync.OnceFunc(func() { close(end.passed) })
+	w.said = func(line string) {
+		if strings.Contains(line, "1 of 3 nodes are clean") && strings.Contains(line, "CAP_NET_ADMIN") {
+			expire()
+		}
+	}
 	w.kubelet("well", corev1.PodStatus{Phase: corev1.PodSucceeded})
 	failing := failure
 	failing.Phase = corev1.PodRunning
 	w.kubelet("fails", failing)
-	err := w.u.Run(t.Context())
-	for _, want := range []string{"6s", "fails (kernel failed: it takes CAP_NET_ADMIN)", "--no-hooks"} {
+	err := w.u.Run(end)
+	for _, want := range []string{limit.String(), "fails (kernel failed: it takes CAP_NET_ADMIN)", "--no-hooks"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
@@ -141,22 +171,19 @@ func TestDeadline(t *testing.T) {
 // next runs it once more, when what failed works: the pod that failed before is no obstacle.
 func (w *world) next(node string) {
 	w.t.Helper()
-	again := newWorld(w.t, 20*time.Second, "new")
+	again := newWorld(w.t, "new")
 	again.kubelet("new", corev1.PodStatus{Phase: corev1.PodSucceeded})
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()
 	finished := make(chan error, 1)
 	go func() { finished <- again.u.Run(ctx) }()
-	for ctx.Err() == nil {
+	waittest.For(w.t, time.Minute, func() error {
 		view, err := again.u.view(ctx)
-		if _, ok := view.Cleaners[node]; err == nil && ok {
-			break
+		if _, ok := view.Cleaners[node]; err == nil && !ok {
+			err = errors.New("the next run has made no new pod on the node that failed")
 		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	if ctx.Err() != nil {
-		w.t.Error("the next run made no new pod on the node that failed")
-	}
+		return err
+	})
 	cancel()
 	<-finished
 }

@@ -33,7 +33,7 @@ var TimeScale = func() time.Duration {
 }()
 
 // labPatience is the limit for operations of many containers on a busy machine, releasePatience that of Helm until a release is ready.
-var labPatience, releasePatience = 6 * time.Minute * TimeScale, 4 * time.Minute * TimeScale
+var labPatience, releasePatience = 12 * time.Minute * TimeScale, 10 * time.Minute * TimeScale
 
 // DebugImage has a shell and a few programs.
 const DebugImage = "docker.io/tortie-net/debug:dev"

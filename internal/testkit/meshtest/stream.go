@@ -49,6 +49,7 @@ type Stream struct {
 	last     atomic.Int64 // time of the last arrival, since began
 	arrived  atomic.Int64 // packets received
 	refused  atomic.Int64 // packets that the sender's kernel did not take
+	departed atomic.Int64 // packets sent
 }
 
 // sendCount is the counters of the sender.
@@ -215,6 +216,7 @@ func (s *Stream) sendOne(c *sendCount, f *flow) (err error) {
 	}
 	f.packets++
 	c.packets++
+	s.departed.Store(int64(c.packets))
 	return nil
 }
 
@@ -280,6 +282,9 @@ func dropped(conn *net.UDPConn) (drops uint32) {
 	})
 	return drops
 }
+
+// Sent returns how many packets have been sent so far.
+func (s *Stream) Sent() int { return int(s.departed.Load()) }
 
 // Arrived returns how many packets have arrived so far.
 func (s *Stream) Arrived() int { return int(s.arrived.Load()) }

@@ -25,6 +25,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // The attacker's node is the middle one of the three by name and by creation time.
@@ -62,6 +63,7 @@ type machine struct {
 // TestAttack runs all known attacks on a cluster under traffic. Each is denied by the API server or reported by a node other than the
 // attacker's, no packet of others is lost, and no address changes its holder.
 func TestAttack(t *testing.T) {
+	tier.All(t)
 	s := newSiege(t)
 	for _, part := range []struct {
 		name string

@@ -31,6 +31,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/policytest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // answerTime is how long an answer may take: nobody listens, so that a kernel answers, or a policy has dropped the packet.
@@ -45,11 +46,13 @@ var ofHosts = []string{"kubernetes-host", "notSelector: all()"}
 // TestCorpus applies policies as tutorials teach them to a cluster, and opens the connections that they are said to allow and to deny, between
 // pods, nodes and addresses outside. In the end it cuts a node off.
 func TestCorpus(t *testing.T) {
+	tier.All(t)
 	cases, err := policytest.Corpus()
 	errtest.Must(t, err)
 	w := newWorld(t, "-image", labtest.Image(), "-pod-cidr", pods4)
-	w.Release(t, "install", "dev", "--set", "ipPool.cidr="+pods4)
+	w.rollout(t, "--set", "ipPool.cidr="+pods4)
 	w.Kubectl(t, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+patience.String())
+	t.Run("pods at once", func(t *testing.T) { w.compare(t, netip.MustParsePrefix(pods4)) })
 	w.Kubectl(t, "apply", "--server-side", "-f", labtest.ClusterNetworkPolicyDefinition(t))
 	w.Kubectl(t, "rollout", "restart", "daemonset/tortie-node", "-n", "kube-system") // agents watch the kinds that are there when they start
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")
@@ -119,7 +122,7 @@ func (w *world) cutOff(t *testing.T, ps parties) {
 // hold waits until a case's connections are as it says, and returns how many there are.
 func (ps parties) hold(t *testing.T, c *policytest.Case) (tried int) {
 	t.Helper()
-	meshtest.Within(t, time.Minute, func() error {
+	meshtest.Within(t, patience, func() error {
 		var g errgroup.Group
 		tried = 0
 		for i, text := range slices.Concat(c.Allow, c.Deny) {

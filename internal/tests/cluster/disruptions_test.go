@@ -28,6 +28,13 @@ func reaches(t testing.TB, from *meshtest.Pod, address string) {
 	from.Run(t, "busybox", "ping", "-c", "1", "-w", "20", address)
 }
 
+// trafficOn opens the traffic pod of a node.
+func (w *world) trafficOn(t *testing.T, node string) *meshtest.Pod {
+	t.Helper()
+	pods := w.readyPods(t, "traffic", len(nodes))
+	return w.inside(t, &pods[slices.IndexFunc(pods, onNode(node))])
+}
+
 func gone(pods []corev1.Pod) error {
 	if len(pods) > 0 {
 		return fmt.Errorf("%d pods still exist, e.g. %s", len(pods), pods[0].Name)
@@ -77,7 +84,9 @@ func (w *world) upgrade(t *testing.T) {
 	streams := w.between(t, [2]string{"node1", "node2"}, [2]string{"master", "node1"})
 	agents := w.agents(t)
 	w.apply(t, "web.yaml") // its pods start while plugins and agents are replaced
+	w.Kubectl(t, "delete", "crd", "bgpfilters.crd.projectcalico.org")
 	w.Release(t, "upgrade", "next", dualStack...)
+	w.Kubectl(t, "get", "bgpfilters.crd.projectcalico.org") // the upgrade has created what was missing
 	w.replaced(t, agents, "next")
 	w.plugins(t, "next")
 	agents = w.agents(t)
@@ -194,8 +203,7 @@ func (w *world) drain(t *testing.T) {
 	if slices.ContainsFunc(pods, onNode("node2")) {
 		t.Errorf("a drained node has a pod: %v", names(pods))
 	}
-	traffic := w.readyPods(t, "traffic", len(nodes))
-	from := w.inside(t, &traffic[slices.IndexFunc(traffic, onNode("node2"))])
+	from := w.trafficOn(t, "node2")
 	for _, p := range pods {
 		serves(t, from.NS, p.Status.PodIP+":80", p.Name)
 	}
@@ -206,12 +214,16 @@ func (w *world) drain(t *testing.T) {
 	w.readyPods(t, "web", 6)
 }
 
-// reboot kills every process of a node and starts it again. Its pods come back with unused addresses, and other nodes lose no packet.
+// reboot kills every process of a node and starts it again, as a power cut does. Its pods come back with unused addresses, other nodes lose no
+// packet, and no pod gets what a policy denies, not even one that starts before its node's agent.
 func (w *world) reboot(t *testing.T) {
 	w.apply(t, "web.yaml")
 	w.apply(t, "set.yaml")
+	w.apply(t, "policy.yaml")
 	w.rolledOut(t, "deployment/web")
+	w.rolledOut(t, "deployment/guarded")
 	w.readyPods(t, "set", 3)
+	denied := w.deniedTo(t, "master", "node2")
 	elsewhere := w.between(t, [2]string{"master", "node2"})
 	restarts := w.restarts(t, "node1")
 	w.Run(t, "restart", "node1")
@@ -228,12 +240,13 @@ func (w *world) reboot(t *testing.T) {
 	all := slices.Concat(w.readyPods(t, "web", 6), w.readyPods(t, "set", 3), w.readyPods(t, "traffic", len(nodes)))
 	distinct(t, all)
 	for _, node := range nodes {
-		traffic := w.readyPods(t, "traffic", len(nodes))
-		from := w.inside(t, &traffic[slices.IndexFunc(traffic, onNode(node))])
+		from := w.trafficOn(t, node)
 		for _, p := range all {
 			reaches(t, from, p.Status.PodIP)
 		}
 	}
+	w.allowed(t)
+	denied.none(t)
 	elsewhere.Intact(t)
 	again.Intact(t)
 }

@@ -3,7 +3,6 @@ package cluster
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -113,8 +112,7 @@ func (w *world) sixty(t *testing.T) {
 	if len(blocks) > 2 {
 		t.Errorf("the pods of one node are in %d blocks: %v", len(blocks), blocks)
 	}
-	traffic := w.readyPods(t, "traffic", len(nodes))
-	from := w.inside(t, &traffic[slices.IndexFunc(traffic, onNode("node2"))])
+	from := w.trafficOn(t, "node2")
 	for _, p := range pods {
 		reaches(t, from, p.Status.PodIP)
 	}

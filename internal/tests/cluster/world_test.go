@@ -29,7 +29,7 @@ import (
 const (
 	namespace = "default"
 	// patience is the limit for operations of many containers on a busy machine.
-	patience = 4 * time.Minute
+	patience = 10 * time.Minute
 )
 
 var nodes = []string{"master", "node1", "node2"}

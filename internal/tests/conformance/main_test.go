@@ -12,6 +12,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 var (
@@ -40,6 +41,7 @@ func TestMain(m *testing.M) {
 
 // TestConformance runs both suites on one lab of three nodes.
 func TestConformance(t *testing.T) {
+	tier.All(t)
 	needtest.More(t, "the lab and the image, built")
 	lab := labtest.NewLab(t, 3, "-agnhost", "-image", labtest.Image())
 	lab.Kubectl(t, "apply", "--server-side", "-f", labtest.ClusterNetworkPolicyDefinition(t))

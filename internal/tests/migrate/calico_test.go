@@ -22,6 +22,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // programs replace Calico's plugins: they write the same formats, which other tests compare with files of a real Calico.
@@ -208,16 +209,21 @@ type deniedStream struct {
 	arrived int // before it was denied, and since it was told
 }
 
+// silentFor is how many packets of a stream that is denied are sent, none of which arrives.
+const silentFor = 1000
+
 // denied waits until nothing of streams arrives any more, which arrived until now.
 func (w *world) denied(streams map[string]*meshtest.Stream) (all deniedStreams) {
 	w.t.Helper()
 	for name, s := range streams {
 		d := &deniedStream{Stream: s, name: name}
+		from := s.Sent()
 		meshtest.Eventually(w.t, func() error {
-			d.arrived = s.Arrived()
-			time.Sleep(time.Second)
-			if more := s.Arrived() - d.arrived; more > 0 {
-				return fmt.Errorf("%d packets of %s arrived in a second", more, name)
+			if now := s.Arrived(); now > d.arrived {
+				d.arrived, from = now, s.Sent()
+			}
+			if sent := s.Sent() - from; sent < silentFor {
+				return fmt.Errorf("%d packets of %s have arrived, the last one %d before the last one sent", d.arrived, name, sent)
 			}
 			return nil
 		})
@@ -238,7 +244,11 @@ func (all deniedStreams) none(t *testing.T, when string) {
 	}
 }
 
-// latePolicies has agents read no policies until that of a node has made its routes: Felix's rules must have stayed until then.
+// agentLabels select the agents' pods.
+const agentLabels = "app.kubernetes.io/name=tortie,app.kubernetes.io/component=node"
+
+// latePolicies has agents read no policies until the one of a node, which is the first, has made its routes and logged that it cannot read
+// NetworkPolicies. Felix's rules must have stayed until then.
 func (w *world) latePolicies(node string) {
 	w.t.Helper()
 	text := w.Kubectl(w.t, "get", "clusterrole", "tortie-node", "-o", "json")
@@ -252,12 +262,18 @@ func (w *world) latePolicies(node string) {
 		w.t.Fatalf("agents have no right to read policies: %s", text)
 	}
 	w.grant(role.Rules)
+	shows := func(words, command string, args ...string) bool {
+		out, err := w.Do(w.t.Context(), command, args...)
+		return err == nil && strings.Contains(out, words)
+	}
 	go func() { // it ends with the step, which waits for an agent that is ready
-		passed := func(out string, err error) bool { return err == nil && out != "" || w.t.Context().Err() != nil }
-		for !passed(w.Do(w.t.Context(), "exec", node, "ip", "route", "show", "proto", "84")) {
+		for w.t.Context().Err() == nil {
+			if shows("proto 84", "exec", node, "ip", "route") &&
+				shows("kind=NetworkPolicy", "kubectl", "-n", "kube-system", "logs", "-l", agentLabels, "-c", "node", "--tail=-1") {
+				break
+			}
 			time.Sleep(200 * time.Millisecond)
 		}
-		time.Sleep(3 * time.Second)
 		if chains, err := w.Do(w.t.Context(), "exec", node, "nft", "list", "chains"); err == nil && !strings.Contains(chains, "cali-from-wl-dispatch") {
 			w.t.Errorf("Felix's rules are gone from %s before the agent knows of policies: %s", node, chains)
 		}
@@ -313,6 +329,7 @@ func (w *world) golden() string {
 // none gets a packet that a policy denies, of Kubernetes or of Calico, and Calico's objects are unchanged. Felix works by nftables on one
 // node, by iptables on the other.
 func TestFromCalicoAndBack(t *testing.T) {
+	tier.All(t)
 	w := newWorld(t, len(nodes))
 	w.calico()
 	first, second := w.pod("first", nodes[0].name), w.pod("second", nodes[1].name)

@@ -119,22 +119,22 @@ var (
 
 func (s *shell) try(t *testing.T, c command, instead map[string]string) {
 	t.Helper()
-	deadline := time.Now().Add(2 * meshtest.Patience * meshtest.TimeScale)
 	start := time.Now()
-	for {
+	meshtest.Within(t, 2*meshtest.Patience, func() error {
 		out, err := s.run(t, c.text, instead)
 		if err == nil {
 			err = matches(c.want, out)
 		}
 		if err == nil {
-			t.Logf("%5.1f s  %s", time.Since(start).Seconds(), c.text)
-			return
+			return nil
 		}
-		if !looking.MatchString(c.text) || time.Now().After(deadline) {
-			t.Fatalf("%s:%d: %s: %v", s.page.path, c.line, c.text, err)
+		err = fmt.Errorf("%s:%d: %s: %w", s.page.path, c.line, c.text, err)
+		if !looking.MatchString(c.text) {
+			t.Fatal(err)
 		}
-		time.Sleep(200 * time.Millisecond)
-	}
+		return err
+	})
+	t.Logf("%5.1f s  %s", time.Since(start).Seconds(), c.text)
 }
 
 // run executes a command and keeps a variable that it sets.

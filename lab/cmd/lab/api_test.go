@@ -106,7 +106,7 @@ func (a api) wait(t *testing.T) {
 		if err != nil {
 			t.Errorf("lab api: %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Error("lab api does not end")
 	}
 }
@@ -189,7 +189,7 @@ func TestAPITwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = b.cmd.Wait() // killed
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for len(inDirectory(t, two)) > 0 && time.Now().Before(deadline) {
 		time.Sleep(20 * time.Millisecond)
 	}

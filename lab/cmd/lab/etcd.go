@@ -13,7 +13,7 @@ import (
 )
 
 // etcdTimeout has the same reserve as apiTimeout.
-const etcdTimeout = time.Minute
+const etcdTimeout = 3 * time.Minute
 
 // runEtcd runs an empty etcd, for tests of a datastore without an API server.
 func runEtcd(ctx context.Context, args []string) (err error) {

@@ -15,7 +15,7 @@ import (
 )
 
 // restartTimeout is the limit until the kubelet of a restarted node is healthy.
-const restartTimeout = time.Minute
+const restartTimeout = 3 * time.Minute
 
 // ControlSocket returns the supervisor's socket for restarts of nodes.
 func ControlSocket(name string) string { return filepath.Join(stateDir(name), "control.sock") }

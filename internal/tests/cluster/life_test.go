@@ -1,0 +1,133 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+)
+
+// prepare gives a node what it has without a pod network: the tables of kube-proxy, addresses that no other host has, and forwarding,
+// which Kubernetes demands of every node. Tortie leaves forwarding on when it goes, since others may count on it. The directories are
+// those that the kubelet makes in order to mount them; nobody can remove them from inside the mount.
+const prepare = `until nft list table ip6 kube-proxy && [ -z "$(ip -6 addr show tentative)" ]; do sleep 0.1; done >/dev/null 2>&1
+sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+mkdir -p /opt/cni/bin /etc/cni/net.d /var/lib/calico /var/run/calico /var/log/calico`
+
+// listing prints what a host has: links, addresses, routes of all tables, rules, tables of nftables, files, parameters of the kernel.
+// It leaves out counters, ages and random numbers, the neighbours, libcni's own notes on pods that still run (/var/lib/cni), and
+// iptables' tables of NAT, in which portmap leaves its chains.
+const listing = `echo LINKS; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'
+echo ADDRESSES; ip -o addr | sed 's/^[0-9]*: //; s/valid_lft.*//'
+for f in -4 -6; do echo "ROUTES $f"; ip $f route show table all; echo "RULES $f"; ip $f rule; done
+echo TABLES; nft list tables | grep -vxE 'table ip6? nat'
+echo FILES; find /etc/cni /opt/cni /var/lib/calico /var/run/calico/ /var/log/calico -printf '%p %y %m %s\n' | grep -v ' d ' | sort
+echo DIRECTORIES; find /etc/cni /opt/cni /var/lib/calico /var/run/calico/ /var/log/calico -type d | sort
+echo PARAMETERS; sysctl -a 2>/dev/null | grep ^net. | grep -vE 'count|random|neigh|secret|fastopen_key'`
+
+// hosts returns the listing of each node.
+func (w *world) hosts(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, node := range nodes {
+		all[node] = w.On(t, node, listing)
+	}
+	return all
+}
+
+// theirPools is a definition that somebody else made: it lacks fields that Tortie needs, and has a field of its own.
+const theirPools = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: ippools.crd.projectcalico.org}
+spec:
+  group: crd.projectcalico.org
+  scope: Cluster
+  names: {kind: IPPool, listKind: IPPoolList, plural: ippools, singular: ippool}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema:
+        openAPIV3Schema:
+          type: object
+          properties:
+            apiVersion: {type: string}
+            kind: {type: string}
+            metadata: {type: object}
+            spec: {type: object, properties: {cidr: {type: string}, theirOwn: {type: string}}}
+`
+
+// theirDefinition creates theirPools, so that an installation finds it.
+func (w *world) theirDefinition(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "theirs.yaml")
+	errtest.Must(t, os.WriteFile(file, []byte(theirPools), 0o600))
+	w.Kubectl(t, "apply", "-f", file)
+	w.Kubectl(t, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd/ippools.crd.projectcalico.org")
+}
+
+// completed fails the test unless the installation has added what theirPools lacks, and left the rest.
+func (w *world) completed(t *testing.T) {
+	t.Helper()
+	pools := w.Kubectl(t, "get", "crd", "ippools.crd.projectcalico.org", "-o", "yaml")
+	difftest.Contains(t, pools, "theirOwn:", "blockSize:", "vxlanMode:")
+}
+
+// helmTest runs the chart's own test, whose pods send packets both ways in both families.
+func (w *world) helmTest(t *testing.T) {
+	out := w.Run(t, "helm", "test", "tortie", "--namespace", "kube-system", "--timeout", patience.String(), "--logs")
+	if strings.Count(out, "25 of 25 packets answered") != 4 {
+		t.Errorf("helm test shows its log once, with all packets answered:\n%s", out)
+	}
+}
+
+// uninstalled takes the release away, with a tunnel in use and pods that run: then the hosts are as they were before, the Nodes have
+// no trace, and pools and addresses are still there.
+func (w *world) uninstalled(t *testing.T, before map[string]string) {
+	w.vxlan(t, "Always", len(nodes)-1)
+	w.StartPod(t, "web", "node1")
+	if w.hosts(t)["node1"] == before["node1"] {
+		t.Fatal("the listing does not show what an installation does to a host")
+	}
+	w.Run(t, "helm", "uninstall", "tortie", "--namespace", "kube-system", "--timeout", patience.String())
+	if diff := cmp.Diff(before, w.hosts(t)); diff != "" {
+		t.Errorf("the hosts are not what they were (-before +after):\n%s", diff)
+	}
+	w.noTrace(t)
+}
+
+// noTrace looks at the API: the release and what agents wrote on Nodes are gone; data stay, and no finalizer holds them.
+func (w *world) noTrace(t *testing.T) {
+	t.Helper()
+	all := w.Kubectl(t, "get", "nodes", "-o", "yaml")
+	for _, trace := range []string{"projectcalico.org", "tortie.io", "NetworkUnavailable"} {
+		if strings.Contains(all, trace) {
+			t.Errorf("a Node still has %s:\n%s", trace, all)
+		}
+	}
+	const kinds = "daemonsets,deployments,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,services,leases,jobs,pods"
+	meshtest.Within(t, patience, func() error {
+		left := strings.Fields(w.Kubectl(t, "get", "-n", "kube-system", "-l", "app.kubernetes.io/part-of=tortie", "-o", "name", kinds))
+		// The pod of helm test stays, so that its logs can be read.
+		left = slices.DeleteFunc(left, func(name string) bool { return name == "pod/tortie-test" })
+		if len(left) > 0 {
+			return fmt.Errorf("of the release there is still %q", left)
+		}
+		return nil
+	})
+	for _, kind := range []string{"ippools", "ipamblocks", "blockaffinities", "ipamhandles"} {
+		out := w.Kubectl(t, "get", kind, "-o", "yaml")
+		if !strings.Contains(out, "cidr") && !strings.Contains(out, "handleID") || strings.Contains(out, "finalizers") {
+			t.Errorf("%s are data, which stay without finalizers:\n%s", kind, out)
+		}
+	}
+	w.Kubectl(t, "delete", "ippools", "--all", "--timeout="+patience.String())
+}
