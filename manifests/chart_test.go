@@ -3,7 +3,6 @@ package manifests
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -19,11 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 )
-
-var update = flag.Bool("update", false, "write testdata/*.golden")
 
 const chart, kustomize = "../charts/tortie", "kustomize"
 
@@ -72,10 +70,10 @@ func TestGolden(t *testing.T) {
 	defaults := write(t, "default", helm(t))
 	for name, values := range valueSets(t) {
 		t.Run(name, func(t *testing.T) {
-			compare(t, name+".golden", diff(t, defaults, write(t, name, helm(t, "--values", values))))
+			difftest.Golden(t, name+".golden", diff(t, defaults, write(t, name, helm(t, "--values", values))))
 		})
 	}
-	t.Run("hooks", func(t *testing.T) { compare(t, "hooks.golden", hooks(t)) })
+	t.Run("hooks", func(t *testing.T) { difftest.Golden(t, "hooks.golden", hooks(t)) })
 }
 
 func write(t *testing.T, name, text string) (path string) {
@@ -131,21 +129,6 @@ func TestLogsOfTheTestAreShownOnce(t *testing.T) {
 func TestHookOfUninstallIsOptional(t *testing.T) {
 	if text := helm(t, "--set", "uninstall.cleanHosts=false"); strings.Contains(text, "pre-delete") {
 		t.Error("there is a hook before the release's end although uninstall.cleanHosts is false")
-	}
-}
-
-func compare(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		errtest.Must(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v (-update writes it)", err)
-	}
-	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" {
-		t.Errorf("%s (-want +got; if that is right: go test ./manifests -run TestGolden -update):\n%s", file, d)
 	}
 }
 

@@ -54,7 +54,7 @@ func runThroughput(ctx context.Context, root, dir string, size sizes) ([]through
 		return []throughput{here}, err
 	}
 	command := append([]string{lab, "vm", "-mem", "1024", "-programs", "", "--", driver}, args(true)...)
-	there, err := runPaths(ctx, "a virtual machine, emulated", command)
+	there, err := runPaths(ctx, "a virtual machine", command)
 	return []throughput{here, there}, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
 
@@ -15,7 +16,7 @@ func TestCalicosWords(t *testing.T) {
 	for name, r := range map[string]*Report{"starting": starting(), "dual": dual(), "routed": routed()} {
 		text, err := json.MarshalIndent(r.Calico(all), "", "  ")
 		errtest.Must(t, err)
-		equalsGolden(t, "calico-"+name+".json", append(text, '\n'))
+		difftest.Golden(t, "calico-"+name+".json", string(text)+"\n")
 	}
 	if got := routed().Calico([]string{api.ClassBGP}); got.Agent != nil || got.Routes != nil || got.BGP.NumberEstablishedV4 != 3 || got.LastUpdated != nil {
 		t.Errorf("BGP alone: %+v", got)

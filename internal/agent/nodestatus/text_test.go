@@ -2,23 +2,16 @@ package nodestatus
 
 import (
 	"bytes"
-	"flag"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/tortie-net/tortie/internal/testkit/errtest"
-
 	"github.com/tortie-net/tortie/internal/api"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
+	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the code says now")
 
 var (
 	now     = time.Date(2026, 11, 20, 14, 30, 0, 0, time.UTC)
@@ -155,7 +148,7 @@ func TestText(t *testing.T) {
 			t.Run(command+" "+name, func(t *testing.T) {
 				var got bytes.Buffer
 				errtest.Must(t, views[command].text(r, &got))
-				equalsGolden(t, command+"-"+name+".txt", got.Bytes())
+				difftest.Golden(t, command+"-"+name+".txt", got.String())
 			})
 		}
 	}
@@ -174,20 +167,7 @@ func TestPickedPeer(t *testing.T) {
 	}
 	got, err := execute(t, agent(t, r), "peers", "10.0.0.1")
 	errtest.Must(t, err)
-	equalsGolden(t, "peers-picked.txt", []byte(got))
-}
-
-func equalsGolden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *rewrite {
-		errtest.Must(t, os.WriteFile(path, got, 0o644))
-	}
-	want, err := os.ReadFile(path)
-	errtest.Must(t, err)
-	if d := cmp.Diff(string(want), string(got)); d != "" {
-		t.Errorf("%s (-want +got), -rewrite writes it anew:\n%s", path, d)
-	}
+	difftest.Golden(t, "peers-picked.txt", got)
 }
 
 // A flood of bad paths must not push the rest of the overview off the screen.

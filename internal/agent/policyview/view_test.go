@@ -2,25 +2,19 @@ package policyview
 
 import (
 	"bytes"
-	"flag"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/api/selector"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
-
-var update = flag.Bool("update", false, "write testdata/*.txt")
 
 // shopPolicies are those of the test's cluster.
 const shopPolicies = `
@@ -108,19 +102,7 @@ func golden(t *testing.T, name string, a answer) {
 	if err := a.WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v (-update writes it)", err)
-	}
-	if d := cmp.Diff(string(want), out.String()); d != "" {
-		t.Errorf("%s (-want +got):\n%s", file, d)
-	}
+	difftest.Golden(t, name+".txt", out.String())
 }
 
 func TestList(t *testing.T) {

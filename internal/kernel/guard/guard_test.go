@@ -2,7 +2,6 @@ package guard_test
 
 import (
 	"encoding/binary"
-	"flag"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -15,12 +14,11 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/kernel/podnet"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the kernel has now")
 
 var addr = netip.MustParseAddr
 
@@ -72,7 +70,7 @@ func TestText(t *testing.T) {
 			c := config(all...)
 			change(&c)
 			sync(t, newGuard(ns), c)
-			netnstest.WantText(t, name, ns.Run(t, "nft", "list", "ruleset"), *rewrite)
+			difftest.Golden(t, name+".txt", ns.Run(t, "nft", "list", "ruleset"))
 			handles := ns.Run(t, "nft", "-a", "list", "ruleset")
 			sync(t, newGuard(ns), c) // as an agent that starts
 			if again := ns.Run(t, "nft", "-a", "list", "ruleset"); again != handles {

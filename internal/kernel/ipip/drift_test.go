@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/routes"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -152,6 +153,7 @@ func TestDeviceByHand(t *testing.T) {
 const fallback = "/proc/sys/net/core/fb_tunnels_only_for_init_net"
 
 func TestWithoutKernelsOwnDevice(t *testing.T) {
+	needtest.Root(t, fallback)
 	before, err := os.ReadFile(fallback)
 	errtest.Must(t, err)
 	set := func(value []byte) {

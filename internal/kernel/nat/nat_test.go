@@ -3,7 +3,6 @@ package nat_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -23,8 +22,6 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the kernel has now")
 
 // config reads pools in the form "10.244.0.0/16" or, with natOutgoing, "10.244.0.0/16 nat".
 func config(pools ...string) nat.Config {
@@ -48,7 +45,7 @@ func ruleset(t testing.TB, ns *netnstest.NS) string { return ns.Run(t, "nft", "l
 // wantText compares all of the namespace's nftables with a file.
 func wantText(t *testing.T, ns *netnstest.NS, name string) {
 	t.Helper()
-	netnstest.WantText(t, name, ruleset(t, ns), *rewrite)
+	difftest.Golden(t, name+".txt", ruleset(t, ns))
 }
 
 func TestText(t *testing.T) {

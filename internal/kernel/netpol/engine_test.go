@@ -2,7 +2,6 @@ package netpol_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,12 +14,11 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
 	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the kernel has now")
 
 func np(name string) policy.ID {
 	return policy.ID{Kind: "NetworkPolicy", Namespace: "default", Name: name}
@@ -131,7 +129,7 @@ func TestSync(t *testing.T) {
 	if s := mustSync(t, e, rs); s.Transactions != 1 {
 		t.Errorf("from empty took %+v, want one transaction", s)
 	}
-	netnstest.WantText(t, "sample", list(t, ns), *rewrite)
+	difftest.Golden(t, "sample.txt", list(t, ns))
 	steady(t, ns, e, rs)
 	restorable(t, ns)
 
@@ -319,7 +317,7 @@ func TestEvents(t *testing.T) {
 	if took := time.Since(from); took > 100*time.Millisecond {
 		t.Errorf("back after %s", took)
 	}
-	netnstest.WantText(t, "sample", list(t, ns), false)
+	difftest.Golden(t, "sample.txt", list(t, ns))
 }
 
 // TestRefused: a program that the kernel does not take closes its own pods in its direction, and no others.

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/netpol"
 	"github.com/tortie-net/tortie/internal/policy"
+	"github.com/tortie-net/tortie/internal/testkit/difftest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
@@ -66,7 +67,7 @@ func TestSyncHosts(t *testing.T) {
 	without := list(t, ns)
 	rs := hostSample()
 	mustSync(t, e, rs)
-	netnstest.WantText(t, "hosts", list(t, ns), *rewrite)
+	difftest.Golden(t, "hosts.txt", list(t, ns))
 	steady(t, ns, e, rs)
 	restorable(t, ns)
 

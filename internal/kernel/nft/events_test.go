@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/nft"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -85,6 +86,7 @@ func TestEvents(t *testing.T) {
 
 // TestEventsAreCoalesced: nobody reads while more happens than the socket holds.
 func TestEventsAreCoalesced(t *testing.T) {
+	needtest.Root(t, "SO_SNDBUFFORCE, by which nft sends a large script")
 	ns := netnstest.New(t)
 	table := nft.New(ns.Namespace)
 	wake, err := table.Events(t.Context())

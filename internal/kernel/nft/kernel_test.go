@@ -2,7 +2,6 @@ package nft_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -20,8 +19,6 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 	"github.com/tortie-net/tortie/internal/testkit/nfttest"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write testdata anew from what the kernel has now")
 
 func ruleset(t testing.TB, ns *netnstest.NS) string {
 	t.Helper()
@@ -90,7 +87,7 @@ func policy() nft.Part {
 func TestText(t *testing.T) {
 	ns := netnstest.New(t)
 	syncPart(t, nft.New(ns.Namespace), policy())
-	netnstest.WantText(t, "policy", ns.Run(t, "nft", "list", "table", "inet", "tortie"), *rewrite)
+	difftest.Golden(t, "policy.txt", ns.Run(t, "nft", "list", "table", "inet", "tortie"))
 }
 
 // TestSteady: neither the same table nor another one, which knows nothing, writes what is right.

@@ -2,7 +2,10 @@
 package difftest
 
 import (
+	"flag"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,6 +22,27 @@ func Want(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, append(opts, Netip)...); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+var update = flag.Bool("update", false, "write the golden files in testdata anew, with what the tests get now")
+
+// Golden fails the test with the difference of lines if got is not the content of the file testdata/name, and lets it go on. With -update it writes
+// the file first.
+func Golden(t testing.TB, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v (-update writes it)", err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Errorf("%s (-want +got; -update writes it anew):\n%s", file, diff)
 	}
 }
 

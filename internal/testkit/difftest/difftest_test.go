@@ -2,6 +2,7 @@ package difftest
 
 import (
 	"net/netip"
+	"os"
 	"testing"
 )
 
@@ -36,5 +37,26 @@ func TestContains(t *testing.T) {
 	Contains(r, "all of it", "all", "none", "nothing")
 	if r.errors != 2 {
 		t.Errorf("%d missing parts, want 2", r.errors)
+	}
+}
+
+// The file is written only with -update.
+func TestGolden(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("testdata", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{}
+	*update = true
+	Golden(r, "it.txt", "old\n")
+	*update = false
+	Golden(r, "it.txt", "old\n")
+	if r.errors != 0 {
+		t.Error("equal texts differ")
+	}
+	Golden(r, "it.txt", "new\n")
+	Golden(r, "it.txt", "new\n")
+	if r.errors != 2 {
+		t.Errorf("%d errors of two different texts", r.errors)
 	}
 }

@@ -2,7 +2,11 @@ package needtest
 
 import (
 	"flag"
+	"os"
+	"os/exec"
 	"runtime"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -54,6 +58,23 @@ func TestShortRun(t *testing.T) {
 		}()
 		if <-done; rec.end != c.end {
 			t.Errorf("%s: %q, want %q", c.name, rec.end, c.end)
+		}
+	}
+}
+
+// TestRoot runs itself once more as root of a user namespace, which Root takes for no root.
+func TestRoot(t *testing.T) {
+	Root(t, "this test")
+	for short, want := range map[string]string{
+		"true":  Skipped + "root of the machine, for this test",
+		"false": "the test needs root of the machine, for this test",
+	} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestRoot$", "-test.v", "-test.short="+short)
+		ids := []syscall.SysProcIDMap{{Size: 1}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
+		out, err := cmd.CombinedOutput()
+		if failed := short == "false"; !strings.Contains(string(out), want) || (err != nil) != failed {
+			t.Errorf("short %s: %v, want %q:\n%s", short, err, want, out)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
 	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
@@ -43,6 +44,7 @@ type end struct {
 // NewRig builds a node, whose addresses are those of the first node of a generated cluster. It ends with the test.
 func NewRig(t testing.TB) *Rig {
 	t.Helper()
+	needtest.Root(t, "SO_RCVBUFFORCE")
 	r := &Rig{Host: netnstest.New(t), ends: map[string]*end{}, sending: map[bool]int{}}
 	r.Host.Within(t, func() error {
 		for _, key := range []sysctl.Key{{"net", "ipv4", "ip_forward"}, {"net", "ipv6", "conf", "all", "forwarding"}} {

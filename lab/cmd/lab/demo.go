@@ -102,7 +102,7 @@ var machineKernel = kernel{ipip: probe.IPIP, vxlan: probe.VXLAN}
 
 // chooseEncap chooses by what is wanted and what the kernel has.
 func chooseEncap(ctx context.Context, want string, has kernel) (encapChoice, error) {
-	const inVM = "This kernel has no IPIP tunnels: the demo runs in a virtual machine with Debian's kernel (slower: some minutes)."
+	const inVM = "This kernel has no IPIP tunnels: the demo runs in a virtual machine with Debian's kernel (without KVM slower: some minutes)."
 	switch want {
 	case encapVXLAN:
 		if err := has.vxlan(ctx); err != nil {
@@ -124,7 +124,7 @@ func chooseEncap(ctx context.Context, want string, has kernel) (encapChoice, err
 		err = has.vxlan(ctx)
 		if err == nil {
 			return encapChoice{encap: demo.VXLAN, say: "This kernel has no IPIP tunnels: the demo shows VXLAN, the other encapsulation. " +
-				"For tunl0, in a virtual machine with Debian's kernel (slower: some minutes): make demo ENCAP=ipip"}, nil
+				"For tunl0, in a virtual machine with Debian's kernel (without KVM slower: some minutes): make demo ENCAP=ipip"}, nil
 		}
 		if !errors.Is(err, probe.ErrNoVXLAN) {
 			return encapChoice{}, err
@@ -205,7 +205,7 @@ func demoInVM(ctx context.Context, o demoOptions) error {
 }
 
 func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
-	m, err := newMachine(ctx, demoMemory, vm.Stable, lab.DefaultPrograms...)
+	m, err := newMachine(ctx, demoMemory, o.counting, vm.Stable, lab.DefaultPrograms...)
 	if err != nil {
 		return m, err
 	}
@@ -217,8 +217,8 @@ func demoMachine(ctx context.Context, o demoOptions) (vm.Machine, error) {
 	if err != nil {
 		return m, err
 	}
-	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name, "-encap", encapIPIP}, Env: passedOn(), Dir: wd, SharedRoot: true}
-	if m.Counting, m.Timeout = o.counting, demoTimeout; o.counting {
+	m.Config = vmproto.Config{Program: self, Args: []string{"demo", "-name", o.name, "-encap", encapIPIP}, Env: passedOn(m), Dir: wd, SharedRoot: true}
+	if m.Timeout = demoTimeout; o.counting {
 		m.Timeout = countedTimeout
 	}
 	if o.record != "" {

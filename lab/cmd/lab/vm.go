@@ -18,14 +18,19 @@ import (
 	"github.com/tortie-net/tortie/lab/internal/vmproto"
 )
 
-// vmTimeScale is the factor by which an emulated processor slows a lab down.
-const vmTimeScale = "10"
+// vmTimeScale is the factor by which a virtual machine slows a lab down.
+func vmTimeScale(m vm.Machine) string {
+	if m.KVM {
+		return "1"
+	}
+	return "10"
+}
 
 // Needs of a virtual machine in MB in addition to its memory: memory of qemu and virtiofsd, disk of the initial file system.
 const qemuMemory, initrdDisk = 200, 100
 
 // passedOn are the environment variables that are passed to a program in the virtual machine.
-func passedOn() []string {
+func passedOn(m vm.Machine) []string {
 	var env []string
 	for _, e := range os.Environ() {
 		name, _, _ := strings.Cut(e, "=")
@@ -35,12 +40,12 @@ func passedOn() []string {
 			env = append(env, e)
 		}
 	}
-	return append(env, timeScale+"="+vmTimeScale, binaries.InVM+"=1")
+	return append(env, timeScale+"="+vmTimeScale(m), binaries.InVM+"=1")
 }
 
 // newMachine fills the cache with the needs of a virtual machine and the programs used inside, where nothing is built. memoryMB is the memory
-// of the machine.
-func newMachine(ctx context.Context, memoryMB int, from vm.Source, programs ...string) (vm.Machine, error) {
+// of the machine. One that does not count instructions has KVM where that works.
+func newMachine(ctx context.Context, memoryMB int, counting bool, from vm.Source, programs ...string) (vm.Machine, error) {
 	needs := preflight.Needs{What: "the virtual machine", Memory: memoryMB + qemuMemory, Less: ", or ask for less where there is -mem",
 		Packages: deps.VM, Space: []preflight.Space{{Dir: os.TempDir(), MB: initrdDisk, Elsewhere: "set TMPDIR to a directory of another one"}}}
 	if err := preflight.Check(needs); err != nil {
@@ -58,7 +63,11 @@ func newMachine(ctx context.Context, memoryMB int, from vm.Source, programs ...s
 	if err != nil {
 		return vm.Machine{}, err
 	}
-	return vm.Machine{Init: paths[0], Kernel: kernel, MemoryMB: memoryMB, Console: os.Stdout}, nil
+	m := vm.Machine{Init: paths[0], Kernel: kernel, Counting: counting, MemoryMB: memoryMB, Console: os.Stdout}
+	if !counting {
+		m.KVM, err = vm.FindKVM(ctx, c.Dir, kernel, m.Init, os.Stderr)
+	}
+	return m, err
 }
 
 func runVM(ctx context.Context, args []string) error {
@@ -85,7 +94,7 @@ func runVM(ctx context.Context, args []string) error {
 	if program, err = filepath.Abs(program); err != nil {
 		return err
 	}
-	m, err := newMachine(ctx, *memory, newer.source(), strings.FieldsFunc(*programs, func(r rune) bool { return r == ',' })...)
+	m, err := newMachine(ctx, *memory, *counting, newer.source(), strings.FieldsFunc(*programs, func(r rune) bool { return r == ',' })...)
 	if err != nil {
 		return err
 	}
@@ -93,8 +102,8 @@ func runVM(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: passedOn(), Dir: wd, SharedRoot: true}
-	m.Counting, m.Timeout = *counting, *timeout
+	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: passedOn(m), Dir: wd, SharedRoot: true}
+	m.Timeout = *timeout
 	if err := newer.addBIRD(ctx, &m); err != nil {
 		return err
 	}
@@ -129,7 +138,7 @@ func runVMTest(ctx context.Context, args []string) error {
 	if f.NArg() == 0 {
 		return usageError{`go test -exec "lab vmtest" ./PACKAGE (with CGO_ENABLED=0)`}
 	}
-	m, err := newMachine(ctx, *memory, newer.source())
+	m, err := newMachine(ctx, *memory, *counting, newer.source())
 	if err != nil {
 		return err
 	}
@@ -138,9 +147,9 @@ func runVMTest(ctx context.Context, args []string) error {
 		return err
 	}
 	const program = "/test/program"
-	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: append(passedOn(), "PATH=/bin"), Dir: wd}
+	m.Config = vmproto.Config{Program: program, Args: f.Args()[1:], Env: append(passedOn(m), "PATH=/bin"), Dir: wd}
 	m.Files = map[string]string{program: f.Arg(0)}
-	m.Counting, m.Timeout = *counting, *timeout
+	m.Timeout = *timeout
 	testdata := filepath.Join(wd, "testdata")
 	if _, err := os.Stat(testdata); err == nil {
 		m.Files[testdata] = testdata
@@ -160,7 +169,7 @@ func runVMTest(ctx context.Context, args []string) error {
 }
 
 func countFlag(f *flag.FlagSet) *bool {
-	return f.Bool("count", false, "make time the number of instructions of one processor, in nanoseconds")
+	return f.Bool("count", false, "make time the number of instructions of one processor, in nanoseconds, which needs an emulated one")
 }
 
 // fromUnstable is what a machine has of Debian's unstable release.

@@ -1,7 +1,7 @@
 // Package vm runs one program in a virtual machine with Debian's kernel, for machines whose own kernel lacks IPIP.
 //
-// It starts qemu, with KVM if available, and virtiofsd, and owns a temporary directory. It needs no image, no network and, unless the
-// machine's files are shared, no root.
+// It starts qemu, with KVM where the kernel comes up on it, and virtiofsd, and owns a temporary directory. It needs no image, no network and,
+// unless the machine's files are shared, no root.
 package vm
 
 import (
@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -36,6 +35,8 @@ type Machine struct {
 	// Counting makes time in the machine the number of instructions of its one processor, in nanoseconds: what else this machine does changes no
 	// measured time. It knows no caches.
 	Counting bool
+	// KVM takes this machine's processors in place of emulated ones, unless Counting: FindKVM tells where that works.
+	KVM bool
 	// MemoryMB is the machine's memory.
 	MemoryMB int
 	// Timeout is the limit of the run.
@@ -44,6 +45,12 @@ type Machine struct {
 	Console io.Writer
 }
 
+// Errors of Run: qemu ended before the program, and the Timeout is over.
+var (
+	errNoResult = errors.New("the virtual machine ended without a result")
+	errTooLong  = errors.New("the virtual machine ran too long")
+)
+
 // Run boots the machine and returns the program's exit code after the power-off.
 func (m Machine) Run(ctx context.Context) (code int, err error) {
 	dir, remove, err := tempDir(os.TempDir())
@@ -51,7 +58,7 @@ func (m Machine) Run(ctx context.Context) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	ctx, cancel := context.WithTimeoutCause(ctx, m.Timeout, fmt.Errorf("the virtual machine ran longer than %s", m.Timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, m.Timeout, fmt.Errorf("%w: longer than %s", errTooLong, m.Timeout))
 	defer cancel()
 	r := &runner{Machine: m, dir: dir, spawner: proc.NewSpawner()}
 	defer func() { err = errors.Join(err, r.helpers.Kill(context.WithoutCancel(ctx))) }()
@@ -182,9 +189,9 @@ func virtiofsd(socket, dir, cache string) (string, []string, error) {
 }
 
 func (r *runner) boot(ctx context.Context) error {
-	qemu, err := exec.LookPath("qemu-system-x86_64")
+	qemu, err := findQEMU()
 	if err != nil {
-		return fmt.Errorf("%w: lab deps -install", err)
+		return err
 	}
 	console, out, err := os.Pipe()
 	if err != nil {
@@ -212,13 +219,7 @@ func (r *runner) boot(ctx context.Context) error {
 
 func (r *runner) qemuArgs() []string {
 	memory := strconv.Itoa(r.MemoryMB) + "M"
-	processors := []string{"-accel", "tcg,thread=multi", "-smp", "2"}
-	if r.Counting {
-		processors = []string{"-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off",
-			// What the guest takes for chance and for the date is the same in each run: a hash table's collisions are instructions, too.
-			"-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"}
-	}
-	args := append(processors,
+	args := append(r.processors(),
 		// The default CPU model lacks instructions without which Go programs are slow.
 		"-M", "q35", "-cpu", "max", "-m", memory, "-nodefaults", "-display", "none", "-no-reboot",
 		"-serial", "stdio", "-serial", "file:"+r.path("result"),
@@ -236,6 +237,19 @@ func (r *runner) qemuArgs() []string {
 	return args
 }
 
+// processors are qemu's options for the machine's processors.
+func (m Machine) processors() []string {
+	switch {
+	case m.Counting:
+		return []string{"-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=off",
+			// What the guest takes for chance and for the date is the same in each run: a hash table's collisions are instructions, too.
+			"-seed", "1", "-rtc", "base=2026-01-01T00:00:00,clock=vm"}
+	case m.KVM:
+		return []string{"-accel", "kvm", "-smp", "2"}
+	}
+	return []string{"-accel", "tcg,thread=multi", "-smp", "2"}
+}
+
 func (r *runner) shareArgs(tag string) []string {
 	return []string{"-chardev", "socket,id=" + tag + ",path=" + r.path(tag+".sock"), "-device", "vhost-user-fs-pci,chardev=" + tag + ",tag=" + tag}
 }
@@ -248,7 +262,7 @@ func (r *runner) result() (int, error) {
 	}
 	var code int
 	if _, err := fmt.Sscanf(strings.TrimSpace(string(b)), strings.TrimSpace(vmproto.ResultFormat), &code); err != nil {
-		return 0, fmt.Errorf("the virtual machine ended without a result; qemu says:\n%s", proc.Tail(r.path("qemu.log")))
+		return 0, fmt.Errorf("%w; qemu says:\n%s", errNoResult, proc.Tail(r.path("qemu.log")))
 	}
 	return code, nil
 }

@@ -33,10 +33,14 @@ func machine(t *testing.T, script string) (Machine, *bytes.Buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kvm, err := FindKVM(t.Context(), cache.Dir, kernel, init, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
 	console := new(bytes.Buffer)
 	return Machine{
 		Config: vmproto.Config{Program: "/bin/busybox", Args: []string{"sh", "-c", script}, Env: []string{"WORD=passed on"}, Dir: "/work"},
-		Kernel: kernel, Init: init, Files: map[string]string{"/bin/busybox": "/bin/busybox"},
+		Kernel: kernel, Init: init, KVM: kvm, Files: map[string]string{"/bin/busybox": "/bin/busybox"},
 		MemoryMB: 512, Timeout: 5 * time.Minute, Console: console,
 	}, console
 }

@@ -20,7 +20,7 @@ const ResultFormat = "exit %d\n"
 
 // Config is the configuration of a virtual machine.
 type Config struct {
-	// Program is run with Args, Env and in Dir; its exit ends the machine.
+	// Program is run with Args, Env and in Dir; its exit ends the machine. Without one the machine ends, with 0, as soon as it is up.
 	Program string
 	Args    []string
 	Env     []string
