@@ -137,8 +137,17 @@ vulncheck: ## known vulnerabilities in what is called, from https://vuln.go.dev 
 
 # A part of a run is for reading, not for docs/.
 .PHONY: bench
-bench: build ## what a pod costs: times, memory, requests, beside floors; writes docs/benchmarks.md (ONLY=add,burst, ONLY=policy or QUICK=1: only shows)
-	go -C hack run ./bench -root .. $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') $(if $(QUICK)$(ONLY),,-o ../docs/benchmarks.md)
+bench: deps build image ## what a pod costs: times and memory, beside floors; writes docs/benchmarks*.csv and plots (ONLY=add,burst or QUICK=1: only shows)
+	TORTIE_LAB='$(CURDIR)/bin/lab' go -C hack run ./bench -root .. $(if $(QUICK),-quick) $(if $(ONLY),-only '$(ONLY)') $(if $(QUICK)$(ONLY),,-o ../docs)
+	$(if $(QUICK)$(ONLY),,$(MAKE) --no-print-directory generate)
+
+# A whole run of one processor after another takes an hour, as a benchmark of addresses takes minutes.
+.PHONY: bench-go
+bench-go: ## Go's benchmarks of packages, shown by benchstat (PKG=./internal/ipam, COUNT=6, OLD=FILE compares with an earlier dist/bench-go.txt)
+	@mkdir -p dist
+	set -o pipefail; go test -run '^$$' -bench . -benchmem -benchtime 0.5s -p 1 -timeout 60m -count $(or $(COUNT),6) \
+	  $(or $(PKG),./internal/...) | tee dist/bench-go.txt
+	go -C hack tool benchstat $(if $(OLD),'$(abspath $(OLD))') '$(CURDIR)/dist/bench-go.txt'
 
 # Instructions do not depend on what else the machine does. Both kernels of internal/tests/perf/testdata/ratios.csv are Debian's.
 define count
@@ -149,7 +158,7 @@ define count
 	  -count=1 -v -timeout 60m -run TestPrograms ./internal/tests/perf -programs '$(CURDIR)/dist/perf' $(if $(WRITE),,-kernel $(1)) | tee -a dist/perf-$(1).txt
 endef
 .PHONY: perf
-perf: deps build ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (twenty minutes; WRITE=1 writes them down, docs/benchmarks.md too, WRITE=worse what is worse than before, too)
+perf: deps build ## instructions of packets and of our own work, on Debian's kernel and its newest, none more than was written down (twenty minutes; WRITE=1 writes them down, and the plot of docs/benchmarks.md, WRITE=worse what is worse than before, too)
 	@mkdir -p dist/perf
 	cp -fL bin/node bin/calico dist/perf/
 	CGO_ENABLED=0 go -C hack build -trimpath -ldflags '-s -w' -o ../dist/perf/get ./bench/floor/get.go

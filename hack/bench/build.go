@@ -17,7 +17,8 @@ var referencePlugins = []string{
 	"github.com/containernetworking/plugins/plugins/ipam/host-local",
 }
 
-var floors = []string{"empty", "get", "veth"}
+// floors are programs of this directory: those that are measured, and the one that weighs.
+var floors = []string{"empty", "get", "veth", "weigh"}
 
 // assemble creates a directory of all programs of a node: the reference plugins and floors, built as the Makefile builds ours, and the
 // programs in bin.

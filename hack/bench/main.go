@@ -1,7 +1,7 @@
-// Command bench measures what a pod pays for its network: time, processor time, memory, and what the API server is asked,
-// by the real plugins on a real etcd and kube-apiserver, beside floors and a plugin that asks nobody, all in the same run.
+// Command bench measures what a pod pays for its network: time, processor time and memory, by the real plugins and agents on a real etcd
+// and kube-apiserver, beside floors and a plugin that asks no API server, all in the same run.
 //
-//	bench -root .. [-only add,burst] [-quick] [-o FILE]
+//	bench -root .. [-only add,burst] [-quick] [-o DIR]
 //	bench -root .. -bin DIR -conf FILE      any other plugin instead of ours
 //
 // It needs root. Nodes are namespaces of its own; nothing of it is left.
@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"encoding/csv"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,38 +20,38 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
-
-	"github.com/tortie-net/tortie/hack/instructions"
 )
 
-// parts are the parts of a run, in order.
-var parts = []string{"start", "add", "burst", "nodes", "requests", "routes", "policy-agent", "memory", "mesh", "reflectors", "throughput", "install", "services", "policy-load", "go"}
+// parts are the parts of a run, in order. Those on the cluster need nodes and an API server of the bench.
+var parts = []struct {
+	name, what string
+	on         bool // the cluster
+	run        func(*bench, context.Context) error
+}{
+	{"add", "ADD and DEL one after another", true, (*bench).adds},
+	{"burst", "many at once on one node", true, (*bench).bursts},
+	{"routes", "learned routes on their way into the kernel", false, measuringTests(meshPackage, "TestLearned")},
+	{"memory", "an agent in clusters that grow", false, measuringTests(meshPackage, "TestMemory")},
+	{partMesh, "agents, and what they do about trouble", false,
+		measuringTests(meshPackage, "TestThirty", "TestDrift", "TestRestarts", "TestPolicyUnderLoad")},
+	{"nodes", "nodes and pods of a real cluster", false, measuringTests("internal/tests/cluster", "TestSpeed")},
+	{"reflectors", "BGP alone, of reflectors and clients", false, (*bench).speakers},
+	{partPolicy, "packets by policies", false, (*bench).policy},
+}
 
-// policyParts are both parts about policies, which -only names together.
-var policyParts = []string{"policy-agent", "policy-load"}
+const meshPackage = "internal/tests/mesh"
 
 // sizes are the amounts of each measurement.
 type sizes struct {
-	rounds, perRound   int // of ADD and DEL one after another
-	bursts             []int
-	repeats            int // of each burst
-	nodes, podsPerNode int
-	starts             int
-	routes             int           // learned from one peer
-	largeCluster       int           // nodes of the cluster for the agent's memory
-	settle             time.Duration // after which the garbage collector has returned the memory of an agent's start
-	routeRounds        int
-	streamSeconds      int // of each stream of bytes
-	streamRounds       int
-	pods               int // of the cluster, beside policies
-	morePods           int // that come to these
-	benchTime          string
+	rounds, perRound int // of ADD and DEL one after another
+	bursts           []int
+	repeats          int // of each burst
+	benchTime        string
 }
 
 var (
-	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, nodes: 10, podsPerNode: 20, starts: 200, routes: 10_000, routeRounds: 9, streamSeconds: 1, streamRounds: 5, largeCluster: 1000, settle: 90 * time.Second, pods: 10_000, morePods: 200, benchTime: "0.5s"}
-	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, nodes: 4, podsPerNode: 5, starts: 40, routes: 10_000, routeRounds: 3, streamSeconds: 1, streamRounds: 1, largeCluster: 1000, settle: 90 * time.Second, pods: 2000, morePods: 50, benchTime: "10x"}
+	full  = sizes{rounds: 5, perRound: 40, bursts: []int{10, 30, 100}, repeats: 3, benchTime: "0.5s"}
+	quick = sizes{rounds: 3, perRound: 10, bursts: []int{10, 30}, repeats: 1, benchTime: "10x"}
 )
 
 // options are the flags, checked.
@@ -58,6 +59,15 @@ type options struct {
 	root, bin, conf, out string
 	only                 []string
 	size                 sizes
+}
+
+// bench is a run.
+type bench struct {
+	options
+	figures
+	cluster  *cluster
+	subjects []subject
+	dir      string // of all programs
 }
 
 func main() {
@@ -76,74 +86,45 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	r, err := measure(ctx, o)
-	if err != nil {
+	b, failed := measure(ctx, o)
+	if b == nil {
+		return failed
+	}
+	if err := csv.NewWriter(os.Stdout).WriteAll(b.rows()); err != nil {
 		return err
 	}
-	return errors.Join(r.write(o), r.failed)
-}
-
-// write writes the report, without the parts that failed.
-func (r *results) write(o options) error {
-	text := r.markdown()
-	fmt.Print(text)
-	if o.out == "" {
-		requests, err := r.requestRows()
-		if err == nil && len(r.asked) > 0 {
-			fmt.Printf("%s\n", requests)
-		}
-		return err
+	for _, v := range b.judge() {
+		fmt.Printf("%s: %s (%s): %s\n", v.what, v.measured, v.limit, map[bool]string{true: "met", false: "NOT MET"}[v.met])
 	}
-	if err := os.WriteFile(o.out, []byte(text), 0o644); err != nil {
-		return fmt.Errorf("-o: %w", err)
+	if failed != nil || o.out == "" {
+		return failed
 	}
-	if err := writeBeside(o.out, "required", r.requirements); err != nil {
-		return err
-	}
-	if len(r.asked) > 0 {
-		if err := writeBeside(o.out, "requests", r.requestRows); err != nil {
-			return err
-		}
-	}
-	if len(r.goBench) == 0 {
-		return nil
-	}
-	return writeBeside(o.out, "go", r.goBenchmarks)
-}
-
-// writeBeside writes comma-separated values to a file whose name begins with the report's.
-func writeBeside(report, name string, values func() ([]byte, error)) error {
-	text, err := values()
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(strings.TrimSuffix(report, ".md")+"-"+name+".csv", text, 0o644)
+	return b.publish(o.out)
 }
 
 func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	var names []string
+	for _, part := range parts {
+		names = append(names, part.name)
+	}
 	root := f.String("root", ".", "root of the repository, with the programs that make build has made")
 	bin := f.String("bin", "", "directory of the plugins (default: bin below the root)")
-	conf := f.String("conf", "", "configuration of a plugin to measure instead of ours; __KUBECONFIG_FILEPATH__ and __KUBERNETES_NODE_NAME__ are replaced in it")
-	out := f.String("o", "", "file to write the report to, besides standard output; requirements, requests and Go's benchmarks go to files beside it")
-	only := f.String("only", "", "comma-separated parts to run: "+strings.Join(parts, ", ")+"; policy for both of its parts")
-	fast := f.Bool("quick", false, "less of everything: a minute, and figures to match")
+	conf := f.String("conf", "", "configuration of a plugin to measure instead of ours; "+
+		"__KUBECONFIG_FILEPATH__ and __KUBERNETES_NODE_NAME__ are replaced in it")
+	out := f.String("o", "", "directory to write benchmarks.csv and benchmarks-required.csv to, if no part fails")
+	only := f.String("only", strings.Join(names, ","), "comma-separated parts to run")
+	fast := f.Bool("quick", false, "less of everything: figures to match")
 	if err := f.Parse(args); err != nil {
 		return options{}, err
 	}
-	o := options{conf: *conf, out: *out, only: parts, size: full}
+	o := options{conf: *conf, out: *out, only: strings.Split(*only, ","), size: full}
 	if *fast {
 		o.size = quick
 	}
-	if *only != "" {
-		o.only = strings.Split(*only, ",")
-	}
-	if i := slices.Index(o.only, "policy"); i >= 0 {
-		o.only = slices.Replace(o.only, i, i+1, policyParts...)
-	}
 	for _, part := range o.only {
-		if !slices.Contains(parts, part) {
-			return o, fmt.Errorf("-only: no part %q: there are %s", part, strings.Join(parts, ", "))
+		if !slices.Contains(names, part) {
+			return o, fmt.Errorf("-only: no part %q: there are %s", part, strings.Join(names, ", "))
 		}
 	}
 	var err error
@@ -157,76 +138,55 @@ func parse(args []string) (options, error) {
 	return o, err
 }
 
-func measure(ctx context.Context, o options) (_ *results, err error) {
-	r := &results{about: newAbout()}
-	if r.elsewhere, err = loadElsewhere(); err != nil {
+// measure runs the parts. One that fails leaves the others their half hour.
+func measure(ctx context.Context, o options) (_ *bench, err error) {
+	b := &bench{options: o}
+	if b.subjects, err = o.subjects(); err != nil {
 		return nil, err
 	}
-	if r.counted, err = instructions.Page(o.root); err != nil {
+	if err := b.about(); err != nil {
 		return nil, err
 	}
-	subjects, err := o.subjects()
-	if err != nil {
-		return nil, err
-	}
-	dir, err := os.MkdirTemp("", "tortie-bench-")
-	if err != nil {
+	if b.dir, err = os.MkdirTemp("", "tortie-bench-"); err != nil {
 		return nil, fmt.Errorf("make a working directory: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
 	progress("building what to compare with")
-	if err := assemble(ctx, o.root, o.bin, dir); err != nil {
+	if err := assemble(ctx, o.root, o.bin, b.dir); err != nil {
 		return nil, err
 	}
-	r.failed = errors.Join(r.onCluster(ctx, o, subjects, dir), r.byPrograms(ctx, o, dir))
-	if ctx.Err() != nil {
-		return nil, r.failed
-	}
-	r.about.took = time.Since(r.about.date)
-	return r, nil
-}
-
-// byPrograms runs the parts with machines or clusters of their own. One that fails leaves the others their half hour.
-func (r *results) byPrograms(ctx context.Context, o options, dir string) (failed error) {
-	for _, part := range []struct {
-		name, what string
-		run        func() error
-	}{
-		{"mesh", "thirty agents, and what they do about trouble", func() (err error) {
-			r.mesh, err = runTests(ctx, o.root, dir, "internal/tests/mesh", meshTests...)
-			return err
-		}},
-		{"reflectors", "thousands of nodes simulated, and two hundred speakers", func() (err error) {
-			r.reflection, err = runReflectors(ctx, o.root, dir)
-			return err
-		}},
-		{"throughput", "between nodes, and between their pods", func() (err error) {
-			r.throughput, err = runThroughput(ctx, o.root, dir, o.size)
-			return err
-		}},
-		{"install", "nodes of a real cluster, and pods beside trivial plugins", func() (err error) {
-			r.install, err = runTests(ctx, o.root, dir, "internal/tests/cluster", installTest)
-			return err
-		}},
-		{"services", "addresses of 10,000 Services", func() error {
-			return r.runServices(ctx, o.root, o.size)
-		}},
-		{"policy-load", "packets by policies, and five agents while pods and policies come and go", func() (err error) {
-			return r.runPolicyLoad(ctx, o.root, dir, o.size)
-		}},
-		{"go", "benchmarks of Go's own kind", func() (err error) {
-			return r.runOtherBenchmarks(ctx, o.root, o.size)
-		}},
-	} {
-		if !o.runs(part.name) {
+	defer func() {
+		if b.cluster != nil {
+			err = errors.Join(err, b.cluster.end())
+		}
+	}()
+	for _, part := range parts {
+		if !slices.Contains(o.only, part.name) || ctx.Err() != nil {
 			continue
 		}
 		progress(part.name + ": " + part.what)
-		if err := part.run(); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("part %s: %w", part.name, err))
+		failed := b.start(ctx, part.on)
+		if failed == nil {
+			failed = part.run(b, ctx)
+		}
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("part %s: %w", part.name, failed))
 		}
 	}
-	return failed
+	return b, err
+}
+
+// start starts the cluster, if one is needed and none runs.
+func (b *bench) start(ctx context.Context, needed bool) (err error) {
+	if !needed || b.cluster != nil {
+		return nil
+	}
+	progress("starting etcd and kube-apiserver")
+	if b.cluster, err = newCluster(ctx, b.root); err != nil {
+		b.cluster = nil
+		return err
+	}
+	return b.cluster.addNodes(1, b.dir, max(b.size.perRound, slices.Max(b.size.bursts)))
 }
 
 // subjects returns the measured plugins, the references first.
@@ -245,110 +205,4 @@ func (o options) subjects() ([]subject, error) {
 	return append(references(), measured...), nil
 }
 
-func (o options) runs(part string) bool { return slices.Contains(o.only, part) }
-
 func progress(text string) { fmt.Fprintln(os.Stderr, "bench:", text) }
-
-// bench is a run on a cluster.
-type bench struct {
-	options
-	*results
-	cluster  *cluster
-	subjects []subject
-	dir      string // of all programs
-}
-
-// onCluster runs the parts that need nodes and an API server.
-func (r *results) onCluster(ctx context.Context, o options, subjects []subject, dir string) (err error) {
-	if !slices.ContainsFunc(o.only, func(part string) bool {
-		return !slices.Contains([]string{"go", "throughput", "mesh", "reflectors", "install", "services", "policy-load"}, part)
-	}) {
-		return nil
-	}
-	progress("starting etcd and kube-apiserver")
-	c, err := newCluster(ctx, o.root)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, c.end()) }()
-	// The first node has capacity for every part that runs on one.
-	if err := c.addNodes(1, dir, max(o.size.perRound, slices.Max(o.size.bursts), o.size.podsPerNode)); err != nil {
-		return err
-	}
-	b := &bench{options: o, results: r, cluster: c, subjects: subjects, dir: dir}
-	for _, p := range []struct {
-		name, what string
-		run        func(context.Context) error
-	}{
-		{"start", "what a program costs before it does anything", b.starts},
-		{"add", "ADD and DEL one after another", b.sequences},
-		{"burst", "many at once on one node", b.bursts},
-		{"nodes", "many nodes", b.nodes},
-		{"requests", "what the API server is asked", b.requests},
-		{"routes", "learned routes on their way into the kernel", b.routes},
-		{"policy-agent", "an agent with policies, and ADD beside it", b.policies},
-		{"memory", "the agent in a big cluster", b.memory},
-	} {
-		if !o.runs(p.name) {
-			continue
-		}
-		progress(p.name + ": " + p.what)
-		if err := p.run(ctx); err != nil {
-			return fmt.Errorf("part %s and those after it on this cluster: %w", p.name, err)
-		}
-	}
-	return nil
-}
-
-func (b *bench) starts(ctx context.Context) (err error) {
-	b.results.files = runSizes(b.dir)
-	b.results.starts, err = runStarts(ctx, b.cluster.nodes[0], b.dir, b.options)
-	return err
-}
-
-func (b *bench) sequences(ctx context.Context) (err error) {
-	b.results.sequences, err = runSequences(ctx, b.cluster, b.subjects, b.size)
-	return err
-}
-
-func (b *bench) bursts(ctx context.Context) (err error) {
-	b.results.bursts, err = runBursts(ctx, b.cluster, b.busy(), b.size)
-	return err
-}
-
-func (b *bench) nodes(ctx context.Context) (err error) {
-	if err := b.cluster.addNodes(b.size.nodes, b.dir, b.size.podsPerNode); err != nil {
-		return err
-	}
-	b.results.nodes, err = runNodes(ctx, b.cluster, b.busy(), b.size)
-	return err
-}
-
-func (b *bench) requests(ctx context.Context) (err error) {
-	b.results.asked, err = runRequests(ctx, b.cluster, b.subjects, b.dir)
-	return err
-}
-
-func (b *bench) routes(ctx context.Context) (err error) {
-	b.results.routeCount = b.size.routes
-	b.results.routes, err = runRoutes(ctx, b.cluster, b.dir, b.size)
-	return err
-}
-
-func (b *bench) policies(ctx context.Context) (err error) {
-	if b.results.policy.adds, err = b.runPolicyADDs(ctx); err != nil {
-		return err
-	}
-	b.results.policy.agents, err = b.runPolicyAgents(ctx)
-	return err
-}
-
-func (b *bench) memory(ctx context.Context) (err error) {
-	b.results.memory, err = runMemory(ctx, b.cluster, b.dir, b.size)
-	return err
-}
-
-// busy returns the subjects that leave state behind.
-func (b *bench) busy() []subject {
-	return slices.DeleteFunc(slices.Clone(b.subjects), func(s subject) bool { return !s.del })
-}

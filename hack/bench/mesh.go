@@ -1,110 +1,144 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"regexp"
+	"strconv"
 	"strings"
 )
 
-// meshTests are the measuring tests of internal/tests/mesh: real agents on a cluster of their own.
-var meshTests = []string{"TestThirty", "TestDrift", "TestRestarts"}
-
-// figure is one quantity that the tests have measured, with all its values.
-type figure struct {
-	Name   string
-	Unit   string
-	Values []float64
-}
-
-// at returns a quantile.
-func (f figure) at(q float64) float64 {
-	sorted := slices.Sorted(slices.Values(f.Values))
-	return sorted[int(q*float64(len(sorted)-1))]
-}
-
-func (f figure) sum() (total float64) {
-	for _, v := range f.Values {
-		total += v
-	}
-	return total
-}
-
-// runTests runs measuring tests of a package in sequence, so that none disturbs another. A failed test is an error.
-func runTests(ctx context.Context, root, dir, pkg string, names ...string) (all []figure, err error) {
-	for _, name := range names {
-		file := filepath.Join(dir, name+".json")
-		cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=15m", "-run=^"+name+"$", "./"+pkg, "-figures="+file)
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", name, err, out)
-		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("figures of %s: %w", name, err)
-		}
-		var figures []figure
-		if err := json.Unmarshal(text, &figures); err != nil {
-			return nil, fmt.Errorf("figures of %s: %w", name, err)
-		}
-		all = append(all, figures...)
-	}
-	return all, nil
-}
-
-func (r *results) writeMesh(w *bytes.Buffer) {
-	if len(r.mesh) == 0 {
-		return
-	}
-	w.WriteString("### Agents in a mesh\n\nReal agents and API server on this machine: thirty in full mesh, two whose kernels are changed by hand, and five pairs with " +
-		"1,000 packets per second each way while agents are killed, replaced and started again. A block's route is counted by the kernel's event on each of the 29 " +
-		"other nodes. Median, 95th percentile and largest, in brackets how often:\n\n")
-	writeFigures(w, r.mesh)
-}
-
-func writeFigures(w *bytes.Buffer, all []figure) {
-	for _, f := range all {
-		switch {
-		case f.Unit == "":
-			fmt.Fprintf(w, "- %s: %.0f\n", f.Name, f.sum())
-		case len(f.Values) == 1:
-			fmt.Fprintf(w, "- %s: %.1f %s\n", f.Name, f.at(1), f.Unit)
-		default:
-			fmt.Fprintf(w, "- %s: %.1f, %.1f, %.1f %s (%d)\n", f.Name, f.at(0.5), f.at(0.95), f.at(1), f.Unit, len(f.Values))
-		}
-	}
-	w.WriteString("\n")
-}
-
-// Limits of agents, on a machine that is not overloaded.
 const (
-	maxNewNode = 2000 // ms, worst of all nodes
-	maxSteady  = 100  // ms, median
-	maxDrift   = 1000 // ms, worst
+	partMesh   = "mesh"
+	partPolicy = "policy"
 )
 
-func (r *results) judgeMesh() []verdict {
-	var all []verdict
-	limit := func(f figure, q float64, most float64) {
-		measured := f.at(q)
-		all = append(all, verdict{f.Name, fmt.Sprintf("%.0f ms", measured), fmt.Sprintf("≤ %.0f ms", most), measured <= most})
+// resident is the name of figures of memory.
+const resident = "memory"
+
+// measuringTests returns a part that runs tests of a package of the root module one after another, so that none disturbs another. They write
+// their figures for internal/testkit/meshtest.
+func measuringTests(pkg string, tests ...string) func(*bench, context.Context) error {
+	return func(b *bench, ctx context.Context) error {
+		for _, test := range tests {
+			var found []struct {
+				Name, Unit string
+				Values     []float64
+			}
+			if err := b.measuringTest(ctx, pkg, test, "figures", &found); err != nil {
+				return err
+			}
+			for _, f := range found {
+				of, err := named(f.Name, f.Unit)
+				if err != nil {
+					return fmt.Errorf("%s: %w", test, err)
+				}
+				for _, value := range f.Values {
+					b.record(of, value)
+				}
+			}
+		}
+		return nil
 	}
-	for _, f := range r.mesh {
-		switch {
-		case strings.HasPrefix(f.Name, "a new node's first block"):
-			limit(f, 1, maxNewNode)
-		case strings.HasPrefix(f.Name, "a block in steady state"):
-			limit(f, 0.5, maxSteady)
-		case strings.HasSuffix(f.Name, ": put right"):
-			limit(f, 1, maxDrift)
-		case strings.HasPrefix(f.Name, "packets lost"):
-			all = append(all, verdict{f.Name, fmt.Sprintf("%.0f", f.sum()), "0", f.sum() == 0})
+}
+
+// named returns the key of a test's figure, whose name may be PART | SUBJECT | SIZE | WHAT; others are of the part mesh.
+func named(name, unit string) (key, error) {
+	words := strings.Split(name, " | ")
+	if len(words) == 1 {
+		return key{part: partMesh, subject: name, unit: unit}, nil
+	}
+	if len(words) != 4 {
+		return key{}, fmt.Errorf("figure %q: want PART | SUBJECT | SIZE | WHAT", name)
+	}
+	size, err := strconv.Atoi(words[2])
+	if err != nil {
+		return key{}, fmt.Errorf("figure %q: its size: %w", name, err)
+	}
+	return key{words[0], words[1], size, words[3], unit}, nil
+}
+
+// speakers measures BGP alone, in a process for each of some nodes, three of which reflect.
+func (b *bench) speakers(ctx context.Context) error {
+	var found []struct {
+		Speakers                                         int
+		ReflectorMiB, ClientMiB, ReflectorCPU, Converged float64
+	}
+	if err := b.measuringTest(ctx, "internal/bgp/reflectors", "TestSpeakers", "speakers", &found); err != nil {
+		return err
+	}
+	for _, f := range found {
+		b.record(key{"reflectors", "a reflector", f.Speakers, resident, "MiB"}, f.ReflectorMiB)
+		b.record(key{"reflectors", "a client", f.Speakers, resident, "MiB"}, f.ClientMiB)
+		b.record(key{"reflectors", "a reflector", f.Speakers, "CPU until all know all", "s"}, f.ReflectorCPU)
+		b.record(key{"reflectors", "all", f.Speakers, "all know all", "s"}, f.Converged)
+	}
+	return nil
+}
+
+// measuringTest runs a test of the root module, and reads what it writes to the file that this flag names.
+func (b *bench) measuringTest(ctx context.Context, pkg, test, flag string, into any) error {
+	file := filepath.Join(b.dir, test+".json")
+	if _, err := b.goTest(ctx, "-timeout=20m", "-run=^"+test+"$", "./"+pkg, "-"+flag+"="+file); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		return fmt.Errorf("figures of %s: %w", test, err)
+	}
+	return nil
+}
+
+func (b *bench) goTest(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1"}, args...)...)
+	cmd.Dir = b.root
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("go test %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), err
+}
+
+// policy measures a connection's first packet by the number of policies.
+func (b *bench) policy(ctx context.Context) error {
+	out, err := b.goTest(ctx, "-run=^$", "-bench=^BenchmarkFirstPacket$", "-benchtime="+b.size.benchTime, "./internal/kernel/netpol")
+	if err != nil {
+		return err
+	}
+	return b.firstPackets(out)
+}
+
+var (
+	packetLine  = regexp.MustCompile(`(?m)^BenchmarkFirstPacket/(\w+)\S*\s.*$`)
+	packetValue = regexp.MustCompile(`([0-9.e+]+) ns-with-(\d+)(\S*)`)
+)
+
+// firstPackets reads the benchmark's output. A word after the number of policies names a cluster that is not compared here.
+func (f *figures) firstPackets(out string) error {
+	found := 0
+	for _, line := range packetLine.FindAllStringSubmatch(out, -1) {
+		for _, m := range packetValue.FindAllStringSubmatch(line[0], -1) {
+			if m[3] != "" {
+				continue
+			}
+			ns, err := strconv.ParseFloat(m[1], 64)
+			if err != nil {
+				return fmt.Errorf("BenchmarkFirstPacket: %w", err)
+			}
+			size, _ := strconv.Atoi(m[2]) // digits
+			f.record(key{partPolicy, "by " + line[1], size, "first packet", "ns"}, ns)
+			found++
 		}
 	}
-	return all
+	if found == 0 {
+		return fmt.Errorf("BenchmarkFirstPacket reports no ns-with-N:\n%s", out)
+	}
+	return nil
 }

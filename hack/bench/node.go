@@ -136,6 +136,9 @@ func (n *node) end() {
 	}
 }
 
+// cost is the wall time of one process, and the CPU time of it and its children.
+type cost struct{ wall, cpu time.Duration }
+
 // execution is one process as libcni starts it: environment, and the configuration on standard input.
 type execution struct {
 	program string // on the node

@@ -21,20 +21,6 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(fields[10]+fields[11]) * clockTick, nil
 }
 
-// memory is the kernel's accounting of a process, in kB.
-type memory struct{ rss, anonymous, peak int64 }
-
-// memoryOf reads it; zeros if the process is about to end and has lost it.
-func memoryOf(pid int) (m memory, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for line := range strings.Lines(string(text)) {
-		for name, into := range map[string]*int64{"VmRSS": &m.rss, "RssAnon": &m.anonymous, "VmHWM": &m.peak} {
-			_, _ = fmt.Sscanf(line, name+": %d kB", into)
-		}
-	}
-	return m, err
-}
-
 // stat returns the numbers of /proc/PID/stat after the program's name and its state: the first is the parent.
 func stat(pid int) ([]int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -24,11 +23,11 @@ type subject struct {
 	program string
 	// conf is the configuration of one execution.
 	conf func(c *cluster, n *node, s slot) ([]byte, error)
-	// Supported verbs, and requirements.
-	add, del bool
-	assigns  bool // assigns an exclusive address
-	facts    bool // has the agent's facts on the node
-	asksAPI  bool
+	// Whether it has DEL, and requirements.
+	del     bool
+	assigns bool // assigns an exclusive address
+	facts   bool // has the agent's facts on the node
+	asksAPI bool
 }
 
 // Names of subjects, by which limits refer to their figures.
@@ -36,24 +35,24 @@ const (
 	nameEmpty   = "floor: an empty Go program"
 	nameGet     = "floor: one authenticated GET"
 	nameVeth    = "floor: veth, address, routes"
-	namePtp     = "`ptp` + `host-local`"
-	nameCalico  = "`calico`"
-	nameNoFacts = "`calico` without facts"
+	namePtp     = "ptp + host-local"
+	nameCalico  = "calico"
+	nameNoFacts = "calico without facts"
 )
 
 // references returns the subjects that every plugin is compared with.
 func references() []subject {
 	return []subject{
-		{name: nameEmpty, program: "empty", add: true, conf: none},
-		{name: nameGet, program: "get", add: true, asksAPI: true, conf: getConf},
-		{name: nameVeth, program: "veth", add: true, del: true, conf: vethConf},
-		{name: namePtp, program: "ptp", add: true, del: true, assigns: true, conf: ptpConf},
+		{name: nameEmpty, program: "empty", conf: none},
+		{name: nameGet, program: "get", asksAPI: true, conf: getConf},
+		{name: nameVeth, program: "veth", del: true, conf: vethConf},
+		{name: namePtp, program: "ptp", del: true, assigns: true, conf: ptpConf},
 	}
 }
 
 // own returns Tortie's plugins.
 func own() []subject {
-	plugin := subject{name: nameCalico, program: "calico", add: true, del: true, assigns: true, asksAPI: true, facts: true, conf: ownConf}
+	plugin := subject{name: nameCalico, program: "calico", del: true, assigns: true, asksAPI: true, facts: true, conf: ownConf}
 	without := plugin
 	without.name, without.facts = nameNoFacts, false
 	return []subject{plugin, without}
@@ -73,7 +72,7 @@ func foreign(path string) (subject, error) {
 		r := strings.NewReplacer("__KUBECONFIG_FILEPATH__", kubeconfigPath, "__KUBERNETES_NODE_NAME__", n.name)
 		return []byte(r.Replace(string(text))), nil
 	}
-	return subject{name: "`" + head.Type + "` of -conf", program: head.Type, add: true, del: true, assigns: true, asksAPI: true, conf: conf}, nil
+	return subject{name: head.Type + " of -conf", program: head.Type, del: true, assigns: true, asksAPI: true, conf: conf}, nil
 }
 
 func none(*cluster, *node, slot) ([]byte, error) { return []byte("{}"), nil }
@@ -97,17 +96,12 @@ func ptpConf(_ *cluster, n *node, _ slot) ([]byte, error) {
 }
 
 // ownConf returns the configuration that the install container writes, with a log on the node.
-func ownConf(_ *cluster, n *node, _ slot) ([]byte, error) { return ownConfWith(n, nil) }
-
-// ownConfWith returns the same with more.
-func ownConfWith(n *node, more object) ([]byte, error) {
-	conf := object{
+func ownConf(_ *cluster, n *node, _ slot) ([]byte, error) {
+	return json.Marshal(object{
 		"cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "info", "log_file_path": logPath,
 		"datastore_type": "kubernetes", "nodename": n.name, "mtu": 1440,
 		"ipam": object{"type": "calico-ipam"}, "policy": object{"type": "k8s"}, "kubernetes": object{"kubeconfig": kubeconfigPath},
-	}
-	maps.Copy(conf, more)
-	return json.Marshal(conf)
+	})
 }
 
 // sandbox is one attempt to start a pod, named by the container ID.
@@ -154,11 +148,11 @@ func (s sandbox) do(c *cluster, verb string) (cost, string, error) {
 	return took, result.IPs[0].Address, nil
 }
 
-// distinct returns an error if an address was assigned twice.
+// distinct returns an error if an address was assigned twice; "" is none.
 func distinct(addresses []string) error {
 	seen := map[string]bool{}
 	for _, a := range addresses {
-		if seen[a] {
+		if seen[a] && a != "" {
 			return fmt.Errorf("address %s was assigned twice", a)
 		}
 		seen[a] = true

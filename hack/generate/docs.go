@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/tortie-net/tortie/hack/instructions"
 	"github.com/tortie-net/tortie/hack/messages"
 )
 
@@ -61,17 +60,13 @@ func checkNames(page, text string, parts map[string]string, used map[string]bool
 	return nil
 }
 
-// sections returns the generated parts by name: the lists of the catalogue of messages, and the instructions that were counted.
+// sections returns the generated parts by name: the lists of the catalogue of messages.
 func sections(root string) (map[string]string, error) {
 	catalogue, err := messages.Load(root)
 	if err != nil {
 		return nil, err
 	}
-	counted, err := instructions.Page(root)
-	if err != nil {
-		return nil, err
-	}
-	parts := map[string]string{"instructions": counted}
+	parts := map[string]string{}
 	for name, entries := range catalogue {
 		for _, e := range entries {
 			parts["messages-"+name] += "- `" + strings.Join(e.Texts(), "`, `") + "`: " + e.Help + "\n"

@@ -3,7 +3,7 @@
 //	generate -root .. -helm /path/to/helm [-check]
 //
 // The files: CustomResourceDefinitions from internal/api, the chart's copy of the conflist, manifests/ from the chart,
-// and the lists of docs/ from the code that reads the settings.
+// the lists of docs/ from the code that reads the settings, and the plots of docs/benchmarks.md from the files of figures.
 package main
 
 import (
@@ -18,8 +18,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tortie-net/tortie/hack/instructions"
+	"github.com/tortie-net/tortie/hack/plots"
 	"github.com/tortie-net/tortie/internal/tests/rights/fence"
 )
+
+// countedPath has what is asked of the instructions that make perf counts.
+const countedPath = "docs/benchmarks-instructions.csv"
 
 // files is generated content by path below the repository's root.
 type files map[string][]byte
@@ -65,6 +70,7 @@ func run(o options) error {
 		"docs/fence.csv": func() ([]byte, error) { return commaSeparated(fence.Rows()) },
 		"docs/host.csv":  func() ([]byte, error) { return commaSeparated(fence.HostRows()) },
 		"docs/reads.csv": func() ([]byte, error) { return commaSeparated(fence.ReadRows()) },
+		countedPath:      func() ([]byte, error) { return table(instructions.Required(o.root)) },
 		findingsPath:     findings,
 		eventHelpPath:    func() ([]byte, error) { return eventHelp(o.root) },
 		metricsPath:      func() ([]byte, error) { return metrics(o.root) },
@@ -84,6 +90,11 @@ func run(o options) error {
 		return err
 	}
 	maps.Copy(second, overlays)
+	pictures, err := plots.Files(o.root)
+	if err != nil {
+		return err
+	}
+	maps.Copy(second, pictures)
 	return settle(o, second)
 }
 

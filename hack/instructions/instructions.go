@@ -1,4 +1,4 @@
-// Package instructions reads and writes the instructions that make perf has counted, and makes of them a part of docs/benchmarks.md.
+// Package instructions reads and writes the instructions that make perf has counted, and says what is asked of them.
 package instructions
 
 import (

@@ -3,8 +3,10 @@ package instructions
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
+
+// units are what is counted of a path.
+var units = []string{"KiB of a stream", "round trip", "connection", "datagram"}
 
 // Paths of internal/tests/perf: ways between pods, and what is added to their names.
 var ways = []string{"routes", "routes, IPv6", "IPIP", "VXLAN", "VXLAN, IPv6"}
@@ -96,7 +98,7 @@ const (
 	whyTracking = "Of what the agent's rules add most is connection tracking, which masquerading, policies and kube-proxy need: a cluster has it without them. " +
 		"Tried: one chain for each hook, rules in the order of their price, no hook that no setting needs, and a flowtable, by which only short UDP costs more, and short connections on Linux 6.1"
 	whyOwn = "What is left is the check of a pod's source, hooks before routing, and for the outer packets of tunnels those at input and output: " +
-		"[prices](design/agent.md#decisions). Tried: chains of their own for packets of tunnels, 2 to 4 % of a round trip less"
+		"prices are in design/agent.md. Tried: chains of their own for packets of tunnels, 2 to 4 % of a round trip less"
 	whyShort = "A connection enters the flowtable after its handshake, which takes work that a short one does not earn back. " +
 		"Tried: entering it only later, by a count of packets, and at random; both cost more"
 	whyRule = "The routes are in a table of their own, to which a rule leads, as Calico makes it: rule and mark cost 2 to 4 %, by hand, too. " +
@@ -107,31 +109,48 @@ const (
 		"Not done: to greet peers only once all are programmed, as then nodes begin at one time, and handshakes that cross end each other"
 )
 
-// requirements are in the order of the page.
+// requirements are in the order of the list.
 func requirements() []requirement {
 	stream, roundTrip, connection, datagram := units[0], units[1], units[2], units[3]
 	return []requirement{
-		{what: "IPIP by devices for single nodes by `tunl0`, with the same rules: the least throughput of a stream", least: 1.12, newest: true, of: devices(stream, "IPIP", false)},
-		{what: "and a round trip", most: 0.65, newest: true, of: devices(roundTrip, "IPIP", true)},
-		{what: "and a connection", most: 0.90, newest: true, of: devices(connection, "IPIP", true)},
-		{what: "and, by pods without a tunnel, the least throughput of a stream", least: 0.98, newest: true, of: devices(stream, "routes", false)},
+		{what: "IPIP by devices for single nodes by tunl0, with the same rules: the least throughput of a stream",
+			least: 1.12, newest: true, of: devices(stream, "IPIP", false)},
+		{what: "IPIP by devices for single nodes by tunl0, with the same rules: a round trip",
+			most: 0.65, newest: true, of: devices(roundTrip, "IPIP", true)},
+		{what: "IPIP by devices for single nodes by tunl0, with the same rules: a connection",
+			most: 0.90, newest: true, of: devices(connection, "IPIP", true)},
+		{what: "IPIP by devices for single nodes by pods without a tunnel: the least throughput of a stream",
+			least: 0.98, newest: true, of: devices(stream, "routes", false)},
 		{what: "The agent's tunnels by ones by hand, without rules: the least throughput of a stream", least: 0.97, of: throughOwn},
-		{what: "Pods by routes, without rules, by their nodes: a stream's throughput", least: 0.9, of: quotient(stream, "node to node", "routes"+noRules)},
-		{what: "and with the agent's rules", least: 0.9, of: quotient(stream, "node to node", "routes"), why: whyTracking},
+		{what: "Pods by routes, without rules, by their nodes: a stream's throughput",
+			least: 0.9, of: quotient(stream, "node to node", "routes"+noRules)},
+		{what: "Pods by routes, with the agent's rules, by their nodes: a stream's throughput",
+			least: 0.9, of: quotient(stream, "node to node", "routes"), why: whyTracking},
 		{what: "A flowtable by none, on its worst way: a stream", most: 1.01, of: worst(stream, flowtable, policies)},
-		{what: "and a round trip", most: 1.01, of: worst(roundTrip, flowtable, policies)},
-		{what: "and a connection that ends after a byte", most: 1.01, of: worst(connection, flowtable, policies), why: whyShort},
-		{what: "and a datagram of UDP that ends within two seconds", most: 1.01, of: worst(datagram, flowtable, policies), why: whyShort},
+		{what: "A flowtable by none, on its worst way: a round trip", most: 1.01, of: worst(roundTrip, flowtable, policies)},
+		{what: "A flowtable by none, on its worst way: a connection that ends after a byte",
+			most: 1.01, of: worst(connection, flowtable, policies), why: whyShort},
+		{what: "A flowtable by none, on its worst way: a datagram of UDP that ends within two seconds",
+			most: 1.01, of: worst(datagram, flowtable, policies), why: whyShort},
 		{what: "The agent's rules by none, on their worst way: a stream", most: 1.05, of: worst(stream, "", noRules), why: whyTracking},
-		{what: "and a round trip", most: 1.05, of: worst(roundTrip, "", noRules), why: whyTracking},
-		{what: "and a round trip, with 1,000 policies and flowtable", most: 1.05, of: worst(roundTrip, flowtable, noRules), why: whyOwn},
-		{what: "The agent's rules by conntrack alone, on their worst way: a stream", most: 1.05, of: worst(stream, "", tracked), why: whyOwn},
-		{what: "and a round trip", most: 1.05, of: worst(roundTrip, "", tracked), why: whyOwn},
-		{what: "WireGuard by one by hand with such a rule and table: the least throughput of a stream", least: 0.97, of: throughput(byRule, "", noRules)},
-		{what: "and by one by hand without", least: 0.97, of: throughput(byHand, "", noRules), why: whyRule},
-		{what: "and with the agent's rules, by one by hand with rule and conntrack", least: 0.97, of: throughput(byRule, tracked, ""), why: whyOuter},
-		{what: "1,000 WireGuard peers: seconds of the agent, if an instruction takes a nanosecond", most: 1, of: func(c costs) float64 { return c(manyPeers+" programmed", "peer") * peersPerCost }},
-		{what: "and until all are programmed, on one processor", most: 1, of: func(c costs) float64 { return c(manyPeers+", with handshakes meanwhile", "peer") * peersPerCost }, why: whyElapsed},
+		{what: "The agent's rules by none, on their worst way: a round trip",
+			most: 1.05, of: worst(roundTrip, "", noRules), why: whyTracking},
+		{what: "The agent's rules by none, on their worst way: a round trip, with 1,000 policies and flowtable",
+			most: 1.05, of: worst(roundTrip, flowtable, noRules), why: whyOwn},
+		{what: "The agent's rules by conntrack alone, on their worst way: a stream",
+			most: 1.05, of: worst(stream, "", tracked), why: whyOwn},
+		{what: "The agent's rules by conntrack alone, on their worst way: a round trip",
+			most: 1.05, of: worst(roundTrip, "", tracked), why: whyOwn},
+		{what: "WireGuard by one by hand with a rule and a table: the least throughput of a stream",
+			least: 0.97, of: throughput(byRule, "", noRules)},
+		{what: "WireGuard by one by hand: the least throughput of a stream",
+			least: 0.97, of: throughput(byHand, "", noRules), why: whyRule},
+		{what: "WireGuard with the agent's rules by one by hand with rule and conntrack: the least throughput of a stream",
+			least: 0.97, of: throughput(byRule, tracked, ""), why: whyOuter},
+		{what: "1,000 WireGuard peers: seconds of the agent, if an instruction takes a nanosecond",
+			most: 1, of: func(c costs) float64 { return c(manyPeers+" programmed", "peer") * peersPerCost }},
+		{what: "1,000 WireGuard peers: seconds until all are programmed, on one processor",
+			most: 1, of: func(c costs) float64 { return c(manyPeers+", with handshakes meanwhile", "peer") * peersPerCost }, why: whyElapsed},
 	}
 }
 
@@ -146,43 +165,36 @@ func (r requirement) bound() string {
 	return fmt.Sprintf("≥ %.2f", r.least)
 }
 
-// required writes what is required of the figures, and why what is not met is not.
-func (t *Table) required(w *strings.Builder) error {
-	head(w, []string{"", "asked", t.releases[0], t.releases[1]})
-	var whys []string
+// Required returns what is asked of the counted instructions, by the kernels, with the reason of each requirement that is not met.
+func Required(root string) ([][]string, error) {
+	t, err := load(root, File)
+	if err != nil {
+		return nil, err
+	}
+	rows := [][]string{{"Requirement", "Asked", t.releases[0], t.releases[1], "Why it is not met"}}
 	for _, r := range requirements() {
-		cells, counted := []string{r.what, r.bound()}, false
+		line, counted := []string{r.what, r.bound(), "", "", ""}, false
 		for i := range Kernels {
 			value := 0.0
 			if i == newest || !r.newest {
 				value = r.of(func(path, unit string) float64 { return t.at(key{path, unit}).on[i].instructions })
 			}
-			counted = counted || value > 0
-			cell := fmt.Sprintf("%.3f", value)
-			if !r.met(value) {
-				if r.why == "" {
-					return fmt.Errorf("%s: %s, %s is asked, and there is no reason", r.what, cell, r.bound())
-				}
-				if !slices.Contains(whys, r.why) {
-					whys = append(whys, r.why)
-				}
-				cell += fmt.Sprintf(" [%d]", slices.Index(whys, r.why)+1)
-			}
 			if value == 0 {
-				cell = ""
+				continue
 			}
-			cells = append(cells, cell)
+			counted, line[2+i] = true, fmt.Sprintf("%.3f", value)
+			if r.met(value) {
+				continue
+			}
+			if line[4] = r.why; r.why == "" {
+				return nil, fmt.Errorf("%s: %.3f, %s is asked, and there is no reason", r.what, value, r.bound())
+			}
 		}
 		if counted {
-			line(w, cells)
+			rows = append(rows, line)
 		}
 	}
-	w.WriteString("\n")
-	for i, why := range whys {
-		fmt.Fprintf(w, "%d. Not met. %s.\n", i+1, why)
-	}
-	w.WriteString("\n")
-	return nil
+	return rows, nil
 }
 
 // at returns the row of a key; an empty one if there is none.

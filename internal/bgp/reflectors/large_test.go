@@ -1,17 +1,10 @@
 package reflectors
 
 import (
-	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"testing"
 	"time"
-
-	"github.com/tortie-net/tortie/internal/testkit/errtest"
 )
-
-var figuresFile = flag.String("figures", "", "file to write what large clusters have come to, in JSON")
 
 // figure is what one size of a cluster has come to.
 type figure struct {
@@ -30,10 +23,6 @@ func TestLarge(t *testing.T) {
 	if testing.Short() {
 		sizes = []int{500}
 	}
-	if *figuresFile != "" {
-		sizes = []int{100, 500, 1000, 2000, 5000}
-	}
-	var all []figure
 	for _, n := range sizes {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			f := large(t, n)
@@ -44,17 +33,8 @@ func TestLarge(t *testing.T) {
 			if f.Client != 3 || f.Reflector != n-1 {
 				t.Errorf("a client has %d sessions, a reflector %d", f.Client, f.Reflector)
 			}
-			all = append(all, f)
 		})
 	}
-	if *figuresFile == "" {
-		return
-	}
-	text, err := json.Marshal(all)
-	if err == nil {
-		err = os.WriteFile(*figuresFile, text, 0o644)
-	}
-	errtest.Must(t, err)
 }
 
 // The defaults of the settings.

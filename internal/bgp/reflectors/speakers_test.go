@@ -56,38 +56,6 @@ type cost struct {
 	ReflectorPaths, Client int     // paths that a reflector, and a client, has learned
 }
 
-// configured is what sessions cost of which none is established: what GoBGP's loop looks at grows with each.
-type configured struct {
-	Peers        int
-	Seconds, MiB float64
-}
-
-// TestConfigured measures that, where it is asked for.
-func TestConfigured(t *testing.T) {
-	sizes := []int{50}
-	if *speakersFile != "" {
-		sizes = []int{500, 1000, 2000}
-	}
-	var all []configured
-	for _, n := range sizes {
-		h := bgptest.SharedHosts(t, 1)[0]
-		s := h.Speaker()
-		s.StartLocal(bgp.Local{ASN: asn})
-		peers := make([]bgp.Peer, n)
-		for i := range peers {
-			peers[i] = bgp.Peer{Addr: netip.AddrFrom4([4]byte{172, 16, byte(i / 250), byte(1 + i%250)}), ASN: asn, From: h.V4, Passive: true}
-		}
-		before, begun := mebibytes(s), time.Now()
-		s.SetPeers(peers...)
-		all = append(all, configured{n, time.Since(begun).Seconds(), mebibytes(s) - before})
-		s.End(syscall.SIGKILL)
-	}
-	t.Logf("%+v", all)
-	if *speakersFile != "" {
-		write(t, *speakersFile+".configured", all)
-	}
-}
-
 func write(t *testing.T, file string, all any) {
 	t.Helper()
 	text, err := json.Marshal(all)

@@ -167,7 +167,7 @@ func (l *large) quiet(t testing.TB, span time.Duration) {
 	slices.Sort(anonymous)
 	for i := range cpu {
 		meshtest.Record("an agent at rest: processor time per second", "ms", float64(cpu[i].Milliseconds())/span.Seconds())
-		meshtest.Record("an agent at rest: memory (RSS)", "MiB", float64(rss[i])/1024)
+		meshtest.Record(fmt.Sprintf("memory | full mesh, all peers answer | %d | memory", thirty), "MiB", float64(rss[i])/1024)
 		meshtest.Record("an agent at rest: memory of its own (anonymous)", "MiB", float64(anonymous[i])/1024)
 	}
 	half := len(cpu) / 2
