@@ -119,7 +119,7 @@ var faults = []fault{
 		inject: []step{disable("true"), newPod("f8", "")}, undo: []step{disable("false"), ready("f8"), remove("pod f8")},
 		told: []told{
 			event{"Pod", "f8", "FailedCreatePodSandBox", "no usable IPPool: default-ipv4-ippool (spec.disabled is true)"},
-			finding{"node1", "pools", nodestatus.Problem, "each pool that selects this node is disabled: default-ipv4-ippool", `kubectl patch ippool default-ipv4-ippool --type merge -p '{"spec":{"disabled":false}}'`},
+			finding{"node1", "pools", nodestatus.Problem, "no pool that selects this node assigns anything: default-ipv4-ippool: spec.disabled is true", `kubectl patch ippool default-ipv4-ippool --type merge -p '{"spec":{"disabled":false}}'`},
 		},
 	},
 	{
@@ -138,7 +138,7 @@ var faults = []fault{
 		undo:   []step{remove("pod f8c"), remove("ippools.crd.projectcalico.org overlap extra")},
 		told: []told{
 			event{"IPPool", "overlap", "CIDROverlap", "10.99.0.0/25 overlaps 10.99.0.0/24 of the older IPPool extra"},
-			finding{"node1", "pools", nodestatus.Problem, "its range 10.99.0.0/25 overlaps 10.99.0.0/24 of pool extra", "delete the newer one (kubectl get ippools), or change its range"},
+			finding{"node1", "pools", nodestatus.Problem, "10.99.0.0/25 overlaps 10.99.0.0/24 of the older IPPool extra", "delete it, or change its range"},
 		},
 	},
 	{
