@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	// patience is the limit for what must be told: a session's hold time, 90 seconds, and the time until it counts as down.
-	patience = 4 * time.Minute
+	// patience is the limit for what must be told: more than the three minutes in which a node that joins answers no probe, and than a session's hold time
+	// and the time until it counts as down.
+	patience = 8 * time.Minute
 	// commandTime bounds one command that asks a node, whose answer a fault may keep from coming.
 	commandTime = 40 * time.Second
 )
