@@ -13,8 +13,11 @@ func TestUnsureAddressesAreNotLogged(t *testing.T) {
 		if certain {
 			p.Addresses, p.Unsure = p.Unsure, nil
 		}
-		state := State{Local: map[string]PodKey{"cali1": subject}, Namespaces: map[string]map[string]string{"a": {}}, Pods: map[PodKey]*Pod{subject: {PodKey: subject, UID: "s"}, peer: p},
-			Policies: []Policy{ingress(t, TierDefault, `{"action":"Log","source":{"selector":"role == 'x'"}},`+allowAll)}}
+		state := State{
+			Local: map[string]PodKey{"cali1": subject}, Namespaces: map[string]map[string]string{"a": {}},
+			Pods:     map[PodKey]*Pod{subject: {PodKey: subject, UID: "s"}, peer: p},
+			Policies: []Policy{ingress(t, TierDefault, `{"action":"Log","source":{"selector":"role == 'x'"}},`+allowAll)},
+		}
 		if logs := Compile(state).Logs("cali1", Ingress, at, Packet{Protocol: TCP, Port: 80}); len(logs) > 0 != certain {
 			t.Errorf("certain %v: logged by %v", certain, logs)
 		}
@@ -25,7 +28,8 @@ func TestUnsureAddressesAreNotLogged(t *testing.T) {
 func TestOwnLabelsAreKnown(t *testing.T) {
 	pod := &Pod{PodKey: PodKey{"unknown", "pod"}, Account: "robot", Labels: map[string]string{"role": "x"}}
 	for text, is := range map[string]struct{ selected, known bool }{
-		"role == 'x'": {true, true}, "role == 'y'": {false, true}, "pcns.env == 'dev'": {false, false}, "pcsa.team == 'red'": {false, false}, "!has(pcns.env)": {true, false},
+		"role == 'x'": {true, true}, "role == 'y'": {false, true}, "pcns.env == 'dev'": {false, false},
+		"pcsa.team == 'red'": {false, false}, "!has(pcns.env)": {true, false},
 	} {
 		p := &Pods{Calico: true, Labels: parsed(text)}
 		for _, unknown := range []bool{false, true} {
@@ -55,17 +59,21 @@ func TestWhomNetworksCountFor(t *testing.T) {
 		set                         setNetworks
 		own, ownDoubt, other, doubt bool
 	}{
-		{setNetworks{}, true, true, true, true}, {setNetworks{owned: true}, true, true, false, false}, {setNetworks{wide: true}, false, false, false, true},
+		{setNetworks{}, true, true, true, true}, {setNetworks{owned: true}, true, true, false, false},
+		{setNetworks{wide: true}, false, false, false, true},
 	} {
 		c.set.namespace = "a"
-		if c.set.counts("a", false) != c.own || c.set.counts("a", true) != c.ownDoubt || c.set.counts("b", false) != c.other || c.set.counts("b", true) != c.doubt {
+		if c.set.counts("a", false) != c.own || c.set.counts("a", true) != c.ownDoubt ||
+			c.set.counts("b", false) != c.other || c.set.counts("b", true) != c.doubt {
 			t.Errorf("%+v counts wrongly", c)
 		}
 	}
 	private := func(namespace, net string) NetworkSet {
 		return NetworkSet{Namespace: namespace, Private: []netip.Prefix{netip.MustParsePrefix(net)}, Wide: 1}
 	}
-	x := newNetworkSets(State{Namespaces: map[string]map[string]string{"a": {}, "b": {}}, Sets: []NetworkSet{private("a", "192.0.2.0/24"), private("b", "198.51.100.0/24")}})
+	x := newNetworkSets(State{Namespaces: map[string]map[string]string{"a": {}, "b": {}}, Sets: []NetworkSet{
+		private("a", "192.0.2.0/24"), private("b", "198.51.100.0/24"),
+	}})
 	for owner, at := range map[string]string{"a": "192.0.2.1", "b": "198.51.100.1"} {
 		for _, of := range []string{"a", "b"} {
 			if got := x.selects(&Pods{Calico: true, Labels: parsed("all()"), Owner: of}, false).nets.contains(netip.MustParseAddr(at)); got != (of == owner) {
@@ -169,7 +177,8 @@ func TestDenyBehindAPassOfTheOwnEnd(t *testing.T) {
 	all, half, none := PodKey{"a", "all"}, PodKey{"a", "half"}, PodKey{"a", "none"}
 	in, out := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("192.0.2.1")
 	p := ingress(t, TierDefault, `{"action":"Pass","destination":{"nets":["10.0.0.0/8"]}},`+allowAll)
-	state := State{Local: map[string]PodKey{"cali1": all, "cali2": half, "cali3": none}, Namespaces: map[string]map[string]string{"a": {}}, Policies: []Policy{p}, Pods: map[PodKey]*Pod{
+	local := map[string]PodKey{"cali1": all, "cali2": half, "cali3": none}
+	state := State{Local: local, Namespaces: map[string]map[string]string{"a": {}}, Policies: []Policy{p}, Pods: map[PodKey]*Pod{
 		all: {PodKey: all, Addresses: []netip.Addr{in}}, half: {PodKey: half, Addresses: []netip.Addr{in, out}}, none: {PodKey: none, Addresses: []netip.Addr{out}},
 	}}
 	c := Compile(state)
@@ -185,11 +194,15 @@ func TestDenyBehindAPassOfTheOwnEnd(t *testing.T) {
 func TestPoliciesThatMaySelectAHost(t *testing.T) {
 	anyone := Rule{Action: Log, AnyPeer: true, AnyPort: true}
 	port := Rule{Action: Deny, AnyPeer: true, Ports: []Port{{Protocol: TCP, First: 81, Last: 81}}}
-	p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "p"}, Tier: TierDefault, PreDNAT: true, Subject: Pods{Calico: true, Labels: parsed("pcns.env == 'dev'")},
-		Applies: [2]bool{Ingress: true}, Rules: [2][]Rule{Ingress: {anyone, port}}}
+	p := Policy{
+		ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "p"}, Tier: TierDefault, PreDNAT: true,
+		Subject: Pods{Calico: true, Labels: parsed("pcns.env == 'dev'")}, Applies: [2]bool{Ingress: true}, Rules: [2][]Rule{Ingress: {anyone, port}},
+	}
 	h := HostEndpoint{Name: "h", Node: "n", Interface: "eth0", Inherits: []Account{{Namespace: "unknown"}}}
 	pod := PodKey{"unknown", "pod"}
-	state := State{Node: "n", HostEndpoints: []HostEndpoint{h}, Policies: []Policy{p}, Local: map[string]PodKey{"cali1": pod}, Pods: map[PodKey]*Pod{pod: {PodKey: pod}}}
+	state := State{
+		Node: "n", HostEndpoints: []HostEndpoint{h}, Policies: []Policy{p}, Local: map[string]PodKey{"cali1": pod}, Pods: map[PodKey]*Pod{pod: {PodKey: pod}},
+	}
 	if !state.SelectsHost(&p, &h) {
 		t.Error("does not select the host endpoint, though it may")
 	}
@@ -212,7 +225,10 @@ func TestUpdateOfWhatIsNotKnown(t *testing.T) {
 	old, next := PodKey{"a", "old"}, PodKey{"b", "next"}
 	p := ingress(t, TierDefault, allowAll)
 	p.Subject = Pods{Calico: true, Namespaces: parsed("env == 'dev'")}
-	state := State{Local: map[string]PodKey{"cali1": old}, Namespaces: map[string]map[string]string{"a": {"env": "dev"}}, Policies: []Policy{p}, Pods: map[PodKey]*Pod{old: {PodKey: old, Account: "robot"}}}
+	state := State{
+		Local: map[string]PodKey{"cali1": old}, Namespaces: map[string]map[string]string{"a": {"env": "dev"}}, Policies: []Policy{p},
+		Pods: map[PodKey]*Pod{old: {PodKey: old, Account: "robot"}},
+	}
 	c := Compile(state)
 	state.Local, state.Pods = map[string]PodKey{"cali1": old, "cali2": next}, map[PodKey]*Pod{old: state.Pods[old], next: {PodKey: next}}
 	if _, ok := c.Update(state, []PodKey{next}); ok {
@@ -232,7 +248,10 @@ func TestUpdateOfWhatIsNotKnown(t *testing.T) {
 // What a host endpoint's own end reads is of interest, and so are all pods where a named port may be of a set's addresses.
 func TestInterestInWhatMayBe(t *testing.T) {
 	own := Rule{Action: Allow, AnyPeer: true, AnyPort: true, Own: &Match{Select: &Pods{Calico: true, Namespace: "a"}}}
-	p := Policy{ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "p"}, Tier: TierDefault, Subject: Pods{Calico: true}, Applies: [2]bool{Ingress: true}, Rules: [2][]Rule{Ingress: {own}}}
+	p := Policy{
+		ID: ID{Kind: KindCalicoGlobalNetworkPolicy, Name: "p"}, Tier: TierDefault, Subject: Pods{Calico: true}, Applies: [2]bool{Ingress: true},
+		Rules: [2][]Rule{Ingress: {own}},
+	}
 	state := State{Node: "n", Policies: []Policy{p}, Namespaces: map[string]map[string]string{"a": {}}}
 	for _, hosts := range []bool{false, true} {
 		if hosts {
@@ -242,7 +261,8 @@ func TestInterestInWhatMayBe(t *testing.T) {
 			t.Errorf("host endpoints %v: interest in %v, of the rule in %v", hosts, all, one)
 		}
 	}
-	named := Rule{Action: Allow, Ports: []Port{{Name: "web"}}, Peers: []Peer{{Match: &Match{Select: &Pods{Calico: true, Namespace: "unknown", Labels: parsed("pcns.env == 'dev'")}}}}}
+	sets := &Pods{Calico: true, Namespace: "unknown", Labels: parsed("pcns.env == 'dev'")}
+	named := Rule{Action: Allow, Ports: []Port{{Name: "web"}}, Peers: []Peer{{Match: &Match{Select: sets}}}}
 	state.Sets = []NetworkSet{{Namespace: "unknown", Nets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
 	if got := state.InterestOf(Egress, named); !got.All {
 		t.Errorf("interest in %v, though a set may be selected", got)
@@ -264,5 +284,25 @@ func TestUnsureAddressesAreExplained(t *testing.T) {
 	packet := Packet{Protocol: TCP, Port: 80}
 	if Explain(state, Party{Address: at}, Party{Pod: subject}, packet).Allow || Compile(state).Decide("cali1", Ingress, at, packet).Allow {
 		t.Error("what may be the peer's is allowed")
+	}
+}
+
+// A named port that is denied to a set with unknown labels is denied to a pod of another namespace at an address of the set.
+func TestNamedPortsOfSetsThatMayBeSelected(t *testing.T) {
+	subject, other, at := PodKey{"a", "subject"}, PodKey{"b", "other"}, netip.MustParseAddr("10.0.0.2")
+	p := ingress(t, TierDefault, allowAll)
+	selected := &Pods{Calico: true, Namespace: "unknown", Labels: parsed("pcns.env == 'dev'")}
+	p.Rules[Ingress] = append([]Rule{{Action: Deny, AnyPort: true, Sources: []Port{{Name: "web"}}, Peers: []Peer{{Match: &Match{Select: selected}}}}}, p.Rules[Ingress]...)
+	state := State{
+		Local: map[string]PodKey{"cali1": subject}, Namespaces: map[string]map[string]string{"a": {}, "b": {}}, Policies: []Policy{p},
+		Sets: []NetworkSet{{Namespace: "unknown", Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
+		Pods: map[PodKey]*Pod{
+			subject: {PodKey: subject}, other: {PodKey: other, Addresses: []netip.Addr{at}, Ports: []NamedPort{{"web", TCP, 80}}},
+		},
+	}
+	for port, want := range map[uint16]bool{80: false, 81: true} {
+		if got := Compile(state).Decide("cali1", Ingress, at, Packet{Protocol: TCP, Port: 1, SourcePort: port}).Allow; got != want {
+			t.Errorf("from port %d: allowed %v, want %v", port, got, want)
+		}
 	}
 }

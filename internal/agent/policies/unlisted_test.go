@@ -176,6 +176,20 @@ func TestEachHoldEnds(t *testing.T) {
 	}
 }
 
+// A Deny by a host endpoint's own end denies at both ends while the end may be of pods that are not listed.
+func TestDenyOfAnUnlistedOwnEnd(t *testing.T) {
+	for _, hosts := range []bool{false, true} {
+		m := model{view: cluster.PolicyView{NodesKnown: true}}
+		if m.Node = "n"; hosts {
+			m.HostEndpoints = []policy.HostEndpoint{{Name: "h", Node: "n", Interface: "eth0"}}
+		}
+		r := policy.Rule{Action: policy.Deny, AnyPeer: true, AnyPort: true, Own: &policy.Match{Select: &policy.Pods{Calico: true, Namespace: "b"}}}
+		if closed := m.closeRule(policy.Egress, &r); closed != hosts || (r.Own == nil) != hosts {
+			t.Errorf("host endpoints %v: closed %v, the own end %v", hosts, closed, r.Own)
+		}
+	}
+}
+
 // A pod keeps no policies of another one of the same UID, or of the same name, and none at all if a user may have written its UID.
 func TestPodsKeepTheirOwnPoliciesAlone(t *testing.T) {
 	const other, outside = "192.0.2.2", "198.51.100.1"
