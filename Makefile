@@ -173,6 +173,10 @@ FUZZTIME ?= 20s
 fuzz: ## every fuzz target for a while, with what each shows (FUZZTIME=20s, ONLY=Session; FUZZTIME=0 only lists them)
 	go -C hack run ./fuzz -root .. -time $(FUZZTIME) -only '$(ONLY)'
 
+.PHONY: mutate
+mutate: ## each decision on what is not known yet is taken away in turn, and a test has to see it (ONLY=text of hack/mutate/mutations.txt, as of one file)
+	go -C hack run ./mutate -root .. -only '$(ONLY)'
+
 .PHONY: fence-versions
 fence-versions: deps ## node fencing on the oldest API server that can, and that the one before cannot (each is built once, about 10 minutes)
 	go test ./internal/tests/rights -count=1 -timeout 60m -kubernetes 1.31

@@ -181,3 +181,33 @@ func TestMissingServicesHaveNames(t *testing.T) {
 		t.Errorf("missing %v after a list of all", got)
 	}
 }
+
+// What one list says is known, and no more.
+func TestKnowsWhatIsListed(t *testing.T) {
+	a, b := policy.Interest{Namespaces: []string{"a"}}, policy.Interest{Namespaces: []string{"a", "b"}}
+	for _, c := range []struct {
+		known           []PodScope
+		one, both, each bool
+	}{
+		{nil, false, false, false}, {[]PodScope{"a"}, true, false, false}, {[]PodScope{"b"}, false, false, false}, {[]PodScope{"a", "b"}, true, true, false}, {[]PodScope{""}, true, true, true},
+	} {
+		v := PolicyView{Known: c.known, NodesKnown: true}
+		if v.Knows(a) != c.one || v.Knows(b) != c.both || v.Knows(policy.Interest{All: true}) != c.each || v.KnowsAll(b) != c.both || !v.Knows(policy.Interest{}) {
+			t.Errorf("%q: knows a %v, both %v", c.known, v.Knows(a), v.Knows(b))
+		}
+	}
+	for lacks, v := range map[string]PolicyView{"nodes": {}, "a Service": {NodesKnown: true, MissingServices: map[string]bool{"web": true}}, "accounts": {NodesKnown: true, AccountsMissing: true}} {
+		if v.KnowsAll(policy.Interest{}) {
+			t.Errorf("knows all without %s", lacks)
+		}
+	}
+	w := calicoWatches{}
+	for _, c := range []struct{ wants, opened, listed, missing bool }{{false, false, false, false}, {true, false, false, true}, {true, true, false, true}, {true, true, true, false}} {
+		if w.wantAccounts, w.accounts = c.wants, nil; c.opened {
+			w.accounts = &tempWatch[policyAccount]{listed: c.listed}
+		}
+		if _, missing := w.missing(); missing != c.missing {
+			t.Errorf("service accounts %+v: missing %v", c, missing)
+		}
+	}
+}

@@ -63,7 +63,9 @@ func TestWhoseAddressesAre(t *testing.T) {
 		"emptied":                            {claimants{{"a", "n", "10.0.1.1", "-"}}, "a[] ?[10.0.1.1]"},
 		"two pods of a tenant against a denial": {claimants{{"denied", "n", "10.0.1.1", "10.0.1.9"}, {"other", "n", "10.0.1.2", "10.0.1.1"}, {"third", "n", "", "10.0.1.1"}},
 			"denied[] ?[10.0.1.1 10.0.1.9] other[] ?[10.0.1.1 10.0.1.2] third[] ?[10.0.1.1]"},
-		"a note against the status": {claimants{{"a", "n", "10.0.1.1", "8.8.8.8"}}, "a[] ?[10.0.1.1]"},
+		"a sandbox made anew outside of pools":     {claimants{{"a", "n", "8.8.8.8", "8.8.8.9"}}, "a[] ?[8.8.8.8]"},
+		"two statuses without a node, nor a block": {claimants{{"victim", "", "10.0.3.1", ""}, {"thief", "", "10.0.3.1", ""}}, "thief[] ?[10.0.3.1] victim[] ?[10.0.3.1]"},
+		"a note against the status":                {claimants{{"a", "n", "10.0.1.1", "8.8.8.8"}}, "a[] ?[10.0.1.1]"},
 	} {
 		pods := c.pods.pods(t)
 		for _, order := range [][]*policyPod{pods, reversed(pods)} {

@@ -142,6 +142,14 @@ func knownPod(name string, created int64, addrs ...string) *policyPod {
 	return &policyPod{meta: api.Meta{UID: p.UID}, pod: p, created: created, node: "n", words: make([]word, len(addrs))}
 }
 
+// saying has all addresses of a pod by a word.
+func saying(by word, p *policyPod) *policyPod {
+	for i := range p.words {
+		p.words[i] = by
+	}
+	return p
+}
+
 // ground has the nodes of blocks, "" for those of no node, in a pool as large as all of them together.
 type ground map[string]string
 
@@ -191,6 +199,11 @@ func TestPodTable(t *testing.T) {
 			{"b", knownPod("b", 1, "10.0.0.1"), false, "b[10.0.0.1] / b"},
 			{"a", knownPod("a", 1, "10.0.0.1"), false, "b[10.0.0.1] / "},
 			{"c", knownPod("c", 1, "10.0.0.1"), false, "c[10.0.0.1] / b c"},
+		},
+		"who was certain is so no longer": {
+			{"old", knownPod("old", 1, "10.0.0.1"), false, "old[10.0.0.1] / old"},
+			{"new", saying(byNoteAgainst, knownPod("new", 2, "10.0.0.1")), false, "old[10.0.0.1] / "},
+			{"old", saying(byKubeletAgainst, knownPod("old", 1, "10.0.0.1")), false, "new[] ?[10.0.0.1] old[] ?[10.0.0.1] / new old"},
 		},
 		"an own pod loses its address": {
 			{"own", knownPod("own", 1, "10.0.0.1"), true, "own[10.0.0.1] / * own"},

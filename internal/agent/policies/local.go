@@ -103,7 +103,7 @@ func (l *localRoutes) readNames() error {
 func (r routed) localPod(p *policy.Pod, link string) *policy.Pod {
 	addrs, known := r.byLink[link]
 	if !known {
-		return r.without(p, func(owner string) bool { return owner != link })
+		return r.unroutedPod(p)
 	}
 	if slices.Equal(addrs, p.Addresses) && len(p.Unsure) == 0 {
 		return p
@@ -113,14 +113,9 @@ func (r routed) localPod(p *policy.Pod, link string) *policy.Pod {
 	return &own
 }
 
-// remotePod returns a pod of another node without the addresses that are routed to a pod of this one.
-func (r routed) remotePod(p *policy.Pod) *policy.Pod {
-	return r.without(p, func(string) bool { return true })
-}
-
-// without leaves out the addresses that are routed to links that others says it of.
-func (r routed) without(p *policy.Pod, others func(link string) bool) *policy.Pod {
-	isOthers := func(a netip.Addr) bool { link, ok := r.links[a]; return ok && others(link) }
+// unroutedPod returns a pod that the kernel has no route to, such as one of another node, without the addresses that are routed to a pod of this one.
+func (r routed) unroutedPod(p *policy.Pod) *policy.Pod {
+	isOthers := func(a netip.Addr) bool { return r.links[a] != "" }
 	if !slices.ContainsFunc(p.Addresses, isOthers) && !slices.ContainsFunc(p.Unsure, isOthers) {
 		return p
 	}

@@ -41,7 +41,7 @@ func (m *model) build(r routed) {
 	m.withSameLink = len(m.view.Local) - len(m.Local)
 	m.Pods = make(map[policy.PodKey]*policy.Pod, len(m.view.Pods))
 	for key, p := range m.view.Pods {
-		m.Pods[key] = r.remotePod(p)
+		m.Pods[key] = r.unroutedPod(p)
 	}
 	for link, key := range m.Local {
 		m.Pods[key] = r.localPod(m.view.Pods[key], link)
@@ -53,7 +53,7 @@ func (m *model) routed(p *policy.Pod, r routed) *policy.Pod {
 	if link := LinkOf(p.PodKey); m.Local[link] == p.PodKey {
 		return r.localPod(p, link)
 	}
-	return r.remotePod(p)
+	return r.unroutedPod(p)
 }
 
 // follow takes in changes of pods, and of routes, and returns all pods that may be others by them. known: one of these had an address before, so that it

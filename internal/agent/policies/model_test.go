@@ -129,6 +129,27 @@ func TestAddressesThatComeIntoDeniedSetsForbid(t *testing.T) {
 	}
 }
 
+// A pod that comes to be known may have had connections while nothing was closed, and one that may have had an address under it.
+func TestWhatWasNotKnownMayForbid(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		if got := mayForbid(&policy.Ruleset{Closed: closed}, &policy.Ruleset{Closed: true, Endpoints: map[string]policy.Endpoint{"cali1": {UID: "u"}}}); got == closed {
+			t.Errorf("a new endpoint, nothing passed before (%v): may forbid %v", closed, got)
+		}
+	}
+	key, addr := policy.PodKey{Namespace: "a", Name: "remote"}, netip.MustParseAddr("192.0.2.1")
+	for _, pod := range []policy.Pod{{Addresses: []netip.Addr{addr}}, {Unsure: []netip.Addr{addr}}} {
+		m := model{view: cluster.PolicyView{Pods: map[policy.PodKey]*policy.Pod{key: &pod}}}
+		m.Pods = map[policy.PodKey]*policy.Pod{key: &pod}
+		changed, known, ok := m.follow(news{rerouted: true}, routed{}, routed{links: map[netip.Addr]string{addr: "cali1"}})
+		if !slices.Equal(changed, []policy.PodKey{key}) || !known || !ok {
+			t.Errorf("%+v, whose address has a route now: changed %v, known %v, %v", pod, changed, known, ok)
+		}
+		if got := m.Pods[key]; len(got.Addresses)+len(got.Unsure) > 0 {
+			t.Errorf("has %v, which is another's", got)
+		}
+	}
+}
+
 // Of pods whose names give the same link none has its policies in force there, and all are named.
 func TestPodsWithTheSameLinkAreClosed(t *testing.T) {
 	keys := []policy.PodKey{{Namespace: "a", Name: "victim"}, {Namespace: "b", Name: "twin"}, {Namespace: "b", Name: "web"}, {Namespace: "c", Name: "third"}}
@@ -241,5 +262,38 @@ func TestPoliciesAwaitTheirOwnServices(t *testing.T) {
 	}
 	if !m.lists(policy.Egress, naming("old")) || m.lists(policy.Egress, naming("old"), naming("new")) {
 		t.Error("the wrong policies wait")
+	}
+}
+
+// An address that is routed to a pod of this node is that pod's for certain and nobody else's. Until a pod has a route, what the API says of it counts.
+func TestRoutesDecideWhoseAddressesAre(t *testing.T) {
+	at := func(numbers ...byte) (all []netip.Addr) {
+		for _, n := range numbers {
+			all = append(all, netip.AddrFrom4([4]byte{192, 0, 2, n}))
+		}
+		return all
+	}
+	r := routed{byLink: map[string][]netip.Addr{"cali1": at(1)}, links: map[netip.Addr]string{at(1)[0]: "cali1"}}
+	for _, c := range []struct {
+		link                      string // empty: of another node
+		said, unsure, want, mayBe []netip.Addr
+	}{
+		{"cali1", at(1), nil, at(1), nil},
+		{"cali1", at(2), at(3), at(1), nil},
+		{"cali1", at(1), at(3), at(1), nil},
+		{"cali2", at(1, 2), at(1, 3), at(2), at(3)},
+		{"cali2", at(2), at(3), at(2), at(3)},
+		{"", at(1, 2), at(1, 3), at(2), at(3)},
+		{"", at(2), at(1), at(2), nil},
+		{"", at(1), at(2), nil, at(2)},
+	} {
+		p := &policy.Pod{Addresses: c.said, Unsure: c.unsure}
+		got := r.unroutedPod(p)
+		if c.link != "" {
+			got = r.localPod(p, c.link)
+		}
+		if !slices.Equal(got.Addresses, c.want) || !slices.Equal(got.Unsure, c.mayBe) {
+			t.Errorf("%+v: has %v, may have %v", c, got.Addresses, got.Unsure)
+		}
 	}
 }

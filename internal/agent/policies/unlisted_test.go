@@ -140,6 +140,56 @@ func TestRunningPodsKeepTheirPoliciesUntilAccountsAreListed(t *testing.T) {
 	}
 }
 
+// Policies of both directions let pods keep what they had.
+func TestRunningPodsKeepTheirPoliciesOfIngress(t *testing.T) {
+	runs, fresh := policy.PodKey{Namespace: "a", Name: "runs"}, policy.PodKey{Namespace: "a", Name: "fresh"}
+	gnp := &api.CalicoGlobalNetworkPolicy{}
+	errtest.Must(t, json.Unmarshal([]byte(`{"metadata":{"name":"g"},"spec":{"types":["Ingress"],"ingress":[{"action":"Allow","source":{"selector":"role == 'x'"}}]}}`), gnp))
+	view := func(pods ...policy.PodKey) cluster.PolicyView {
+		v := cluster.PolicyView{Complete: true, NodesKnown: true, Local: pods, Pods: map[policy.PodKey]*policy.Pod{}, Namespaces: map[string]map[string]string{"a": {}}}
+		for _, key := range pods {
+			v.Pods[key] = &policy.Pod{PodKey: key, UID: key.Name}
+		}
+		return v
+	}
+	n := nodePods{&Worker{Options: Options{Feed: noFeed{}}}, t}
+	n.learn(time.Now(), view(runs))
+	unlisted := view(runs, fresh)
+	unlisted.Calico.GlobalNetworkPolicies = []*api.CalicoGlobalNetworkPolicy{gnp}
+	n.learn(time.Now(), unlisted)
+	for key, want := range map[policy.PodKey]bool{runs: true, fresh: false} {
+		got := n.compiled.rules.Decide(LinkOf(key), policy.Ingress, netip.MustParseAddr("198.51.100.1"), policy.Packet{Protocol: policy.TCP, Port: 80})
+		if got.Allow != want {
+			t.Errorf("to %s: %+v, want %v", key, got, want)
+		}
+	}
+}
+
+// The last pod that keeps policies loses them on time, also after people have been told that policies wait.
+func TestEachHoldEnds(t *testing.T) {
+	start := time.Now()
+	u := unlisted{since: start, holds: map[podHeld]hold{{uid: "early"}: {until: start.Add(listTime)}, {uid: "late"}: {until: start.Add(listTime + time.Second)}, {uid: "new"}: {}}}
+	for now, want := range map[time.Time]time.Time{start: start.Add(listTime), start.Add(listTime): start.Add(listTime + time.Second), start.Add(listTime + time.Second): {}} {
+		if got := u.due(now); !got.Equal(want) {
+			t.Errorf("due at %v, want %v", got, want)
+		}
+	}
+}
+
+// A Deny by a host endpoint's own end denies at both ends while the end may be of pods that are not listed.
+func TestDenyOfAnUnlistedOwnEnd(t *testing.T) {
+	for _, hosts := range []bool{false, true} {
+		m := model{view: cluster.PolicyView{NodesKnown: true}}
+		if m.Node = "n"; hosts {
+			m.HostEndpoints = []policy.HostEndpoint{{Name: "h", Node: "n", Interface: "eth0"}}
+		}
+		r := policy.Rule{Action: policy.Deny, AnyPeer: true, AnyPort: true, Own: &policy.Match{Select: &policy.Pods{Calico: true, Namespace: "b"}}}
+		if closed := m.closeRule(policy.Egress, &r); closed != hosts || (r.Own == nil) != hosts {
+			t.Errorf("host endpoints %v: closed %v, the own end %v", hosts, closed, r.Own)
+		}
+	}
+}
+
 // A pod keeps no policies of another one of the same UID, or of the same name, and none at all if a user may have written its UID.
 func TestPodsKeepTheirOwnPoliciesAlone(t *testing.T) {
 	const other, outside = "192.0.2.2", "198.51.100.1"
@@ -233,7 +283,7 @@ func TestPodsKeepNothingThatWasNotInForce(t *testing.T) {
 // An agent that starts leaves what the kernel has until all is known, or for a bounded time if a list is missing for a policy that has just come.
 func TestFirstRulesetAwaitsLists(t *testing.T) {
 	now := time.Now()
-	w := &Worker{}
+	w := &Worker{host: &policy.HostRules{}}
 	if w.begins(now) || w.begins(now.Add(time.Hour)) {
 		t.Error("begins without a complete view")
 	}

@@ -17,7 +17,7 @@ var inheritedLabels = map[string][]string{
 // NamingCluster generates a small cluster, most of whose rules name what an agent may not know yet: labels, ports and addresses of pods, namespaces,
 // service accounts, Services and nodes, and of host endpoints. What they leave is allowed by a last rule, or judged by another tier, for most pods.
 //
-// Each decision on what is not known was mutated: what an unlisted pod, node, Service or account closes, for each action and end; named ports, also of networks
+// make mutate changes each decision on what is not known: what an unlisted pod, node, Service or account closes, for each action and end; named ports, also of networks
 // and of network sets (cases 14 and 15: one cluster of 3,000 tells it); notSelector, notPorts, notNets; unknown labels of namespaces and accounts, of
 // pods, sets and host endpoints; the Deny behind a Pass; unsure addresses, of one pod and of several; the pod's own end. Other tests catch what is no
 // decision on a packet: which pods keep policies for a while, whose an address is, which networks are over a limit.
