@@ -70,8 +70,13 @@ check: bin/testsum ## first feedback, with nothing but Go, git, make and gcc: fo
 	bin/testsum -only '$(ONLY)' $(CHECK_SUITES)
 
 .PHONY: test
-test: lab-deps bin/testsum ## everything: the demo, lint, units, namespaces, real API server, IPIP, the demo's promises (ONLY=lint,unit for some)
+test: lab-deps bin/testsum ## what every change must pass: the demo, lint, units, namespaces, real API server, tunnels, one lab (ONLY=lint,unit for some)
 	bin/testsum -only '$(ONLY)' $(TEST_SUITES)
+
+.PHONY: test-all
+test-all: export TORTIE_TIER := all
+test-all: lab-deps bin/testsum ## all tests there are, documents and faults too: what a release must pass (ONLY=unit for some)
+	bin/testsum -only '$(ONLY)' $(ALL_SUITES)
 
 .PHONY: test-docs
 test-docs: deps build bin/testsum ## documents and tools: links, messages, the benchmarks' own tests, known vulnerabilities

@@ -1,12 +1,15 @@
-# The suites of tests, and what make check, test and test-docs have of them. `make suite-NAME` runs one, `make suite-unit PACKAGES=./internal/ipam
-# RUN=TestAssign` a test of it. hack/testsum runs lists of them: "+" runs a suite beside those that follow, by what these leave of the
-# processors; without one with "!" the others cannot run.
+# The suites of tests, and what make check, test, test-docs and test-all have of them. `make suite-NAME` runs one, `make suite-unit
+# PACKAGES=./internal/ipam RUN=TestAssign` a test of it. hack/testsum runs lists of them: "+" runs a suite beside those that follow, by what
+# these leave of the processors; without one with "!" the others cannot run.
 
 CHECK_SUITES = format layers short
-# Seconds first, then minutes. The demo is the first of all: what it needs must come from itself, and not from an earlier suite. Of those that
-# run beside others the longest is the first.
-TEST_SUITES = demo lint tools programs! image generated $(addprefix +,$(COUNTED_SUITES)) unit lab cluster
+# Seconds first, then minutes. The demo is the first of all: what it needs must come from itself, and not from an earlier suite. Of those
+# that run beside others the longest is the first.
+FIRST_SUITES = demo lint tools programs! image generated
+TEST_SUITES = $(FIRST_SUITES) +tunnel +perf +switch +ipip unit lab cluster
 DOCS_SUITES = documents vulns bench
+# The second tier: all there is. make test-all sets TORTIE_TIER, by which internal/testkit/tier leaves nothing out of a suite.
+ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES))) unit lab cluster faults $(DOCS_SUITES)
 
 LAB = $(CURDIR)/bin/lab
 
@@ -20,15 +23,15 @@ linking = $(shell go list -test -f '{{if eq .Name "main"}}{{.ImportPath}} {{join
 # $(call machine,OPTIONS) runs tests in a virtual machine whose time is the number of its instructions.
 machine = -timeout=55m -p=1 -exec='$(LAB) vmtest -timeout 50m -count $(1)'
 
-# A failed test is run again, alone and whole, up to twice: parts of a test may need those before them. Not more than ten of a suite: those did not
-# fail by chance. gotestsum does not do it where a package panicked, timed out or did not compile. STRICT=1 does without.
+# A failed test is run again, alone and whole, up to twice: parts of a test may need those before them. Not more than ten of a suite: those
+# did not fail by chance. gotestsum does not do it where a package panicked, timed out or did not compile. STRICT=1 does without.
 RERUN = $(if $(STRICT),,--rerun-fails=2 --rerun-fails-max-failures=10 --rerun-fails-run-root-test)
 
 # A suite NAME that is no target of its own is one run of go test. NAME.packages and, if not empty: NAME.module, its directory; NAME.env;
-# NAME.flags of go test; NAME.run and NAME.skip, patterns of tests; NAME.args, flags of the tests; NAME.cached, whether results of unchanged packages
-# are taken from Go's cache. Suites lint and format vet all packages, with more checks than go test would.
+# NAME.flags of go test; NAME.run and NAME.skip, patterns of tests; NAME.args, flags of the tests; NAME.cached, whether results of unchanged
+# packages are taken from Go's cache. Suites lint and format vet all packages, with more checks than go test would.
 suite-%: bin/gotestsum
-	$(if $(value $*.packages),,$(error there is no suite $*: the suites are $(call names,$(CHECK_SUITES) $(TEST_SUITES) $(DOCS_SUITES))))
+	$(if $(value $*.packages),,$(error there is no suite $*: the suites are $(sort $(call names,$(CHECK_SUITES) $(TEST_SUITES) $(ALL_SUITES)))))
 	@echo "== $($*.what)"
 	@cd $(or $($*.module),.) && $($*.env) $(CURDIR)/bin/gotestsum $(RERUN) --packages '$(or $(PACKAGES),$($*.packages))' -- -vet=off \
 	  $(if $($*.cached),,-count=1) $($*.flags) $(if $(RUN)$($*.run),-run='$(if $(RUN),^$(RUN)$$,$($*.run))') $(if $($*.skip),-skip='$($*.skip)') \
@@ -37,7 +40,7 @@ suite-%: bin/gotestsum
 # What a suite consists of, for hack/testsum's test that none of the tests is left out.
 .PHONY: list-suites
 list-suites:
-	@$(foreach s,$(call names,$(TEST_SUITES) $(DOCS_SUITES)),echo '$(s);$(or $($(s).module),.);$($(s).packages);$($(s).run);$($(s).skip)';)
+	@$(foreach s,$(call names,$(ALL_SUITES)),echo '$(s);$(or $($(s).module),.);$($(s).packages);$($(s).run);$($(s).skip)';)
 
 ### make check
 
@@ -119,18 +122,19 @@ cluster.packages = $(addprefix ./,$(cluster.dirs))
 cluster.env      = TORTIE_LAB=$(LAB)
 cluster.flags    = -timeout=15m -p=1
 
-# These packages need a kernel with IPIP, WireGuard, TCP-AO or flowtables, or count instructions. Those with bounds in seconds have them in a machine
-# that counts, whatever else the computer does. make faults runs the last: a fault is told of after seconds or minutes, and there are thirty.
-MACHINE_PACKAGES = $(foreach p,ipip perf flowtable tcpao wireguard,$($(p).dirs)) internal/tests/faults
-# What takes minutes begins: if one of them came last, a processor would have nothing else to do. Those that mostly wait have one that works beside.
+# These packages need a kernel with IPIP, WireGuard, TCP-AO or flowtables, or count instructions. A machine that counts keeps their bounds in
+# seconds, whatever else the computer does.
+MACHINE_PACKAGES = $(foreach p,ipip perf flowtable tcpao wireguard,$($(p).dirs))
+# What takes minutes begins: if one of them came last, a processor would have nothing else to do. Those that mostly wait have one that works
+# beside.
 LONGEST = internal/tests/chaos internal/tests/mesh internal/program/controllers internal/tests/rights internal/agent internal/tests/topology
 
 # Most of these tests wait, so that more packages than processors may run.
 unit.what     = units, network namespaces, real etcd and kube-apiserver
-unit.packages = $(addprefix ./,$(LONGEST)) $(call packages,.,$(LONGEST) $(MACHINE_PACKAGES) $(cluster.dirs))
+unit.packages = $(addprefix ./,$(LONGEST)) $(call packages,.,$(LONGEST) $(MACHINE_PACKAGES) $(cluster.dirs) $(faults.dirs))
 unit.env      = TORTIE_LAB=$(LAB)
 unit.flags    = -timeout=20m -p=3
-unit.skip     = $(tunnel.run)
+unit.skip     = ^($(tunnel.tests))$$
 
 lab.what     = the lab itself: nodes come, work, and leave nothing
 lab.module   = lab
@@ -138,9 +142,16 @@ lab.packages = $(call packages,lab,e2e $(WRAPPERS))
 lab.env      = TORTIE_LAB=$(LAB)
 lab.flags    = -timeout=30m -p=1
 
+# A fault is told of after seconds or minutes, and there are thirty.
+faults.what     = a real cluster broken in thirty ways, one after the other: what is told of each, and where
+faults.dirs     = internal/tests/faults
+faults.packages = $(addprefix ./,$(faults.dirs))
+faults.env      = TORTIE_LAB=$(LAB)
+faults.flags    = -timeout=90m
+
 ### In virtual machines that count instructions
 
-COUNTED_SUITES = demo-ipip tunnel perf perf-newest flowtable flowtable-newest bird3 tcpao wireguard ipip
+COUNTED_SUITES = demo-ipip tunnel perf perf-newest flowtable flowtable-newest bird3 tcpao wireguard switch ipip
 
 demo-ipip.what     = the demo with IPIP run through, from a fresh clone, in a virtual machine that counts instructions
 demo-ipip.module   = lab
@@ -148,10 +159,12 @@ demo-ipip.packages = ./e2e
 demo-ipip.run      = ^TestDemoIPIP$$
 demo-ipip.flags    = -timeout=55m
 
-# These tests make the virtual machine by themselves. No other package may have tests of these names: the suite unit skips them.
+# These tests make the virtual machine by themselves. No other package may have tests of these names: the suite unit skips them. The first
+# tier has the first of them, shorter.
 tunnel.what     = agents that restart, pools that change, WireGuard turned on and off, over tunl0; TCP-AO from a Secret: in such machines
 tunnel.packages = ./internal/tests/mesh
-tunnel.run      = ^(TestMeshOverIPIP|TestTCPAOFromSecret)$$
+tunnel.tests    = TestMeshOverIPIP|TestTCPAOFromSecret
+tunnel.run      = ^($(if $(filter all,$(TORTIE_TIER)),$(tunnel.tests),TestMeshOverIPIP))$$
 tunnel.env      = TORTIE_LAB=$(LAB)
 tunnel.flags    = -timeout=55m
 
@@ -191,6 +204,10 @@ tcpao.options  = -newest -bird
 
 wireguard.what     = WireGuard's devices, and its switch under traffic, in such a machine
 wireguard.dirs     = internal/kernel/wireguard internal/tests/wireguard
+
+switch.what     = WireGuard switched on and off under traffic, in such a machine
+switch.dirs     = internal/tests/wireguard
+switch.run      = ^TestSwitch$$
 
 ipip.what     = tunl0, and devices for single nodes, in such a machine
 ipip.dirs     = internal/kernel/ipip

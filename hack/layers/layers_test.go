@@ -25,7 +25,7 @@ var doors = map[string][]string{
 	"k8s.io/apimachinery":            {"internal/install/definitions", "internal/install/traffic", "internal/install/uninstall", "internal/cluster", "internal/install/objects", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
 	"k8s.io/api":                     {"internal/cluster", "internal/install/objects", "internal/install/traffic", "internal/install/uninstall", "internal/program/hook", "internal/install", "internal/testkit/labtest", "internal/testkit/meshtest"},
 	"github.com/prometheus":          {"internal/agent", "internal/controllers", "internal/install", "internal/app/serving"},
-	"os/exec":                        {"internal/testkit/needtest", "internal/install", "internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/cnitest", "internal/testkit/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
+	"os/exec":                        {"internal/testkit/needtest", "internal/testkit/tier", "internal/install", "internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/cnitest", "internal/testkit/meshtest"}, // the agent and the plugins run no programs; libcni runs IPAM's, and install proves plugins by running them
 }
 
 // floors orders the folders of internal/, with cmd above: each imports only folders of lower lines, and none of its own line. Inside a folder
@@ -72,7 +72,7 @@ var (
 	notPure         = []string{"os", "net", "net/http", "syscall", "context", "io", "golang.org/x/sys", module + "internal/datastore"}
 	environment     = []string{"Getenv", "LookupEnv", "Environ", "ExpandEnv"}
 	endings         = map[string][]string{"os": {"Exit"}, "log": {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"}}
-	testOnly        = []string{"internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/labstore", "internal/testkit/cnitest", "internal/testkit/meshtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/nfttest", "internal/testkit/policytest", "internal/testkit/datastoretest", "internal/testkit/desiredtest", "internal/testkit/logtest", "internal/testkit/needtest", "internal/testkit/errtest", "internal/testkit/difftest", "internal/testkit/waittest", "internal/testkit/usagetest", "internal/tests/rights/fence"}
+	testOnly        = []string{"internal/testkit/bgptest", "internal/testkit/labtest", "internal/testkit/labstore", "internal/testkit/cnitest", "internal/testkit/meshtest", "internal/testkit/netnstest", "internal/testkit/pathtest", "internal/testkit/nfttest", "internal/testkit/policytest", "internal/testkit/datastoretest", "internal/testkit/desiredtest", "internal/testkit/logtest", "internal/testkit/needtest", "internal/testkit/errtest", "internal/testkit/difftest", "internal/testkit/waittest", "internal/testkit/tier", "internal/testkit/usagetest", "internal/tests/rights/fence"}
 	mayReadSettings = "internal/app/config"
 )
 

@@ -5,8 +5,8 @@
 // It runs `make suite-NAME` for one suite after another. "+NAME" runs beside those that follow, by what these leave of the processors.
 // "NAME!" ends the run if it fails. Of suite NAME, dist/test/NAME.log has what it printed, and dist/test/NAME.json the events of go test.
 //
-// gotestsum runs go test in the suites, and runs a failed test again. Its summary is of one run of go test: there are twenty here, some at a time,
-// so that the order, the processors, signals and the summary are this program's.
+// gotestsum runs go test in the suites, and runs a failed test again. Its summary is of one run of go test: there are twenty here, some at a
+// time, so that the order, the processors, signals and the summary are this program's.
 package main
 
 import (

@@ -63,8 +63,8 @@ func (r *result) read(events string, ended error) {
 	}
 }
 
-// packages has the packages that failed without a failed test: by compilation, by TestMain, by their exit. gotestsum runs none of their tests again,
-// and takes that for a success.
+// packages has the packages that failed without a failed test: by compilation, by TestMain, by their exit. gotestsum runs none of their tests
+// again, and takes that for a success.
 type packages map[string]bool
 
 // Event implements testjson.EventHandler. A value that is false is a package of which a test has failed. A test that was running when its
