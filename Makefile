@@ -19,6 +19,10 @@ RECORD   ?=
 ENCAP    ?=
 COUNT    ?=
 ONLY     ?=
+# Of check and test: STRICT=1 runs no failed test again. Of a suite: the packages, and the pattern of a test of them.
+STRICT   ?=
+PACKAGES ?=
+RUN      ?=
 QUICK    ?=
 # Of perf: write down what was counted.
 WRITE    ?=
@@ -51,6 +55,8 @@ define programs
 	GOARCH=$(2) $(GO_BUILD) -ldflags '-s -w' -o $(1)/ $(CNI_PLUGINS)
 endef
 
+include hack/suites.mk
+
 .PHONY: help
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,16 +66,21 @@ demo: demo-root demo-deps image ## a cluster of three nodes, Tortie by Helm, ste
 	bin/lab demo $(if $(ENCAP),-encap $(ENCAP)) $(if $(COUNT),-count) $(if $(KEEP),-keep) $(if $(NAME),-name $(NAME)) $(if $(RECORD),-record $(RECORD))
 
 .PHONY: check
-check: ## first feedback, with nothing but Go, git, make and gcc: format, vet, units, namespaces
-	go -C hack run ./testsum -root .. -set check -only '$(ONLY)'
+check: bin/testsum ## first feedback, with nothing but Go, git, make and gcc: format, vet, units, namespaces
+	bin/testsum -only '$(ONLY)' $(CHECK_SUITES)
 
 .PHONY: test
-test: lab-deps ## everything: the demo, lint, units, namespaces, real API server, IPIP, the demo's promises (ONLY=lint,unit for some)
-	go -C hack run ./testsum -root .. -only '$(ONLY)'
+test: lab-deps bin/testsum ## what every change must pass: the demo, lint, units, namespaces, real API server, tunnels, one lab (ONLY=lint,unit for some)
+	bin/testsum -only '$(ONLY)' $(TEST_SUITES)
+
+.PHONY: test-all
+test-all: export TORTIE_TIER := all
+test-all: lab-deps bin/testsum ## all tests there are, documents and faults too: what a release must pass (ONLY=unit for some)
+	bin/testsum -only '$(ONLY)' $(ALL_SUITES)
 
 .PHONY: test-docs
-test-docs: deps build ## documents and tools: links, messages, the benchmarks' own tests, known vulnerabilities
-	go -C hack run ./testsum -root .. -set docs -only '$(ONLY)'
+test-docs: deps build bin/testsum ## documents and tools: links, messages, the benchmarks' own tests, known vulnerabilities
+	bin/testsum -only '$(ONLY)' $(DOCS_SUITES)
 
 .PHONY: build
 build: bin/lab ## the programs, into bin/
@@ -82,6 +93,13 @@ bin/lab:
 	@mkdir -p bin
 	@echo "building the lab"
 	@CGO_ENABLED=0 go -C lab build -trimpath -o ../bin/lab ./cmd/lab || { echo "The lab could not be built. If modules cannot be downloaded: run this once with network, set GOPROXY, or bring another machine's GOMODCACHE." >&2; false; }
+
+.PHONY: bin/testsum
+bin/testsum: bin/gotestsum
+	@go -C hack build -o ../bin/testsum ./testsum
+
+bin/gotestsum: hack/go.mod hack/go.sum
+	go -C hack build -o ../bin/gotestsum gotest.tools/gotestsum
 
 .PHONY: image
 image: build ## the container image as an OCI archive, dist/tortie.tar, without Docker
@@ -100,8 +118,8 @@ tree: programs-$(ARCH)
 	@$(MAKE_IMAGE) -bin $(ARCH)=../dist/$(ARCH) -tree ../dist/tree
 
 .PHONY: lint
-lint: ## format, vet, staticcheck, import layers, generated files
-	go -C hack run ./testsum -root .. -only lint,tools
+lint: bin/testsum ## format, vet, staticcheck, import layers, generated files
+	bin/testsum lint tools
 	@$(MAKE) --no-print-directory generate-check
 
 .PHONY: soak

@@ -1,16 +1,19 @@
-// Command testsum runs every test suite of the repository, shows progress, and ends with one summary.
+// Command testsum runs suites of tests, which are targets of make, shows progress, and ends with one summary.
 //
-//	testsum -root .. [-set check|test|docs] [-only lint,unit]
+//	testsum [-root ..] [-only lint,unit] SUITE...
 //
-// Suites run in an order that shows cheap failures first. Full logs go to dist/test/. The last line is
-// "N passed, N failed", and the exit code is 0 only if nothing failed.
+// It runs `make suite-NAME` for one suite after another. "+NAME" runs beside those that follow, by what these leave of the processors.
+// "NAME!" ends the run if it fails. Of suite NAME, dist/test/NAME.log has what it printed, and dist/test/NAME.json the events of go test.
+//
+// gotestsum runs go test in the suites, and runs a failed test again. Its summary is of one run of go test: there are twenty here, some at a
+// time, so that the order, the processors, signals and the summary are this program's.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -18,16 +21,14 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 )
 
 func main() {
-	root := flag.String("root", ".", "root of the repository")
-	set := flag.String("set", "test", "which suites: check (short, with nothing but Go and root), test, or docs (documents and tools)")
+	root := flag.String("root", ".", "directory of the Makefile")
 	only := flag.String("only", "", "comma-separated names of the suites to run; empty runs all")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ok, err := run(ctx, *root, *set, *only)
+	ok, err := run(ctx, *root, *only, flag.Args())
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "testsum: %v\n", err)
@@ -37,39 +38,71 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, root, set, only string) (ok bool, err error) {
-	root, err = filepath.Abs(root)
+// run runs the suites of a list and reports whether all ran and none failed.
+func run(ctx context.Context, root, only string, list []string) (ok bool, err error) {
+	suites, err := choose(list, only)
 	if err != nil {
-		return false, fmt.Errorf("finding the root: %w", err)
+		return false, err
 	}
 	logs := filepath.Join(root, "dist", "test")
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return false, fmt.Errorf("making the directory of logs: %w", err)
 	}
-	all, ok := sets[set]
-	if !ok {
-		return false, fmt.Errorf("-set %s: the sets are check, test and docs", set)
+	results := runAll(ctx, suites, root, logs)
+	ok = summarize(os.Stdout, results, len(suites))
+	return ok, writeFlaky(filepath.Join(root, "dist", "flaky.txt"), results)
+}
+
+// suite is an element of the list of suites.
+type suite struct {
+	name   string
+	beside bool // it runs beside those that follow
+	vital  bool // without it the others cannot run
+}
+
+// choose returns the suites of a list that only names.
+func choose(list []string, only string) ([]suite, error) {
+	var chosen []suite
+	var names []string
+	wanted := strings.FieldsFunc(only, func(r rune) bool { return r == ',' })
+	for _, text := range list {
+		s := suite{name: strings.Trim(text, "+!"), beside: strings.HasPrefix(text, "+"), vital: strings.HasSuffix(text, "!")}
+		names = append(names, s.name)
+		if len(wanted) == 0 || slices.Contains(wanted, s.name) {
+			chosen = append(chosen, s)
+		}
 	}
-	chosen, err := choose(all(root), only)
-	if err != nil {
-		return false, err
+	for _, name := range wanted {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("there is no suite %q: the suites are %s", name, strings.Join(names, ","))
+		}
 	}
-	return summarize(os.Stdout, runAll(ctx, chosen, logs), len(chosen), logs), nil
+	if len(chosen) == 0 {
+		return nil, errors.New("no suites: name some as arguments")
+	}
+	return chosen, nil
 }
 
 // besides is how many suites run beside the others at once. With one per processor, what each gets of what the others leave is the most.
 const besides = 2
 
 // runAll runs suites one after another, but for those that run beside the ones that follow, and returns the results of all that were begun.
-func runAll(ctx context.Context, suites []suite, logs string) []result {
+func runAll(ctx context.Context, suites []suite, root, logs string) []result {
 	results := make([]result, len(suites))
 	begun := 0
 	var beside sync.WaitGroup
 	slots := make(chan struct{}, besides)
 	for i, s := range suites {
-		fmt.Printf("=== %d/%d %s: %s\n", i+1, len(suites), s.name, s.what)
 		begun++
-		run := func() { results[i] = s.run(ctx, filepath.Join(logs, s.name+".log")) }
+		run := func() {
+			if ctx.Err() != nil {
+				results[i] = result{name: s.name, failures: []failure{{name: s.name, said: "    not run: interrupted\n"}}}
+				return
+			}
+			fmt.Printf("=== %d/%d %s\n", i+1, len(suites), s.name)
+			results[i] = s.run(ctx, root, logs)
+			report(os.Stdout, results[i])
+		}
 		if s.beside {
 			beside.Go(func() {
 				slots <- struct{}{}
@@ -83,79 +116,11 @@ func runAll(ctx context.Context, suites []suite, logs string) []result {
 			break
 		}
 		// Without the programs all suites fail, and the output would hide the cause.
-		if results[i].failed > 0 && s.vital {
+		if s.vital && len(results[i].failures) > 0 {
 			fmt.Printf("=== %s failed: the remaining suites cannot run\n", s.name)
 			break
 		}
 	}
 	beside.Wait()
 	return results[:begun]
-}
-
-func choose(all []suite, only string) ([]suite, error) {
-	if only == "" {
-		return all, nil
-	}
-	var chosen []suite
-	var names []string
-	for _, s := range all {
-		names = append(names, s.name)
-		for name := range strings.SplitSeq(only, ",") {
-			if name == s.name {
-				chosen = append(chosen, s)
-			}
-		}
-	}
-	if len(chosen) != len(strings.Split(only, ",")) {
-		return nil, fmt.Errorf("-only %s: the suites are %s", only, strings.Join(names, ", "))
-	}
-	return chosen, nil
-}
-
-// result is the result of one suite.
-type result struct {
-	name                    string
-	passed, failed, skipped int
-	took                    time.Duration
-	failures                []string          // names of failed tests
-	said                    map[string]string // by name: what a failed test or command said, in short
-	skips                   []string
-	left                    map[string]int // skipped in a short run, by dependency
-}
-
-// leave counts a test that is skipped for a missing dependency.
-func (r *result) leave(need string) {
-	if r.left == nil {
-		r.left = map[string]int{}
-	}
-	r.left[need]++
-}
-
-// summarize prints the table and reports whether all suites ran and none failed.
-func summarize(w *os.File, results []result, planned int, logs string) bool {
-	var passed, failed int
-	fmt.Fprintf(w, "\n%-14s %7s %7s %7s %8s\n", "suite", "passed", "failed", "skipped", "seconds")
-	for _, r := range results {
-		fmt.Fprintf(w, "%-14s %7d %7d %7d %8.1f\n", r.name, r.passed, r.failed, r.skipped, r.took.Seconds())
-		passed, failed = passed+r.passed, failed+r.failed
-	}
-	for _, r := range results {
-		for _, name := range r.skips {
-			fmt.Fprintf(w, "skipped in %s: %s\n", r.name, name)
-		}
-		for _, need := range slices.Sorted(maps.Keys(r.left)) {
-			fmt.Fprintf(w, "left out of %s: %d that need %s\n", r.name, r.left[need], need)
-		}
-	}
-	for _, r := range results {
-		for _, name := range r.failures {
-			fmt.Fprintf(w, "FAILED in %s: %s (log: %s)\n%s", r.name, name, filepath.Join(logs, r.name+".log"), r.said[name])
-		}
-	}
-	if missing := planned - len(results); missing > 0 {
-		fmt.Fprintf(w, "not run: %d of %d suites\n", missing, planned)
-		failed += missing
-	}
-	fmt.Fprintf(w, "%d passed, %d failed\n", passed, failed)
-	return failed == 0
 }

@@ -1,9 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
-	"io"
-	"maps"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,19 +16,68 @@ import (
 
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/needtest"
+	"github.com/tortie-net/tortie/internal/testkit/waittest"
 )
 
-// module writes a Go module with a package for each possible result.
-func module(t *testing.T) string {
+// tree writes files below a new directory, and the Makefile of the repository's suites, with these lines more.
+func tree(t *testing.T, makefile string, files map[string]string) string {
 	t.Helper()
+	for _, name := range []string{"MAKEFLAGS", "MFLAGS", "STRICT", "PACKAGES", "RUN", "TORTIE_TIER"} { // of the make that runs this test
+		t.Setenv(name, "")
+	}
+	suites, err := filepath.Abs("../suites.mk")
+	errtest.Must(t, err)
 	root := t.TempDir()
-	for name, text := range map[string]string{
-		"go.mod": "module example.net/tortie\n\ngo 1.26\n",
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	errtest.Must(t, os.WriteFile(filepath.Join(root, "Makefile"), []byte("include "+suites+"\n"+makefile), 0o644))
+	return root
+}
+
+// module is tree of a Go module with gotestsum, where each directory is a suite.
+func module(t *testing.T, files map[string]string) string {
+	t.Helper()
+	makefile := ""
+	for name := range files {
+		dir := filepath.Dir(name)
+		makefile += dir + ".packages = ./" + dir + "\n"
+		if dir == "hangs" {
+			makefile += "hangs.flags = -timeout=10ms\n"
+		}
+	}
+	files["go.mod"] = "module example.net/tortie\n\ngo 1.26\n"
+	root := tree(t, makefile, files)
+	build := exec.Command("go", "build", "-o", filepath.Join(root, "bin", "gotestsum"), "gotest.tools/gotestsum")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building gotestsum: %v: %s", err, out)
+	}
+	return root
+}
+
+func runSuite(t *testing.T, root, name string) result {
+	t.Helper()
+	return suite{name: name}.run(t.Context(), root, t.TempDir())
+}
+
+func namesOf(failures []failure) []string {
+	var names []string
+	for _, f := range failures {
+		names = append(names, strings.TrimPrefix(f.name, "example.net/tortie/"))
+	}
+	return names
+}
+
+func TestCountsOfGoTest(t *testing.T) {
+	root := module(t, map[string]string{
 		"good/good_test.go": `package good
 import "testing"
 func TestOne(t *testing.T) {}
 func TestTable(t *testing.T) { t.Run("a", func(t *testing.T) {}); t.Run("b", func(t *testing.T) {}) }
 func TestSkipped(t *testing.T) { t.Skip("no reason") }
+func TestShort(t *testing.T) { t.Skip("` + needtest.Skipped + `the lab") }
 `,
 		"bad/bad_test.go": `package bad
 import "testing"
@@ -37,178 +87,175 @@ func TestAfterChildren(t *testing.T) { t.Run("good", func(t *testing.T) {}); t.E
 `,
 		"broken/broken_test.go": "package broken\nfunc TestX(t *testing.T) {}\n",
 		"panics/panics_test.go": "package panics\nimport \"testing\"\nfunc TestMain(m *testing.M) { panic(\"at once\") }\nfunc TestX(t *testing.T) {}\n",
-		"empty/empty.go":        "package empty\n",
-	} {
-		path := filepath.Join(root, name)
-		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
-	}
-	return root
-}
-
-func runSuite(t *testing.T, s suite) result {
-	t.Helper()
-	s.name = "suite"
-	return s.run(context.Background(), filepath.Join(t.TempDir(), "log"))
-}
-
-func TestCountsOfGoTest(t *testing.T) {
-	root := module(t)
-	cases := []struct {
-		pkg                     string
-		passed, failed, skipped int
-		failures                []string
+		// When gotestsum runs it again it passes, without a test.
+		"exits/exits_test.go": `package exits
+import ("os"; "testing")
+var ran bool
+func TestMain(m *testing.M) { m.Run(); if ran { println("a goroutine is left"); os.Exit(1) } }
+func TestX(t *testing.T) { ran = true }
+`,
+		"hangs/hangs_test.go": "package hangs\nimport \"testing\"\nfunc TestX(t *testing.T) { t.Log(\"begun\"); select {} }\n",
+		"empty/empty.go":      "package empty\n",
+	})
+	for _, c := range []struct {
+		suite           string
+		passed, skipped int
+		failures        []string
+		said            string
 	}{
-		{"good", 3, 0, 1, nil},
-		{"bad", 3, 2, 0, []string{"example.net/tortie/bad.TestAfterChildren", "example.net/tortie/bad.TestTable/bad"}},
-		{"broken", 0, 1, 0, []string{"example.net/tortie/broken"}},
-		{"panics", 0, 1, 0, []string{"example.net/tortie/panics"}},
-		{"empty", 0, 0, 0, nil},
-	}
-	for _, c := range cases {
-		t.Run(c.pkg, func(t *testing.T) {
-			r := runSuite(t, suite{root: root, tests: &goTest{only: "./" + c.pkg}})
-			if r.passed != c.passed || r.failed != c.failed || r.skipped != c.skipped || !slices.Equal(r.failures, c.failures) {
+		{"good", 4, 2, nil, ""},
+		{"bad", 3, 0, []string{"bad.TestAfterChildren", "bad.TestTable/bad"}, "bad_test.go:4: one is not two"},
+		{"broken", 0, 0, []string{"broken"}, "undefined: testing"},
+		{"panics", 0, 0, []string{"panics"}, "panic: at once"},
+		{"exits", 1, 0, []string{"exits"}, "a goroutine is left"},
+		{"hangs", 0, 0, []string{"hangs.TestX"}, "panic: test timed out after 10ms"},
+		{"empty", 0, 0, nil, ""},
+	} {
+		t.Run(c.suite, func(t *testing.T) {
+			r := runSuite(t, root, c.suite)
+			slices.SortFunc(r.failures, func(a, b failure) int { return strings.Compare(a.name, b.name) })
+			if r.passed != c.passed || r.skipped != c.skipped || !slices.Equal(namesOf(r.failures), c.failures) || r.flaky != nil {
 				t.Errorf("got %+v, want %+v", r, c)
+			}
+			if c.failures != nil && !strings.Contains(r.failures[len(r.failures)-1].said, c.said) {
+				t.Errorf("it said %q, want %q", r.failures[len(r.failures)-1].said, c.said)
+			}
+		})
+	}
+	r := runSuite(t, root, "good")
+	if !slices.Equal(r.skips, []string{"example.net/tortie/good.TestSkipped"}) || r.left["left out of a short run: needs the lab"] != 1 {
+		t.Errorf("skipped: %q, %v", r.skips, r.left)
+	}
+}
+
+// A failed test runs again up to twice, alone and whole: one that then passes is flaky. More than ten do not run again.
+func TestFlaky(t *testing.T) {
+	const counts = `
+import ("os"; "testing")
+// ran returns how many tests have run so far: each is a byte of the file "runs".
+func ran() int64 {
+	f, err := os.OpenFile("runs", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil { panic(err) }
+	defer f.Close()
+	if _, err := f.WriteString("x"); err != nil { panic(err) }
+	info, err := f.Stat()
+	if err != nil { panic(err) }
+	return info.Size()
+}
+`
+	const once = `func TestX(t *testing.T) { if ran() < 2 { t.Error("the first time") } }; func TestGood(t *testing.T) {}`
+	many := ""
+	for _, c := range "ABCDEFGHIJK" {
+		many += "func Test" + string(c) + "(t *testing.T) { ran(); t.Error(1) }\n"
+	}
+	root := module(t, map[string]string{
+		"once/x_test.go":   "package once" + counts + once,
+		"strict/x_test.go": "package strict" + counts + once,
+		"parts/x_test.go": "package parts" + counts + `func TestX(t *testing.T) {
+	n := ran()
+	t.Run("a", func(t *testing.T) { n++ })
+	t.Run("b", func(t *testing.T) { if n < 4 { t.Error("the first times") } })
+}`,
+		"always/x_test.go": "package always" + counts + `func TestX(t *testing.T) { ran(); t.Error("every time") }`,
+		"skips/x_test.go":  "package skips" + counts + `func TestX(t *testing.T) { if ran() > 1 { t.Skip("later") }; t.Error("the first time") }`,
+		"many/x_test.go":   "package many" + counts + many,
+	})
+	for _, c := range []struct {
+		suite                       string
+		runs, passed, failed, flaky int
+		said                        string
+	}{
+		{"once", 2, 2, 0, 1, "the first time"},
+		{"strict", 1, 1, 1, 0, "the first time"},
+		{"parts", 3, 3, 0, 1, "the first times"},
+		{"always", 3, 0, 1, 0, "every time"},
+		{"skips", 2, 0, 1, 0, "the first time"},
+		{"many", 11, 0, 11, 0, "1"},
+	} {
+		t.Run(c.suite, func(t *testing.T) {
+			if c.suite == "strict" {
+				t.Setenv("STRICT", "1")
+			}
+			r := runSuite(t, root, c.suite)
+			runs, err := os.ReadFile(filepath.Join(root, c.suite, "runs"))
+			errtest.Must(t, err)
+			if len(runs) != c.runs || r.passed != c.passed || len(r.failures) != c.failed || len(r.flaky) != c.flaky {
+				t.Fatalf("%d runs, %+v; want %+v", len(runs), r, c)
+			}
+			for _, f := range slices.Concat(r.failures, r.flaky) {
+				alone := "make suite-" + c.suite + " PACKAGES=example.net/tortie/" + c.suite + " RUN=Test"
+				if !strings.Contains(f.said, c.said) || !strings.HasPrefix(f.alone, alone) {
+					t.Errorf("%s said %q, want %q; alone by %q, want %q", f.name, f.said, c.said, f.alone, alone)
+				}
 			}
 		})
 	}
 }
 
-func TestExceptAndMisspeltPackages(t *testing.T) {
-	root := module(t)
-	if r := runSuite(t, suite{root: root, tests: &goTest{except: []string{"bad", "broken", "panics"}}}); r.failed != 0 || r.passed != 3 {
-		t.Errorf("without the failing packages: %+v", r)
+// A suite of commands is one test, which fails with what it printed last.
+func TestCommands(t *testing.T) {
+	root := tree(t, "suite-good:\n\ttrue\nsuite-bad:\n\t@echo the reason\n\tfalse\nsuite-offline:\n\t@echo NOT CHECKED: no network\n", nil)
+	if r := runSuite(t, root, "good"); r.passed != 1 || r.failures != nil {
+		t.Errorf("good: %+v", r)
 	}
-	if r := runSuite(t, suite{root: root, tests: &goTest{only: "./godo"}}); r.failed != 1 {
-		t.Errorf("a package that does not exist: %+v, want a failure", r)
+	if r := runSuite(t, root, "bad"); r.passed != 0 || len(r.failures) != 1 || !strings.Contains(r.failures[0].said, "the reason") {
+		t.Errorf("bad: %+v", r)
 	}
-}
-
-// What a package's tests link counts, whether by the package itself, its tests inside or outside of it, or another package.
-func TestWithout(t *testing.T) {
-	root := module(t)
-	write := func(name, text string) {
-		t.Helper()
-		path := filepath.Join(root, name)
-		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		errtest.Must(t, os.WriteFile(path, []byte(text), 0o644))
-	}
-	write("rig/rig.go", "package rig\n")
-	write("over/over.go", "package over\nimport _ \"example.net/tortie/rig\"\n")
-	write("inside/x_test.go", "package inside\nimport _ \"example.net/tortie/rig\"\n")
-	write("outside/x.go", "package outside\n")
-	write("outside/x_test.go", "package outside_test\nimport _ \"example.net/tortie/over\"\n")
-	write("itself/x.go", "package itself\nimport _ \"example.net/tortie/over\"\n")
-	write("itself/x_test.go", "package itself\n")
-	write("free/x_test.go", "package free\n")
-	s := suite{root: root, tests: &goTest{without: "rig"}}
-	got, err := s.packages(t.Context())
-	errtest.Must(t, err)
-	for name, want := range map[string]bool{"inside": false, "outside": false, "itself": false, "free": true, "good": true} {
-		if slices.Contains(got, "example.net/tortie/"+name) != want {
-			t.Errorf("%s is run: %t, want %t", name, !want, want)
-		}
-	}
-}
-
-// Suites of some tests have these, of one package.
-func TestNamedTests(t *testing.T) {
-	out, err := exec.Command("git", "-C", "../..", "grep", "-E", "^func Test", "--", "*_test.go").Output()
-	errtest.Must(t, err)
-	for _, c := range []struct {
-		pattern, dir string
-		elsewhere    bool // there may be tests of such names that the suite does not have
-	}{
-		{tunnelTest, tunnelPackage, false}, {interopTests, interopPackage, true}, {peerTests, flowtablePackage, false}, {ipipTests, flowtablePackage, true},
-	} {
-		pattern, found := regexp.MustCompile(c.pattern), 0
-		for line := range strings.Lines(string(out)) {
-			file, declared, _ := strings.Cut(line, ":func ")
-			switch name, _, _ := strings.Cut(declared, "("); {
-			case !pattern.MatchString(name):
-			case filepath.Dir(file) == c.dir:
-				found++
-			case !c.elsewhere:
-				t.Errorf("%s has a test like %s, want it in %s alone", file, c.pattern, c.dir)
-			}
-		}
-		if want := 1 + strings.Count(c.pattern, "|"); found != want {
-			t.Errorf("%s has %d tests like %s, want %d", c.dir, found, c.pattern, want)
-		}
-	}
-}
-
-// A suite begins with its longest packages, and has each once; one that was renamed is an error.
-func TestFirst(t *testing.T) {
-	s := suite{name: "unit", tests: &goTest{first: []string{"tests/mesh", "ipam"}}}
-	got, err := s.inOrder([]string{"x/api", "x/ipam", "x/ipam/gc", "x/tests/mesh"})
-	if want := []string{"x/tests/mesh", "x/ipam", "x/api", "x/ipam/gc"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %q, %v; want %q", got, err, want)
-	}
-	if _, err := s.inOrder([]string{"x/api", "x/ipam"}); err == nil || !strings.Contains(err.Error(), "tests/mesh") {
-		t.Errorf("without a package to begin with: %v", err)
-	}
-}
-
-// What a short run leaves out is counted by what it needs, as internal/testkit/needtest says it.
-func TestShort(t *testing.T) {
-	c := newCounter(io.Discard)
-	for _, e := range []event{
-		{Action: "output", Package: "p", Test: "TestA", Output: "    a_test.go:7: " + needtest.Skipped + "the lab\n"}, {Action: "skip", Package: "p", Test: "TestA"},
-		{Action: "output", Package: "p", Test: "TestB", Output: "    a_test.go:9: " + needtest.Skipped + "the lab\n"}, {Action: "skip", Package: "p", Test: "TestB"},
-		{Action: "output", Package: "p", Test: "TestC", Output: "    a_test.go:9: another reason\n"}, {Action: "skip", Package: "p", Test: "TestC"},
-		{Action: "pass", Package: "p"},
-	} {
-		errtest.Must(t, c.take(e))
-	}
-	var r result
-	c.into(&r)
-	if r.skipped != 3 || !maps.Equal(r.left, map[string]int{"the lab": 2}) || !slices.Equal(r.skips, []string{"p.TestC"}) {
-		t.Errorf("got %+v", r)
-	}
-}
-
-func TestSteps(t *testing.T) {
-	r := runSuite(t, suite{root: t.TempDir(), steps: []step{
-		{name: "good", args: []string{"true"}},
-		{name: "bad", args: []string{"false"}},
-		{name: "missing", args: []string{"no-such-program"}},
-		{name: "offline", args: []string{"echo", "NOT CHECKED: no network"}},
-	}})
-	if r.passed != 1 || !slices.Equal(r.skips, []string{"offline"}) || !slices.Equal(r.failures, []string{"bad", "missing"}) {
-		t.Errorf("got %+v", r)
+	if r := runSuite(t, root, "offline"); r.passed != 0 || r.failures != nil || !slices.Equal(r.skips, []string{"NOT CHECKED: no network"}) {
+		t.Errorf("offline: %+v", r)
 	}
 }
 
 // A suite that runs beside others ends after the one that follows, here: it waits for that.
 func TestBeside(t *testing.T) {
-	root := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	one := func(name, script string) suite {
-		return suite{name: name, root: root, beside: name == "waits", vital: true, steps: []step{{name: "script", args: []string{"sh", "-c", script}}}}
-	}
-	all := []suite{one("waits", "until [ -e made ]; do sleep 0.01; done"), one("makes", "touch made"), one("fails", "false"), one("left", "true")}
-	results := runAll(ctx, all, t.TempDir())
-	if len(results) != 3 || results[0].passed != 1 || results[1].passed != 1 || results[2].failed != 1 {
+	root := tree(t, "suite-waits:\n\tuntil [ -e made ]; do sleep 0.01; done\nsuite-makes:\n\ttouch made\n"+
+		"suite-fails:\n\tfalse\nsuite-left:\n\ttrue\n", nil)
+	suites, err := choose([]string{"+waits", "makes", "fails!", "left"}, "")
+	errtest.Must(t, err)
+	results := runAll(t.Context(), suites, root, t.TempDir())
+	if len(results) != 3 || results[0].passed != 1 || results[1].passed != 1 || len(results[2].failures) != 1 {
 		t.Errorf("got %+v, want two that passed, one that failed, and the last not begun", results)
 	}
 }
 
-// The reason of a failure is printed, wherever it is in the test's output.
-func TestFailureOutput(t *testing.T) {
-	c := newCounter(io.Discard)
-	said := []string{"    x_test.go:7: the reason\n", "    node.go:12: what an agent logged:\n", strings.Repeat("        noise\n", 100), "--- FAIL: TestX (1s)\n"}
-	for _, s := range said {
-		errtest.Must(t, c.take(event{Action: "output", Package: "p", Test: "TestX", Output: s}))
+// An interrupted run lets what it began clean up, begins nothing more, and fails.
+func TestInterrupted(t *testing.T) {
+	const cleansUp = "\n\t@trap 'touch $@.cleaned; exit' TERM; touch $@.begun; while :; do sleep 0.01; done\n"
+	root := tree(t, "suite-a:"+cleansUp+"suite-b:"+cleansUp+"suite-c:"+cleansUp, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	suites, err := choose([]string{"+a", "b", "c"}, "")
+	errtest.Must(t, err)
+	logs := t.TempDir()
+	ended := make(chan []result)
+	go func() { ended <- runAll(ctx, suites, root, logs) }()
+	waittest.For(t, time.Minute, func() error {
+		_, a := os.Stat(filepath.Join(root, "suite-a.begun"))
+		_, b := os.Stat(filepath.Join(root, "suite-b.begun"))
+		return errors.Join(a, b)
+	})
+	cancel()
+	results := <-ended
+	for _, name := range []string{"a", "b"} {
+		if _, err := os.Stat(filepath.Join(root, "suite-"+name+".cleaned")); err != nil {
+			t.Error(err)
+		}
 	}
-	got := c.failureOutput("p", "p.TestX")
-	if !strings.Contains(got, "--- FAIL: TestX (1s)\n    what it said, in short:\n    x_test.go:7: the reason\n    node.go:12: what") {
-		t.Errorf("of a long output is shown:\n%s", got)
+	if len(results) != 2 || len(results[0].failures) != 1 || len(results[1].failures) != 1 {
+		t.Errorf("got %+v, want the failures of two suites", results)
 	}
-	if n := strings.Count(got, "\n"); n > shownLines+shownRecords {
-		t.Errorf("%d lines are shown", n)
+}
+
+// What is left of a suite when its command has ended, ends.
+func TestOrphans(t *testing.T) {
+	root := tree(t, "suite-a:\n\tsleep 1000 >/dev/null 2>&1 & echo $$! > pid\n", nil)
+	if r := runSuite(t, root, "a"); r.passed != 1 {
+		t.Errorf("got %+v", r)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "pid"))
+	errtest.Must(t, err)
+	status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(text)) + "/stat") // one that init has not yet waited for is a zombie
+	if err == nil && !strings.Contains(string(status), ") Z ") {
+		t.Errorf("it runs: %s", status)
 	}
 }
 
@@ -218,7 +265,8 @@ func TestInShort(t *testing.T) {
 		name, output string
 		want         []string
 	}{
-		{"records", strings.Repeat("    a_test.go:1: begun\n", 9) + "noise\n    a_test.go:2: the reason\n", []string{"a_test.go:1: begun", "...", "a_test.go:2: the reason"}},
+		{"records", strings.Repeat("    a_test.go:1: begun\n", 9) + "noise\n    a_test.go:2: the reason\n",
+			[]string{"a_test.go:1: begun", "...", "a_test.go:2: the reason"}},
 		{"lines", strings.Repeat("step\n", 20) + "make: Error 1\n", []string{"step", "...", "make: Error 1"}},
 	} {
 		got := strings.Split(strings.ReplaceAll(inShort(c.output), "    ", ""), "\n")
@@ -229,46 +277,104 @@ func TestInShort(t *testing.T) {
 	}
 }
 
+// The summary ends with the counts, and after these with the flaky tests.
 func TestSummary(t *testing.T) {
-	results := []result{{name: "a", passed: 2}, {name: "b", passed: 1, failed: 1, failures: []string{"pkg.TestX"}, said: map[string]string{"pkg.TestX": inShort("    x_test.go:7: the reason\n")}, skipped: 1, skips: []string{"pkg.TestS"}}}
-	cases := []struct {
+	good := result{name: "a", passed: 2}
+	bad := result{name: "b", log: "logs/b.log", passed: 1, skipped: 1, skips: []string{"pkg.TestS"}}
+	bad.failures = []failure{{"pkg.TestX", "    x_test.go:7: the reason\n", "make it"}}
+	flaky := result{name: "c", passed: 1, flaky: []failure{{"pkg.TestF", "    x_test.go:9: by chance\n", "make it"}}}
+	for _, c := range []struct {
 		name    string
 		results []result
 		planned int
-		last    string
+		counts  string
+		has     []string
 		ok      bool
 	}{
-		{"all good", results[:1], 1, "2 passed, 0 failed", true},
-		{"one failed", results, 2, "3 passed, 1 failed", false},
-		{"one not run", results[:1], 2, "2 passed, 1 failed", false},
-	}
-	for _, c := range cases {
+		{"all good", []result{good}, 1, "2 passed, 0 failed", nil, true},
+		{"one failed", []result{good, bad}, 2, "3 passed, 1 failed",
+			[]string{"FAILED in b: pkg.TestX\n    x_test.go:7: the reason\n    log: logs/b.log\n    alone: make it\n", "skipped in b: pkg.TestS\n"}, false},
+		{"one not run", []result{good}, 2, "2 passed, 1 failed", []string{"not run: 1 of 2 suites\n"}, false},
+		{"one flaky", []result{flaky, good}, 2, "3 passed, 0 failed", []string{"FLAKY in c: pkg.TestF"}, true},
+	} {
 		t.Run(c.name, func(t *testing.T) {
-			f, err := os.Create(filepath.Join(t.TempDir(), "out"))
-			errtest.Must(t, err)
-			defer f.Close()
-			if ok := summarize(f, c.results, c.planned, "logs"); ok != c.ok {
+			var out bytes.Buffer
+			if ok := summarize(&out, c.results, c.planned); ok != c.ok {
 				t.Errorf("ok is %v", ok)
 			}
-			text, err := os.ReadFile(f.Name())
-			errtest.Must(t, err)
-			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-			if got := lines[len(lines)-1]; got != c.last {
-				t.Errorf("last line %q, want %q", got, c.last)
+			if !strings.HasSuffix(out.String(), "\n"+c.counts+"\n"+flakyText(c.results)) {
+				t.Errorf("the end is not %q and the flaky tests:\n%s", c.counts, &out)
 			}
-			if len(c.results) > 1 && (!strings.Contains(string(text), "pkg.TestX (log: logs/b.log)\n    x_test.go:7: the reason\n") || !strings.Contains(string(text), "pkg.TestS")) {
-				t.Errorf("failed and skipped tests are not named:\n%s", text)
+			for _, text := range c.has {
+				if !strings.Contains(out.String(), text) {
+					t.Errorf("without %q:\n%s", text, &out)
+				}
 			}
 		})
+	}
+	path := filepath.Join(t.TempDir(), "flaky.txt")
+	for _, want := range []string{flakyText([]result{flaky}), ""} {
+		errtest.Must(t, writeFlaky(path, []result{good, flaky}[:1+min(1, len(want))]))
+		if got, err := os.ReadFile(path); err != nil || string(got) != want {
+			t.Errorf("flaky.txt is %q, %v; want %q", got, err, want)
+		}
 	}
 }
 
 func TestChoose(t *testing.T) {
-	all := []suite{{name: "a"}, {name: "b"}}
-	if got, err := choose(all, "b"); err != nil || len(got) != 1 || got[0].name != "b" {
+	list := []string{"a!", "+b"}
+	if got, err := choose(list, "b"); err != nil || !slices.Equal(got, []suite{{name: "b", beside: true}}) {
 		t.Errorf("choose b: %v, %v", got, err)
 	}
-	if _, err := choose(all, "b,c"); !errtest.Names(err, "a b") {
+	if _, err := choose(list, "b,c"); !errtest.Names(err, "a,b") {
 		t.Errorf("an unknown suite: %v", err)
 	}
 }
+
+// Each test of the repository is in a suite of make test-all: no list of packages and no pattern leaves one out.
+func TestNoneLeftOut(t *testing.T) {
+	list, err := exec.Command("make", "-C", "../..", "-s", "--no-print-directory", "list-suites", "TORTIE_TIER=all").Output()
+	errtest.Must(t, err)
+	type part struct{ run, skip *regexp.Regexp }
+	parts := map[string][]part{} // by directory in the repository
+	for line := range strings.Lines(string(list)) {
+		field := strings.Split(strings.TrimSuffix(line, "\n"), ";")
+		if len(field) != 5 {
+			t.Fatalf("make list-suites prints %q, want five fields", line)
+		}
+		name, module, packages, run, skip := field[0], field[1], field[2], field[3], field[4]
+		run, _, _ = strings.Cut(run, "/") // the rest is a pattern of parts
+		for pkg := range strings.FieldsSeq(packages) {
+			dir := filepath.Join(module, strings.TrimPrefix(pkg, "github.com/tortie-net/tortie/"+strings.TrimPrefix(module+"/", "./")))
+			if pkg == "github.com/tortie-net/tortie/"+module {
+				dir = module
+			}
+			if _, err := os.Stat(filepath.Join("../..", dir)); err != nil {
+				t.Errorf("suite %s has the package %s: %v", name, pkg, err)
+			}
+			parts[dir] = append(parts[dir], part{regexp.MustCompile(cmp.Or(run, ".")), regexp.MustCompile(cmp.Or(skip, "^$"))})
+		}
+	}
+	out, err := exec.Command("git", "-C", "../..", "grep", "-E", "^func (Test|Fuzz|Example)", "--", "*_test.go").Output()
+	errtest.Must(t, err)
+	found := 0
+	for line := range strings.Lines(string(out)) {
+		file, declared, _ := strings.Cut(line, ":func ")
+		test, arguments, _ := strings.Cut(declared, "(")
+		if strings.HasPrefix(arguments, "m *testing.M") {
+			continue
+		}
+		found++
+		dir := filepath.Dir(file)
+		has := func(p part) bool { return p.run.MatchString(test) && !p.skip.MatchString(test) }
+		if !slices.ContainsFunc(parts[dir], has) && !byHand[dir+"."+test] {
+			t.Errorf("no suite of hack/suites.mk runs %s of %s", test, dir)
+		}
+	}
+	if found < 1000 {
+		t.Errorf("%d tests, want all", found)
+	}
+}
+
+// byHand are the tests that only other targets of make run.
+var byHand = map[string]bool{"internal/tests/perf.TestPrograms": true} // make perf

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Skipped is the prefix of the reason of each such skip; hack/testsum counts skips by it.
+// Skipped is the prefix of the reason of each such skip; hack/testsum counts skips by its first words.
 const Skipped = "left out of a short run: needs "
 
 // More skips the test in a short run, with what it needs as the reason.

@@ -19,6 +19,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // TestMeshOverIPIP has the restart test over the kernel's IPIP, TestVXLAN from a pool with IPIP, and WireGuard over both, in each of these a connection
@@ -27,11 +28,18 @@ func TestMeshOverIPIP(t *testing.T) {
 	inMachine(t, errors.Join(netnstest.IPIP(), netnstest.WireGuard()), nil, func(t *testing.T) {
 		n := newTunnelled(t) // one for all: an emulated API server takes a minute to start
 		n.beside(t, n.restart)
-		n.repair(t)
+		if whole() {
+			n.repair(t)
+		}
 		n.beside(t, n.changePools)
-		n.beside(t, n.encrypt)
+		if whole() {
+			n.beside(t, n.encrypt)
+		}
 	})
 }
+
+// whole reports whether this is make test-all. The first tier has one restart and one change of pools.
+func whole() bool { return tier.Size(false, true) }
 
 // inMachine runs a test in a virtual machine with these options of lab vm, with the same test binary and agents. The machine counts instructions, so
 // that no other program's load makes its API server slow. lacks is what this kernel has not; there it must have all.
@@ -123,6 +131,9 @@ func (n *tunnelled) restart(t *testing.T) {
 	meshtest.Settle(t, nodes...)
 	packets.Intact(t)
 	done("SIGTERM to one and SIGKILL to another")
+	if !whole() {
+		return
+	}
 
 	packets = streams()
 	nodes[0].Signal(t, syscall.SIGTERM)
@@ -160,7 +171,7 @@ func (n *tunnelled) changePools(t *testing.T) {
 		{always, never, "tunl0", "tunl0"},
 		{never, cross, "eth0", "vxlan.calico"},
 		{cross, never, "eth0", "tunl0"},
-	} {
+	}[:tier.Size(1, 4)] {
 		packets := n.streams(t)
 		for _, pool := range []string{"always", "cross"} {
 			repool(t, n.Cluster, pool, step.ipip, step.vxlan)

@@ -1,0 +1,238 @@
+# The suites of tests, and what make check, test, test-docs and test-all have of them. `make suite-NAME` runs one, `make suite-unit
+# PACKAGES=./internal/ipam RUN=TestAssign` a test of it. hack/testsum runs lists of them: "+" runs a suite beside those that follow, by what
+# these leave of the processors; without one with "!" the others cannot run.
+
+CHECK_SUITES = format layers short
+# Seconds first, then minutes. The demo is the first of all: what it needs must come from itself, and not from an earlier suite. Of those
+# that run beside others the longest is the first.
+FIRST_SUITES = demo lint tools programs! image generated
+TEST_SUITES = $(FIRST_SUITES) +tunnel +perf +switch +ipip unit lab cluster
+DOCS_SUITES = documents vulns bench
+# The second tier: all there is. make test-all sets TORTIE_TIER, by which internal/testkit/tier leaves nothing out of a suite.
+ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES))) unit lab cluster faults $(DOCS_SUITES)
+
+LAB = $(CURDIR)/bin/lab
+
+# $(call names,LIST) is the list without signs.
+names = $(subst +,,$(subst !,,$(1)))
+# $(call packages,MODULE,EXCEPT) lists the packages of a module without these directories.
+packages = $(filter-out $(addprefix %/,$(2)),$(shell go -C $(1) list ./...))
+# $(call linking,PACKAGE) lists the packages whose tests link this one. A package that was compiled for a test is listed as "path [binary]".
+linking = $(shell go list -test -f '{{if eq .Name "main"}}{{.ImportPath}} {{join .Deps " "}}{{end}}' ./... | \
+	awk '$$1 ~ /[.]test$$/ && / [^ ]*[/]$(subst /,[/],$(1))( |$$)/ {sub(/[.]test$$/, "", $$1); print $$1}')
+# $(call machine,OPTIONS) runs tests in a virtual machine whose time is the number of its instructions.
+machine = -timeout=55m -p=1 -exec='$(LAB) vmtest -timeout 50m -count $(1)'
+
+# A failed test is run again, alone and whole, up to twice: parts of a test may need those before them. Not more than ten of a suite: those
+# did not fail by chance. gotestsum does not do it where a package panicked, timed out or did not compile. STRICT=1 does without.
+RERUN = $(if $(STRICT),,--rerun-fails=2 --rerun-fails-max-failures=10 --rerun-fails-run-root-test)
+
+# A suite NAME that is no target of its own is one run of go test. NAME.packages and, if not empty: NAME.module, its directory; NAME.env;
+# NAME.flags of go test; NAME.run and NAME.skip, patterns of tests; NAME.args, flags of the tests; NAME.cached, whether results of unchanged
+# packages are taken from Go's cache. Suites lint and format vet all packages, with more checks than go test would.
+suite-%: bin/gotestsum
+	$(if $(value $*.packages),,$(error there is no suite $*: the suites are $(sort $(call names,$(CHECK_SUITES) $(TEST_SUITES) $(ALL_SUITES)))))
+	@echo "== $($*.what)"
+	@cd $(or $($*.module),.) && $($*.env) $(CURDIR)/bin/gotestsum $(RERUN) --packages '$(or $(PACKAGES),$($*.packages))' -- -vet=off \
+	  $(if $($*.cached),,-count=1) $($*.flags) $(if $(RUN)$($*.run),-run='$(if $(RUN),^$(RUN)$$,$($*.run))') $(if $($*.skip),-skip='$($*.skip)') \
+	  $(if $($*.args),-args $($*.args))
+
+# What a suite consists of, for hack/testsum's test that none of the tests is left out.
+.PHONY: list-suites
+list-suites:
+	@$(foreach s,$(call names,$(ALL_SUITES)),echo '$(s);$(or $($(s).module),.);$($(s).packages);$($(s).run);$($(s).skip)';)
+
+### make check
+
+GOFMT = bad=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); [ -z "$$bad" ] || { echo "gofmt would change:"; echo "$$bad"; exit 1; }
+
+.PHONY: suite-format
+suite-format:
+	@echo "== gofmt and go vet"
+	@$(GOFMT)
+	@go vet ./...
+
+layers.what     = imports between the packages
+layers.module   = hack
+layers.packages = ./layers
+
+# Most of these tests wait, so that more packages than processors may run. What links the agents of whole nodes needs the lab.
+short.what     = units and network namespaces, model checks in short; results of unchanged packages are kept
+short.packages = $(filter-out $(call linking,internal/testkit/meshtest),$(call packages,.))
+short.flags    = -short -p=4 -timeout=5m
+short.cached   = yes
+
+### make test
+
+demo.what     = make demo, as a new user: from a fresh clone with an empty cache, interrupted four times and run through
+demo.module   = lab
+demo.packages = ./e2e
+demo.run      = ^TestDemo$$
+demo.flags    = -timeout=45m
+
+# Wrappers of Kubernetes in lab/ have no tests, and to vet them means to compile all of Kubernetes once more.
+WRAPPERS = cmd/hyperkube internal/etcd
+
+.PHONY: suite-lint
+suite-lint:
+	@echo "== format, vet, staticcheck"
+	@$(GOFMT)
+	@go -C hack build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+	$(foreach module,. hack lab,@cd $(module) && go vet $(call packages,$(module),$(WRAPPERS))$(newline)\
+	@cd $(module) && $(CURDIR)/bin/staticcheck $(call packages,$(module),$(WRAPPERS))$(newline))
+define newline
+
+
+endef
+
+tools.what     = the layers of imports, what programs are linked from, and what makes the image
+tools.module   = hack
+tools.packages = ./layers ./modules ./image
+tools.flags    = -timeout=10m
+
+.PHONY: suite-programs
+suite-programs:
+	@echo "== Tortie's image; Kubernetes and helm from Go modules (about 10 minutes, once)"
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory image
+	@$(MAKE) --no-print-directory image-all
+	$(LAB) build
+
+image.what     = what the image weighs, that its programs start, and that another directory gives the same
+image.module   = hack
+image.packages = ./image/built
+image.flags    = -timeout=15m
+
+# The values that enable what is off by default.
+EVERYTHING := migrateFromHostLocal=true monitoring.metrics.enabled=true monitoring.metrics.perPeer=true monitoring.metrics.annotations=true \
+	monitoring.dashboard.enabled=true monitoring.alerts.enabled=true monitoring.podMonitor.enabled=true \
+	wireguard.enabled=true wireguard.required=true wireguard.threaded=true wireguard.rotate=720h
+
+.PHONY: suite-generated
+suite-generated:
+	@echo "== files made from other files are up to date"
+	@$(MAKE) --no-print-directory generate-check
+	"$$($(LAB) build helm)" lint --strict charts/tortie
+	"$$($(LAB) build helm)" lint --strict charts/tortie $(addprefix --set ,$(EVERYTHING))
+
+# These packages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
+cluster.what     = what Kubernetes does with pods and nodes, attacks, migration, uninstallation, others' suites for policy, on real nodes
+cluster.dirs     = internal/tests/cluster internal/tests/migrate internal/install/uninstall internal/tests/conformance
+cluster.packages = $(addprefix ./,$(cluster.dirs))
+cluster.env      = TORTIE_LAB=$(LAB)
+cluster.flags    = -timeout=15m -p=1
+
+# These packages need a kernel with IPIP, WireGuard, TCP-AO or flowtables, or count instructions. A machine that counts keeps their bounds in
+# seconds, whatever else the computer does.
+MACHINE_PACKAGES = $(foreach p,ipip perf flowtable tcpao wireguard,$($(p).dirs))
+# What takes minutes begins: if one of them came last, a processor would have nothing else to do. Those that mostly wait have one that works
+# beside.
+LONGEST = internal/tests/chaos internal/tests/mesh internal/program/controllers internal/tests/rights internal/agent internal/tests/topology
+
+# Most of these tests wait, so that more packages than processors may run.
+unit.what     = units, network namespaces, real etcd and kube-apiserver
+unit.packages = $(addprefix ./,$(LONGEST)) $(call packages,.,$(LONGEST) $(MACHINE_PACKAGES) $(cluster.dirs) $(faults.dirs))
+unit.env      = TORTIE_LAB=$(LAB)
+unit.flags    = -timeout=20m -p=3
+unit.skip     = ^($(tunnel.tests))$$
+
+lab.what     = the lab itself: nodes come, work, and leave nothing
+lab.module   = lab
+lab.packages = $(call packages,lab,e2e $(WRAPPERS))
+lab.env      = TORTIE_LAB=$(LAB)
+lab.flags    = -timeout=30m -p=1
+
+# A fault is told of after seconds or minutes, and there are thirty.
+faults.what     = a real cluster broken in thirty ways, one after the other: what is told of each, and where
+faults.dirs     = internal/tests/faults
+faults.packages = $(addprefix ./,$(faults.dirs))
+faults.env      = TORTIE_LAB=$(LAB)
+faults.flags    = -timeout=90m
+
+### In virtual machines that count instructions
+
+COUNTED_SUITES = demo-ipip tunnel perf perf-newest flowtable flowtable-newest bird3 tcpao wireguard switch ipip
+
+demo-ipip.what     = the demo with IPIP run through, from a fresh clone, in a virtual machine that counts instructions
+demo-ipip.module   = lab
+demo-ipip.packages = ./e2e
+demo-ipip.run      = ^TestDemoIPIP$$
+demo-ipip.flags    = -timeout=55m
+
+# These tests make the virtual machine by themselves. No other package may have tests of these names: the suite unit skips them. The first
+# tier has the first of them, shorter.
+tunnel.what     = agents that restart, pools that change, WireGuard turned on and off, over tunl0; TCP-AO from a Secret: in such machines
+tunnel.packages = ./internal/tests/mesh
+tunnel.tests    = TestMeshOverIPIP|TestTCPAOFromSecret
+tunnel.run      = ^($(if $(filter all,$(TORTIE_TIER)),$(tunnel.tests),TestMeshOverIPIP))$$
+tunnel.env      = TORTIE_LAB=$(LAB)
+tunnel.flags    = -timeout=55m
+
+perf.what     = instructions of packets and of our own work, in a virtual machine that counts them: none more than testdata/ratios.csv says
+perf.dirs     = internal/tests/perf
+perf.run      = ^TestInstructions$$
+perf.args     = -kernel=stable -quick
+
+perf-newest.what     = the same on Debian's newest kernel, which takes IPIP by a device for each peer
+perf-newest.dirs     = $(perf.dirs)
+perf-newest.options  = -newest
+perf-newest.run      = $(perf.run)
+perf-newest.args     = -kernel=newest -quick
+
+# Devices for single nodes are a gain only since Linux 6.19. ipip names the tests that differ there.
+peers = PeersUnderTraffic|PeersSource|PeersRouteChange
+
+flowtable.what     = what passes the kernel's flowtable, in such a machine: policies, NAT, routes, devices, time-outs, restarts
+flowtable.dirs     = internal/tests/flowtable
+flowtable.options  = -nft
+flowtable.skip     = ^Test($(peers))$$
+
+flowtable-newest.what     = IPIP in the flowtable of Debian's newest kernel, by a device for each peer
+flowtable-newest.dirs     = $(flowtable.dirs)
+flowtable-newest.options  = -newest -nft
+flowtable-newest.run      = ^Test($(peers)|Passes|Service|Denied)$$/IPIP
+
+# In a virtual machine without FRR, nft and ss.
+bird3.what     = a mesh and BFD with BIRD 3 of Debian's unstable release, in such a machine
+bird3.dirs     = internal/bgp/interop
+bird3.options  = -newest -bird
+bird3.run      = ^Test(Mesh|NodeRestarts|NodeRestartsUnderBFD|SilentRouter|BFDAuthentication|LinkLocal)$$
+
+tcpao.what     = BGP sessions with TCP-AO, in such a machine with Debian's newest kernel, beside its newest BIRD
+tcpao.dirs     = internal/tests/tcpao
+tcpao.options  = -newest -bird
+
+wireguard.what     = WireGuard's devices, and its switch under traffic, in such a machine
+wireguard.dirs     = internal/kernel/wireguard internal/tests/wireguard
+
+switch.what     = WireGuard switched on and off under traffic, in such a machine
+switch.dirs     = internal/tests/wireguard
+switch.run      = ^TestSwitch$$
+
+ipip.what     = tunl0, and devices for single nodes, in such a machine
+ipip.dirs     = internal/kernel/ipip
+
+define counted
+$(1).packages = $(addprefix ./,$($(1).dirs))
+$(1).env      = CGO_ENABLED=0
+$(1).flags    = $$(call machine,$($(1).options))
+endef
+$(foreach s,$(filter-out demo-ipip tunnel,$(COUNTED_SUITES)),$(eval $(call counted,$(s))))
+
+### make test-docs
+
+documents.what     = links, what programs say, vulnerabilities, and the tools that look after them
+documents.module   = hack
+documents.packages = ./generate ./instructions ./messages ./testsum ./vulns
+documents.flags    = -timeout=10m
+
+.PHONY: suite-vulns
+suite-vulns:
+	@echo "== known vulnerabilities"
+	go -C hack/govulncheck build -o $(CURDIR)/bin/govulncheck tool
+	@go -C hack run ./vulns -govulncheck $(CURDIR)/bin/govulncheck
+
+bench.what     = the benchmarks, as few runs as can be, on a real API server
+bench.module   = hack
+bench.packages = ./bench
+bench.flags    = -timeout=10m
