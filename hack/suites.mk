@@ -116,11 +116,11 @@ suite-generated:
 	"$$($(LAB) build helm)" lint --strict charts/tortie $(addprefix --set ,$(EVERYTHING))
 
 # These packages have labs of their own, with nodes that kubelets and containerd run on: one lab at a time is enough for a machine.
-cluster.what     = what Kubernetes does with pods and nodes, attacks, migration, uninstallation, others' suites for policy, on real nodes
-cluster.dirs     = internal/tests/cluster internal/tests/migrate internal/install/uninstall internal/tests/conformance
+cluster.what     = one life of a cluster from installation to uninstallation, on real nodes; then attacks, migration, others' suites for policy
+cluster.dirs     = internal/tests/cluster internal/tests/migrate internal/tests/conformance
 cluster.packages = $(addprefix ./,$(cluster.dirs))
 cluster.env      = TORTIE_LAB=$(LAB)
-cluster.flags    = -timeout=15m -p=1
+cluster.flags    = -timeout=60m -p=1
 
 # These packages need a kernel with IPIP, WireGuard, TCP-AO or flowtables, or count instructions. A machine that counts keeps their bounds in
 # seconds, whatever else the computer does.
@@ -223,7 +223,7 @@ $(foreach s,$(filter-out demo-ipip tunnel,$(COUNTED_SUITES)),$(eval $(call count
 
 documents.what     = links, what programs say, vulnerabilities, and the tools that look after them
 documents.module   = hack
-documents.packages = ./generate ./instructions ./messages ./testsum ./vulns
+documents.packages = ./generate ./instructions ./messages ./mutate ./plots ./testsum ./vulns
 documents.flags    = -timeout=10m
 
 .PHONY: suite-vulns

@@ -17,6 +17,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 	"github.com/tortie-net/tortie/internal/testkit/usagetest"
 )
 
@@ -33,6 +34,7 @@ const ownProtocol = 84 // of the agent's routes
 // A BIRD 2 announces blocks to another BIRD 2, takes them back, and then does the same with the agent: each block becomes a route in the
 // receiver's kernel, and goes. hack/bench measures how soon.
 func TestLearned(t *testing.T) {
+	tier.All(t)
 	count := meshtest.Repeat(500, 10_000)
 	c := meshtest.NewCluster(t)
 	c.Create(t, meshtest.NewPool("learned", "10.160.0.0/12", api.EncapNever))

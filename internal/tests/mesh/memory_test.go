@@ -23,6 +23,7 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // Addresses on the link between the agent and the host of all other nodes' addresses, which are in nodesCIDR.
@@ -40,6 +41,7 @@ type object = map[string]any
 // An agent in a cluster whose nodes have realistic objects hears the blocks of all that answer. hack/bench measures its memory, in clusters that
 // grow, a minute and a half later: then the garbage collector has returned the memory of its start.
 func TestMemory(t *testing.T) {
+	tier.All(t)
 	sizes, settle := []int{5}, time.Duration(0)
 	if meshtest.Measuring() {
 		sizes, settle = []int{100, 300, 1000}, 90*time.Second
