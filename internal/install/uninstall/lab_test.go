@@ -46,26 +46,6 @@ ip -6 addr add fd00:172:30::$(ip -4 -o addr show eth0 | sed 's,.*inet 172.30.0.\
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 mkdir -p /opt/cni/bin /etc/cni/net.d /var/lib/calico /var/run/calico /var/log/calico`
 
-// listing is what there is on a host: links, addresses, routes of all tables, rules, tables of nftables, files, parameters of the kernel.
-// Left out are counters, ages and random numbers, what other nodes are neighbours, and libcni's own notes on a pod that still runs
-// (/var/lib/cni).
-const listing = `echo LINKS; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'
-echo ADDRESSES; ip -o addr | sed 's/^[0-9]*: //; s/valid_lft.*//'
-for f in -4 -6; do echo "ROUTES $f"; ip $f route show table all; echo "RULES $f"; ip $f rule; done
-echo TABLES; nft list tables
-echo FILES; find /etc/cni /opt/cni /var/lib/calico /var/run/calico/ /var/log/calico -printf '%p %y %m %s\n' | grep -v ' d ' | sort
-echo DIRECTORIES; find /etc/cni /opt/cni /var/lib/calico /var/run/calico/ /var/log/calico -type d | sort
-echo PARAMETERS; sysctl -a 2>/dev/null | grep ^net. | grep -vE 'count|random|neigh|secret|fastopen_key'`
-
-func (c cluster) hosts() map[string]string {
-	c.t.Helper()
-	all := map[string]string{}
-	for _, node := range nodes {
-		all[node] = c.On(c.t, node, listing)
-	}
-	return all
-}
-
 // theirPools is a definition as somebody else made it: it lacks fields that are needed, and has one of their own.
 const theirPools = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -95,7 +75,7 @@ func TestLifeOfARelease(t *testing.T) {
 	for _, node := range nodes {
 		c.On(c.t, node, prepare)
 	}
-	before := c.hosts()
+	before := c.Hosts(t, nodes...)
 	file := filepath.Join(t.TempDir(), "theirs.yaml")
 	errtest.Must(t, os.WriteFile(file, []byte(theirPools), 0o600))
 	c.Kubectl(c.t, "apply", "-f", file)
@@ -112,11 +92,11 @@ func TestLifeOfARelease(t *testing.T) {
 	c.Kubectl(c.t, "get", "bgpfilters.crd.projectcalico.org")
 
 	c.StartPod(t, "web", "node1")
-	if c.hosts()["node1"] == before["node1"] {
+	if c.Hosts(t, "node1")["node1"] == before["node1"] {
 		t.Fatal("the listing does not show what an installation does to a host")
 	}
 	c.Run(c.t, "helm", "uninstall", "tortie", "-n", "kube-system", "--timeout", "5m")
-	if diff := cmp.Diff(before, c.hosts()); diff != "" {
+	if diff := cmp.Diff(before, c.Hosts(t, nodes...)); diff != "" {
 		t.Errorf("the hosts are not what they were (-before +after):\n%s", diff)
 	}
 	c.wantNoTrace()

@@ -25,7 +25,7 @@ import (
 
 // TestSpeed measures, for hack/bench, the time until nodes are ready and pods run. Without -figures it runs once, with few pods.
 func TestSpeed(t *testing.T) {
-	archive := image(t, "dev")
+	archive := labtest.BuildImage(t, labtest.Root(), "dev")
 	rounds := meshtest.Repeat(1, 3)
 	for i := range rounds {
 		t.Run(fmt.Sprintf("fresh nodes %d", i+1), func(t *testing.T) {
