@@ -109,6 +109,12 @@ image: build ## the container image as an OCI archive, dist/tortie.tar, without 
 image-all: $(addprefix programs-,$(ARCHES)) ## the same for amd64 and arm64, as one image: dist/tortie-all.tar
 	@$(MAKE_IMAGE) $(foreach arch,$(ARCHES),-bin $(arch)=../dist/$(arch)) -o ../dist/tortie-all.tar
 
+.PHONY: release
+release: bin/lab ## the files of a release from its tag, checked out (VERSION=v0.1.0): image, chart, manifests, list of modules, checksums in dist/release
+	@echo "building the program that lists modules"
+	@CGO_ENABLED=0 go -C hack/cyclonedx build -trimpath -o ../../bin/cyclonedx-gomod tool
+	@helm="$$(bin/lab build helm)" && go -C hack run ./release -root .. -version '$(VERSION)' -helm "$$helm" -cyclonedx '$(CURDIR)/bin/cyclonedx-gomod'
+
 programs-%:
 	$(call programs,dist/$*,$*)
 

@@ -3,6 +3,7 @@ module github.com/tortie-net/tortie/hack
 go 1.26.0
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.9.3
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/tortie-net/tortie v0.0.0

@@ -27,7 +27,6 @@ const defaultUser = "65532:65532"
 type platformImage struct {
 	arch  string
 	image v1.Image
-	made  *inventory
 }
 
 // about returns the image's labels and annotations.

@@ -48,23 +48,23 @@ type file struct {
 	hard    bool
 }
 
-// collect returns the image's files by path, and the inventory of its programs.
-func collect(dir, arch string, o options) (map[string]file, *inventory, error) {
+// collect returns the image's files by path.
+func collect(dir, arch string, o options) (map[string]file, error) {
 	programs := map[string][]byte{}
 	for _, name := range binaries {
 		from := filepath.Join(dir, path.Base(name))
 		content, err := os.ReadFile(from)
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading binary: %w (run `make build`)", err)
+			return nil, fmt.Errorf("reading binary: %w (run `make build`)", err)
 		}
 		if err := checkBinary(content, arch); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", from, err)
+			return nil, fmt.Errorf("%s: %w", from, err)
 		}
 		programs[name] = content
 	}
 	made, err := takeInventory(programs, o)
 	if err != nil {
-		return nil, nil, fmt.Errorf("listing what the programs are made of: %w", err)
+		return nil, fmt.Errorf("listing what the programs are made of: %w", err)
 	}
 	files := maps.Clone(links)
 	for name, content := range programs {
@@ -72,16 +72,16 @@ func collect(dir, arch string, o options) (map[string]file, *inventory, error) {
 	}
 	roots, err := certificates()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	files[caPath] = file{content: roots, mode: 0o644}
 	maps.Copy(files, made.licenceFiles())
 	sbom, err := makeSBOM(files, made, arch, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	files[sbomPath] = file{content: sbom, mode: 0o644}
-	return files, made, nil
+	return files, nil
 }
 
 // checkBinary rejects programs that cannot run in the image, which has neither a dynamic loader nor libraries.

@@ -1,6 +1,5 @@
 // Command image writes Tortie's container image as an OCI archive, without Docker and without a base image, and beside it what
-// each architecture's image is made of (SPDX) and what it was built from (SLSA). Of two architectures it makes one image with two
-// manifests.
+// each architecture's image is made of (SPDX). Of two architectures it makes one image with two manifests.
 //
 //	image -bin bin -ref docker.io/tortie-net/tortie:dev -version v0.1.0 -o dist/tortie.tar
 //	image -bin amd64=dist/amd64 -bin arm64=dist/arm64 -o dist/tortie-all.tar
@@ -81,7 +80,7 @@ func run(o options) error {
 	}
 	var images []platformImage
 	for _, p := range o.programs {
-		files, made, err := collect(p.dir, p.arch, o)
+		files, err := collect(p.dir, p.arch, o)
 		if err != nil {
 			return err
 		}
@@ -92,7 +91,7 @@ func run(o options) error {
 		if err != nil {
 			return fmt.Errorf("building the image of %s: %w", p.arch, err)
 		}
-		images = append(images, platformImage{p.arch, image, made})
+		images = append(images, platformImage{p.arch, image})
 		if err := place(o.beside("."+p.arch+".spdx.json"), files[sbomPath].content); err != nil {
 			return err
 		}
@@ -101,12 +100,8 @@ func run(o options) error {
 	if err != nil {
 		return err
 	}
-	provenance, err := makeProvenance(digest, images, o)
-	if err != nil {
-		return fmt.Errorf("saying what the image was built from: %w", err)
-	}
 	fmt.Printf("%s: %s, %s\n", filepath.Base(o.out), o.ref, digest)
-	return place(o.beside(".provenance.json"), provenance)
+	return nil
 }
 
 // beside returns the name of a file that accompanies the archive.

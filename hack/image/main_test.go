@@ -4,8 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -236,7 +234,7 @@ func TestSameInputSameBytes(t *testing.T) {
 	for i := range sums {
 		errtest.Must(t, run(o))
 		sums[i] = map[string][32]byte{}
-		for _, suffix := range []string{".tar", ".amd64.spdx.json", ".arm64.spdx.json", ".provenance.json"} {
+		for _, suffix := range []string{".tar", ".amd64.spdx.json", ".arm64.spdx.json"} {
 			sums[i][suffix] = sha256.Sum256(readFile(t, o.beside(suffix)))
 		}
 		for _, name := range binaries { // times and modes of the input must not matter
@@ -254,7 +252,7 @@ func TestTreeIsTheLayer(t *testing.T) {
 	o := testOptions(t, "amd64")
 	o.tree = filepath.Join(t.TempDir(), "tree")
 	errtest.Must(t, run(o))
-	files, _, err := collect(o.programs[0].dir, "amd64", o)
+	files, err := collect(o.programs[0].dir, "amd64", o)
 	errtest.Must(t, err)
 	content, err := layer(files)
 	errtest.Must(t, err)
@@ -401,7 +399,7 @@ func TestSBOM(t *testing.T) {
 	for _, f := range doc.Files {
 		listed[strings.TrimPrefix(f.Name, "./")] = f.Checksums[1]
 	}
-	collected, _, err := collect(o.programs[0].dir, "amd64", o)
+	collected, err := collect(o.programs[0].dir, "amd64", o)
 	errtest.Must(t, err)
 	for name, f := range collected {
 		content := files[name]
@@ -438,63 +436,12 @@ func TestNoLicenceNoImage(t *testing.T) {
 	}
 }
 
-func TestProvenance(t *testing.T) {
-	o := testOptions(t, "amd64", "arm64")
-	o.version = "v1-2-gabc-dirty"
-	errtest.Must(t, run(o))
-	a := readArchive(t, o.out)
-	outer := a.manifests("index.json")[0]
-	var s statement
-	errtest.Must(t, json.Unmarshal(readFile(t, o.beside(".provenance.json")), &s))
-	want := []string{outer.Digest}
-	for _, m := range a.manifests(blob(outer.Digest)) {
-		want = append(want, m.Digest)
-	}
-	var got []string
-	for _, subject := range s.Subject {
-		got = append(got, "sha256:"+subject.Digest["sha256"])
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("subjects %v, want %v", got, want)
-	}
-	if s.Type != "https://in-toto.io/Statement/v1" || s.PredicateType != "https://slsa.dev/provenance/v1" || s.Predicate.Run.Builder.ID == "" ||
-		s.Predicate.Definition.BuildType == "" || s.Predicate.Definition.External["version"] != o.version {
-		t.Errorf("statement %+v", s)
-	}
-	checkDependencies(t, o, s.Predicate.Definition.Resolved)
-}
-
-func checkDependencies(t *testing.T, o options, resolved []resource) {
-	t.Helper()
-	source := resolved[0]
-	if source.Digest["gitCommit"] != o.revision || source.Annotations["modified"] != true {
-		t.Errorf("sources %+v", source)
-	}
-	sums := string(readFile(t, "../go.sum"))
-	found := 0
-	for _, r := range resolved[1:] {
-		name, version, _ := strings.Cut(strings.TrimPrefix(r.URI, "pkg:golang/"), "@")
-		if name == "stdlib" {
-			continue
-		}
-		sum, err := hex.DecodeString(r.Digest["dirHash"])
-		line := name + " " + version + " h1:" + base64.StdEncoding.EncodeToString(sum) + "\n"
-		if err != nil || !strings.Contains(sums, line) {
-			t.Errorf("%s is not in go.sum (%v)", line, err)
-		}
-		found++
-	}
-	if found != 2 {
-		t.Errorf("%d modules in %+v, want YAML and the certificates", found, resolved)
-	}
-}
-
 // No Docker runs here, so what can be compared without it is compared: where the files come from, and the configuration. That
 // the files are the same is TestTreeIsTheLayer's.
 func TestDockerfileIsTheSameImage(t *testing.T) {
 	text := string(readFile(t, "../../Dockerfile"))
 	o := testOptions(t, "amd64")
-	files, _, err := collect(o.programs[0].dir, "amd64", o)
+	files, err := collect(o.programs[0].dir, "amd64", o)
 	errtest.Must(t, err)
 	image, err := build(files, "amd64", o)
 	errtest.Must(t, err)

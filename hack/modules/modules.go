@@ -1,5 +1,5 @@
 // Package modules lists the Go modules that programs are linked from, with reasons and licences. The table of docs/image.md, the image's SBOM
-// (SPDX), provenance (SLSA) and licence texts are generated from it.
+// (SPDX) and licence texts are generated from it.
 package modules
 
 import (
@@ -24,9 +24,8 @@ type Module struct{ Path, Version, Sum string }
 
 // Program is the build information of a program.
 type Program struct {
-	Main     Module
-	Modules  []Module // with the standard library first
-	Settings map[string]string
+	Main    Module
+	Modules []Module // with the standard library first
 }
 
 // Read returns the build information of a program.
@@ -36,15 +35,11 @@ func Read(content []byte) (Program, error) {
 		return Program{}, err
 	}
 	p := Program{
-		Main:     Module{Path: info.Main.Path, Version: info.Main.Version, Sum: info.Main.Sum},
-		Modules:  []Module{{Path: Standard, Version: strings.TrimPrefix(info.GoVersion, "go")}},
-		Settings: map[string]string{},
+		Main:    Module{Path: info.Main.Path, Version: info.Main.Version, Sum: info.Main.Sum},
+		Modules: []Module{{Path: Standard, Version: strings.TrimPrefix(info.GoVersion, "go")}},
 	}
 	for _, m := range info.Deps {
 		p.Modules = append(p.Modules, linked(m))
-	}
-	for _, s := range info.Settings {
-		p.Settings[s.Key] = s.Value
 	}
 	return p, nil
 }

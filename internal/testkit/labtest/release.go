@@ -1,8 +1,11 @@
 package labtest
 
 import (
+	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
 // ImageRepository is the name of the product's image on the nodes, and ImageTag is the tag that `make image` gives it.
@@ -19,14 +22,37 @@ func SetImage(tag string) string {
 // Image returns the path of the image archive that `make image` writes.
 func Image() string { return filepath.Join(Root(), "dist", "tortie.tar") }
 
+// BuildImage builds an image of the sources below root, with a tag that is also its version, so that each program differs from that of
+// another tag. It returns the archive's path.
+func BuildImage(t testing.TB, root, tag string) string {
+	t.Helper()
+	needtest.More(t, "the image, built")
+	dir := t.TempDir()
+	archive := filepath.Join(dir, "tortie.tar")
+	out, err := exec.CommandContext(t.Context(), "make", "-C", root, "--no-print-directory", "image", "VERSION="+tag,
+		"IMAGE="+ImageRepository+":"+tag, "BIN="+filepath.Join(dir, "bin"), "OUT="+archive).CombinedOutput()
+	if err != nil {
+		t.Fatalf("make image: %v: %s", err, out)
+	}
+	return archive
+}
+
 // ChartDir returns the directory of the chart.
-func ChartDir() string { return filepath.Join(Root(), "charts", "tortie") }
+func ChartDir() string { return chartOf(Root()) }
+
+func chartOf(root string) string { return filepath.Join(root, "charts", "tortie") }
 
 // Release installs or upgrades the chart by Helm (verb) with the image of a tag, and returns when everything is ready. flags are Helm's. IPIP
 // is not required of the kernel.
 func (l *Lab) Release(t testing.TB, verb, tag string, flags ...string) {
 	t.Helper()
-	args := []string{verb, "tortie", ChartDir(), "--namespace", chartNamespace, "--wait", "--timeout", releasePatience.String(),
+	l.ReleaseOf(t, Root(), verb, tag, flags...)
+}
+
+// ReleaseOf is Release with the chart of the sources below root.
+func (l *Lab) ReleaseOf(t testing.TB, root, verb, tag string, flags ...string) {
+	t.Helper()
+	args := []string{verb, "tortie", chartOf(root), "--namespace", chartNamespace, "--wait", "--timeout", releasePatience.String(),
 		"--set", SetImage(tag) + ",ipPool.ipipMode=Never"}
 	l.Run(t, "helm", append(args, flags...)...)
 }

@@ -84,7 +84,7 @@ func TestAttack(t *testing.T) {
 
 func newSiege(t *testing.T) *siege {
 	t.Helper()
-	w := newWorld(t, "-ipv6", "-image", image(t, "dev"))
+	w := newWorld(t, "-ipv6", "-image", labtest.BuildImage(t, labtest.Root(), "dev"))
 	w.Kubectl(t, "apply", "-f", labtest.ClusterNetworkPolicyDefinition(t))
 	w.Release(t, "install", "dev", append(slices.Clone(dualStack), "--set", `ipPool.vxlanMode=Always,controllers.nodeSelector.kubernetes\.io/hostname=`+witness)...)
 	w.rolledOut(t, "daemonset/tortie-node", "-n", "kube-system")

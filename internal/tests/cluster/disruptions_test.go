@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +13,6 @@ import (
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
-	"github.com/tortie-net/tortie/internal/testkit/needtest"
 )
 
 func onNode(name string) func(corev1.Pod) bool {
@@ -120,20 +117,6 @@ func (w *world) plugins(t *testing.T, version string) {
 			t.Errorf("%s has the plugins of %s, want %s", node, out, version)
 		}
 	}
-}
-
-// image builds an image of these sources with a tag that is also its version, so that each program differs.
-func image(t *testing.T, tag string) string {
-	t.Helper()
-	needtest.More(t, "the image, built")
-	dir := t.TempDir()
-	archive := filepath.Join(dir, "tortie.tar")
-	out, err := exec.CommandContext(t.Context(), "make", "-C", labtest.Root(), "--no-print-directory", "image", "VERSION="+tag, "IMAGE="+labtest.ImageRepository+":"+tag,
-		"BIN="+filepath.Join(dir, "bin"), "OUT="+archive).CombinedOutput()
-	if err != nil {
-		t.Fatalf("make image: %v: %s", err, out)
-	}
-	return archive
 }
 
 // status tests STATUS, which containerd executes for each runtime status request of the kubelet: a node where ADD would fail is not ready and

@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/ipam/audit"
 	"github.com/tortie-net/tortie/internal/ipam/inventory"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
+	"github.com/tortie-net/tortie/internal/testkit/labtest"
 	"github.com/tortie-net/tortie/internal/testkit/meshtest"
 )
 
@@ -26,11 +27,11 @@ var dualStack = []string{"--set", "ipFamilies={IPv4,IPv6},ipv6Pool.cidr=fd00:192
 // the hosts as they were. Each part between restores the state that it found, without a leak.
 func TestKubernetes(t *testing.T) {
 	// containerd 2 calls STATUS and GC, which containerd 1.6 of the other suites' labs does not.
-	w := newWorld(t, "-containerd", "2", "-ipv6", "-dns", "-image", image(t, "dev"), "-image", image(t, "next"))
+	w := newWorld(t, "-containerd", "2", "-ipv6", "-dns", "-image", labtest.BuildImage(t, labtest.Root(), "dev"), "-image", labtest.BuildImage(t, labtest.Root(), "next"))
 	for _, node := range nodes {
 		w.On(t, node, prepare)
 	}
-	before := w.hosts(t)
+	before := w.Hosts(t, nodes...)
 	w.theirDefinition(t)
 	w.installed(t)
 	w.completed(t)

@@ -22,27 +22,6 @@ const prepare = `until nft list table ip6 kube-proxy && [ -z "$(ip -6 addr show 
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 mkdir -p /opt/cni/bin /etc/cni/net.d /var/lib/calico /var/run/calico /var/log/calico`
 
-// listing prints what a host has: links, addresses, routes of all tables, rules, tables of nftables, files, parameters of the kernel.
-// It leaves out counters, ages and random numbers, the neighbours, libcni's own notes on pods that still run (/var/lib/cni), and
-// iptables' tables of NAT, in which portmap leaves its chains.
-const listing = `echo LINKS; ip -o link | sed 's/^[0-9]*: //; s/[@:].*//'
-echo ADDRESSES; ip -o addr | sed 's/^[0-9]*: //; s/valid_lft.*//'
-for f in -4 -6; do echo "ROUTES $f"; ip $f route show table all; echo "RULES $f"; ip $f rule; done
-echo TABLES; nft list tables | grep -vxE 'table ip6? nat'
-echo FILES; find /etc/cni /opt/cni /var/lib/calico /var/run/calico/ /var/log/calico -printf '%p %y %m %s\n' | grep -v ' d ' | sort
-echo DIRECTORIES; find /etc/cni /opt/cni /var/lib/calico /var/run/calico/ /var/log/calico -type d | sort
-echo PARAMETERS; sysctl -a 2>/dev/null | grep ^net. | grep -vE 'count|random|neigh|secret|fastopen_key'`
-
-// hosts returns the listing of each node.
-func (w *world) hosts(t *testing.T) map[string]string {
-	t.Helper()
-	all := map[string]string{}
-	for _, node := range nodes {
-		all[node] = w.On(t, node, listing)
-	}
-	return all
-}
-
 // theirPools is a definition that somebody else made: it lacks fields that Tortie needs, and has a field of its own.
 const theirPools = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -94,11 +73,11 @@ func (w *world) helmTest(t *testing.T) {
 func (w *world) uninstalled(t *testing.T, before map[string]string) {
 	w.vxlan(t, "Always", len(nodes)-1)
 	w.StartPod(t, "web", "node1")
-	if w.hosts(t)["node1"] == before["node1"] {
+	if w.Hosts(t, "node1")["node1"] == before["node1"] {
 		t.Fatal("the listing does not show what an installation does to a host")
 	}
 	w.Run(t, "helm", "uninstall", "tortie", "--namespace", "kube-system", "--timeout", patience.String())
-	if diff := cmp.Diff(before, w.hosts(t)); diff != "" {
+	if diff := cmp.Diff(before, w.Hosts(t, nodes...)); diff != "" {
 		t.Errorf("the hosts are not what they were (-before +after):\n%s", diff)
 	}
 	w.noTrace(t)

@@ -29,7 +29,7 @@ func TestSpeed(t *testing.T) {
 	if !meshtest.Measuring() {
 		t.Skip("left to hack/bench, which measures by it")
 	}
-	archive := image(t, "dev")
+	archive := labtest.BuildImage(t, labtest.Root(), "dev")
 	const rounds = 3
 	for i := range rounds {
 		t.Run(fmt.Sprintf("fresh nodes %d", i+1), func(t *testing.T) {
