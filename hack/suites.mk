@@ -9,7 +9,7 @@ FIRST_SUITES = demo lint tools programs! image generated
 TEST_SUITES = $(FIRST_SUITES) +tunnel +perf +switch +ipip unit lab cluster
 DOCS_SUITES = documents vulns bench
 # The second tier: all there is. make test-all sets TORTIE_TIER, by which internal/testkit/tier leaves nothing out of a suite.
-ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES))) unit lab cluster faults $(DOCS_SUITES)
+ALL_SUITES = $(FIRST_SUITES) $(addprefix +,$(filter-out switch,$(COUNTED_SUITES))) unit lab cluster upgrade faults release $(DOCS_SUITES)
 
 LAB = $(CURDIR)/bin/lab
 
@@ -131,7 +131,7 @@ LONGEST = internal/tests/chaos internal/tests/mesh internal/program/controllers 
 
 # Most of these tests wait, so that more packages than processors may run.
 unit.what     = units, network namespaces, real etcd and kube-apiserver
-unit.packages = $(addprefix ./,$(LONGEST)) $(call packages,.,$(LONGEST) $(MACHINE_PACKAGES) $(cluster.dirs) $(faults.dirs))
+unit.packages = $(addprefix ./,$(LONGEST)) $(call packages,.,$(LONGEST) $(MACHINE_PACKAGES) $(cluster.dirs) $(upgrade.dirs) $(faults.dirs))
 unit.env      = TORTIE_LAB=$(LAB)
 unit.flags    = -timeout=20m -p=3
 unit.skip     = ^($(tunnel.tests))$$
@@ -142,12 +142,24 @@ lab.packages = $(call packages,lab,e2e $(WRAPPERS))
 lab.env      = TORTIE_LAB=$(LAB)
 lab.flags    = -timeout=30m -p=1
 
+# The last release is built from its tag, or from the commit that stands for it, with the same lab.
+upgrade.what     = a cluster of the last release is upgraded under traffic, and rolled back
+upgrade.dirs     = internal/tests/upgrade
+upgrade.packages = $(addprefix ./,$(upgrade.dirs))
+upgrade.env      = TORTIE_LAB=$(LAB)
+upgrade.flags    = -timeout=40m
+
 # A fault is told of after seconds or minutes, and there are thirty.
 faults.what     = a real cluster broken in thirty ways, one after the other: what is told of each, and where
 faults.dirs     = internal/tests/faults
 faults.packages = $(addprefix ./,$(faults.dirs))
 faults.env      = TORTIE_LAB=$(LAB)
 faults.flags    = -timeout=90m
+
+release.what     = a release from a tag: its files, the same ones from another directory
+release.module   = hack
+release.packages = ./release
+release.flags    = -timeout=30m
 
 ### In virtual machines that count instructions
 
