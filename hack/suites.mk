@@ -133,7 +133,7 @@ LONGEST = internal/tests/chaos internal/tests/mesh internal/program/controllers 
 unit.what     = units, network namespaces, real etcd and kube-apiserver
 unit.packages = $(addprefix ./,$(LONGEST)) $(call packages,.,$(LONGEST) $(MACHINE_PACKAGES) $(cluster.dirs) $(upgrade.dirs) $(faults.dirs))
 unit.env      = TORTIE_LAB=$(LAB)
-unit.flags    = -timeout=20m -p=3
+unit.flags    = -timeout=20m -p=4
 unit.skip     = ^($(tunnel.tests))$$
 
 lab.what     = the lab itself: nodes come, work, and leave nothing

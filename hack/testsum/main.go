@@ -91,7 +91,14 @@ func runAll(ctx context.Context, suites []suite, root, logs string) []result {
 	results := make([]result, len(suites))
 	begun := 0
 	var beside sync.WaitGroup
-	slots := make(chan struct{}, besides)
+	queue := make(chan func(), len(suites)) // in the order of the list
+	for range besides {
+		beside.Go(func() {
+			for run := range queue {
+				run()
+			}
+		})
+	}
 	for i, s := range suites {
 		begun++
 		run := func() {
@@ -104,11 +111,7 @@ func runAll(ctx context.Context, suites []suite, root, logs string) []result {
 			report(os.Stdout, results[i])
 		}
 		if s.beside {
-			beside.Go(func() {
-				slots <- struct{}{}
-				defer func() { <-slots }()
-				run()
-			})
+			queue <- run
 			continue
 		}
 		run()
@@ -121,6 +124,7 @@ func runAll(ctx context.Context, suites []suite, root, logs string) []result {
 			break
 		}
 	}
+	close(queue)
 	beside.Wait()
 	return results[:begun]
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/testkit/bgptest"
+	"github.com/tortie-net/tortie/internal/testkit/tier"
 )
 
 // mostAttempts is how many connections an end may open until the session is up.
@@ -100,7 +101,7 @@ func (d *theirs) up() error {
 // it is: RFC 4271 section 6.8 chooses among connections that are there. It is the other end that connects, also if the rule of the mesh has it wait.
 func TestOneWayFilter(t *testing.T) {
 	t.Parallel()
-	restarts := 50 // of each end
+	restarts := tier.Size(5, 50) // of each end
 	if testing.Short() {
 		restarts = 2
 	}
