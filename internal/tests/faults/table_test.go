@@ -175,7 +175,7 @@ var faults = []fault{
 	},
 	{
 		number: "13b", what: "the chart names a link for the nodes' addresses that no node has", traffic: kept, checks: []string{"problem"},
-		inject: []step{upgrade("--set nodeAddress.ipv4=interface=foo0")}, undo: rollback,
+		inject: []step{upgrade("--set nodeAddress.ipv4=interface=foo0 --wait")}, undo: rollback,
 		told: []told{
 			event{"Node", "node1", "NoNodeAddress", "IP_AUTODETECTION_METHOD=interface=foo0 finds no address: 172.30.0.12/24 on eth0 (its link is not named) ... ; 172.30.0.12 on eth0 is kept from the Node"},
 			finding{"node1", "problem", nodestatus.Warning, "interface=foo0 finds no address: 172.30.0.12/24 on eth0 (its link is not named)", "set nodeAddress.ipv4 or nodeAddress.ipv6, such as cidr=10.0.0.0/24"},
