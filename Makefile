@@ -101,6 +101,9 @@ bin/testsum: bin/gotestsum
 bin/gotestsum: hack/go.mod hack/go.sum
 	go -C hack build -o ../bin/gotestsum gotest.tools/gotestsum
 
+bin/golangci-lint: hack/golangci/go.mod hack/golangci/go.sum
+	go -C hack/golangci build -o ../../bin/golangci-lint tool
+
 .PHONY: image
 image: build ## the container image as an OCI archive, dist/tortie.tar, without Docker
 	@$(MAKE_IMAGE) -bin '$(abspath $(BIN))' -o '$(abspath $(OUT))'
@@ -124,7 +127,7 @@ tree: programs-$(ARCH)
 	@$(MAKE_IMAGE) -bin $(ARCH)=../dist/$(ARCH) -tree ../dist/tree
 
 .PHONY: lint
-lint: bin/testsum ## format, vet, staticcheck, import layers, generated files
+lint: bin/testsum ## golangci-lint (format, vet, staticcheck and more), import layers, generated files
 	bin/testsum lint tools
 	@$(MAKE) --no-print-directory generate-check
 

@@ -73,13 +73,13 @@ demo.flags    = -timeout=45m
 # Wrappers of Kubernetes in lab/ have no tests, and to vet them means to compile all of Kubernetes once more.
 WRAPPERS = cmd/hyperkube internal/etcd
 
+# $(call directories,MODULE,EXCEPT) has the same packages as $(call packages,...), from the module's directory.
+directories = $(patsubst $(shell go -C $(1) list -m)%,.%,$(call packages,$(1),$(2)))
+
 .PHONY: suite-lint
-suite-lint:
-	@echo "== format, vet, staticcheck"
-	@$(GOFMT)
-	@go -C hack build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
-	$(foreach module,. hack lab,@cd $(module) && go vet $(call packages,$(module),$(WRAPPERS))$(newline)\
-	@cd $(module) && $(CURDIR)/bin/staticcheck $(call packages,$(module),$(WRAPPERS))$(newline))
+suite-lint: bin/golangci-lint
+	@echo "== golangci-lint: format, vet, staticcheck and what else .golangci.yml has"
+	$(foreach module,. hack lab,@cd $(module) && $(CURDIR)/bin/golangci-lint run $(call directories,$(module),$(WRAPPERS))$(newline))
 define newline
 
 

@@ -34,8 +34,11 @@ import (
 // DebugImage is imported on every node: a shell with ping, wget, httpd, ip and nc.
 const DebugImage = images.DebugImage
 
-// DefaultPodCIDR and DefaultPodCIDR6 are the default ranges of pod addresses.
-var DefaultPodCIDR, DefaultPodCIDR6 = cluster.DefaultPodCIDRs[0], cluster.DefaultPodCIDRs[1]
+// DefaultPodCIDR is the default range of pods' IPv4 addresses.
+var DefaultPodCIDR = cluster.DefaultPodCIDRs[0]
+
+// DefaultPodCIDR6 is that of IPv6.
+var DefaultPodCIDR6 = cluster.DefaultPodCIDRs[1]
 
 // ErrNotRunning is returned for a lab that does not exist.
 var ErrNotRunning = cluster.ErrNotRunning

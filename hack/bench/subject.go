@@ -143,7 +143,7 @@ func (s sandbox) do(c *cluster, verb string) (cost, string, error) {
 	}
 	var result struct{ IPs []struct{ Address string } }
 	if err := json.Unmarshal(stdout, &result); err != nil || len(result.IPs) == 0 {
-		return took, "", fmt.Errorf("%s: its result %q has no address (%v)", s.subject.name, stdout, err)
+		return took, "", fmt.Errorf("%s: its result %q has no address (%v)", s.subject.name, stdout, err) //nolint:errorlint // it may be nil
 	}
 	return took, result.IPs[0].Address, nil
 }

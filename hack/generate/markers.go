@@ -36,7 +36,7 @@ func (itemsNullable) ApplyToSchema(_ *crdmarkers.SchemaContext, schema *apiext.J
 }
 
 // ApplyToSchema implements controller-tools' SchemaMarker.
-func (n numbersTo) ApplyToSchema(_ *crdmarkers.SchemaContext, schema *apiext.JSONSchemaProps) error {
+func (n numbersTo) ApplyToSchema(_ *crdmarkers.SchemaContext, schema *apiext.JSONSchemaProps) error { //nolint:unparam // an interface's
 	least, most := 0.0, float64(n)
 	schema.Minimum, schema.Maximum = &least, &most
 	return nil

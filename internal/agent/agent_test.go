@@ -235,7 +235,8 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 		Config: cfg,
 		Log:    log, Store: store, Watch: watch, Speaker: speaker, Status: status, Pods: r.pods,
 		Dataplane: Dataplane{
-			Kernel: r.ns.Conn, FIB: routes.New(r.ns.Conn, routes.Options{}), Encap: ipip.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn), WireGuard: wireguard.New(r.ns.Conn, routes.DefaultProtocol, nil), NFT: table, NAT: nat.New(table), Guard: guard.New(table), Flowtable: flowtable.New(r.ns.Conn.Namespace()),
+			Kernel: r.ns.Conn, FIB: routes.New(r.ns.Conn, routes.Options{}), Encap: ipip.New(r.ns.Conn), VXLAN: vxlan.New(r.ns.Conn),
+			WireGuard: wireguard.New(r.ns.Conn, routes.DefaultProtocol, nil), NFT: table, NAT: nat.New(table), Guard: guard.New(table), Flowtable: flowtable.New(r.ns.Conn.Namespace()),
 		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())

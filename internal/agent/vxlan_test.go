@@ -44,7 +44,7 @@ func (r *rig) device(is func(netlinkx.Link) bool) func() bool {
 }
 
 // forwards reports whether frames to a MAC go to the other node, and to it alone.
-func (r *rig) forwards(t *testing.T, mac vxlan.MAC) func() bool {
+func (r *rig) forwards(_ *testing.T, mac vxlan.MAC) func() bool {
 	return r.device(func(link netlinkx.Link) bool {
 		have, err := r.ns.Conn.Forwarding(link.Index)
 		want := netlinkx.Neighbour{Link: link.Index, Forward: true, Addr: addr("172.31.0.2"), MAC: mac, Permanent: true}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// ClusterInformation, named "default", says whether the datastore may be used.
+// ClusterInformation is the object "default" that says whether the datastore may be used.
 type ClusterInformation struct {
 	Meta `json:"metadata"`
 	Spec ClusterInformationSpec `json:"spec"`

@@ -1,6 +1,6 @@
 package api
 
-// KubeControllersConfiguration, named "default", has the settings of the controllers.
+// KubeControllersConfiguration is the object "default" with the settings of the controllers.
 type KubeControllersConfiguration struct {
 	Meta   `json:"metadata"`
 	Spec   KubeControllersConfigurationSpec    `json:"spec"`

@@ -154,7 +154,7 @@ func (h *IPAMHandle) MarkedDeleted() bool { return h.Spec.Deleted }
 // IPAMHandleList is a list of IPAMHandles.
 type IPAMHandleList = List[IPAMHandle, *IPAMHandle]
 
-// IPAMConfig, named "default", holds the cluster's IPAM rules.
+// IPAMConfig is the object "default" with the cluster's IPAM rules.
 type IPAMConfig struct {
 	Meta `json:"metadata"`
 	Spec IPAMConfigSpec `json:"spec"`

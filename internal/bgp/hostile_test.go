@@ -222,7 +222,7 @@ func TestNobodyPosesAsPeerInside(t *testing.T) {
 			_, err := d.DialContext(t.Context(), "tcp", inside.String())
 			return err
 		})
-		if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 			t.Errorf("from %s: %v, want silence", from, err)
 		}
 	}

@@ -413,7 +413,7 @@ func TestTTLSecurity(t *testing.T) {
 			}
 			return err
 		})
-		if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 			t.Errorf("what came from afar, %s: %v, want silence", from, err)
 		}
 	}

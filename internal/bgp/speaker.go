@@ -71,10 +71,9 @@ type Speaker interface {
 	// first SetPeers, and may be called before SetOriginated.
 	SetPolicy(ctx context.Context, p Policy) error
 
-	// SetOriginated sets the paths that this node originates: Prefix, Aggregate, and NextHop unless it is this end of each session. Learned paths are
-	// announced as Policy says.
-	// After a restart it must be called before SetPeers: a peer drops what is not announced again by the time it has
-	// seen the end of our table.
+	// SetOriginated sets the paths that this node originates: Prefix, Aggregate, and NextHop unless it is this end of each
+	// session. Learned paths are announced as Policy says. After a restart it must be called before SetPeers: a peer drops what is not
+	// announced again by the time it has seen the end of our table.
 	SetOriginated(ctx context.Context, paths []Path) error
 
 	// Snapshot returns what is learned now, ordered by prefix: of each prefix the most preferred path that accept takes
@@ -138,9 +137,8 @@ type Local struct {
 	// ClusterID is under which this node reflects routes of its clients (RFC 4456): an IPv4 address by its form, which no other
 	// reflector uses that does not serve exactly the same clients. The zero Addr: this node is no reflector, whatever Peer.Client says.
 	ClusterID netip.Addr
-	// Restarting: an earlier process of this node announced its prefixes within the last restart time and that
-	// the kernel still forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits).
-	// If it is set wrongly, peers keep dead paths.
+	// Restarting: an earlier process of this node announced its prefixes within the last restart time and that the kernel still
+	// forwards for them (RFC 4724's forwarding state). Peers are then told so (R and F bits). If it is set wrongly, they keep dead paths.
 	Restarting bool
 }
 
@@ -312,10 +310,11 @@ type PeerStatus struct {
 // EndOfTable reports that the peer has sent the whole of its table in the present session, and said so.
 func (p PeerStatus) EndOfTable() bool { return !p.TableEnded.IsZero() }
 
-// Traffic and Totals are the relay's: it has the connections.
 type (
+	// Traffic is the relay's: it has the connections.
 	Traffic = relay.Traffic
-	Totals  = relay.Totals
+	// Totals are the relay's, too.
+	Totals = relay.Totals
 	// Refusal is a reason for which prefixes that a peer announces are not taken.
 	Refusal = relay.Refusal
 )

@@ -235,8 +235,8 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 		t.Errorf("%s, namespaces %v", r, r.view.Namespaces)
 	}
 	r.want(t, policy.Interest{Namespaces: []string{"little-b", "little-a", "little-b"}})
-	const if_ = " if status.phase!=Succeeded,status.phase!=Failed"
-	asked.expect(t, "two namespaces", "watch pods in protobuf of little-a"+if_, "watch pods in protobuf of little-b"+if_)
+	const selector = " if status.phase!=Succeeded,status.phase!=Failed"
+	asked.expect(t, "two namespaces", "watch pods in protobuf of little-a"+selector, "watch pods in protobuf of little-b"+selector)
 	if len(r.view.Pods) != 3 || len(r.view.Local) != 1 || len(r.pod("little-b/other").Ports) != 1 || len(r.pod("little-a/own").Ports) != 1 || !r.changed["little-b/other"] || !r.changed["little-a/own"] {
 		t.Errorf("%s, changed %v", r, r.changed)
 	}
@@ -248,7 +248,7 @@ func TestPolicyFeedAsksForLittle(t *testing.T) {
 		many.Namespaces = append(many.Namespaces, fmt.Sprintf("little-%d", i))
 	}
 	r.want(t, many)
-	asked.expect(t, "many namespaces", "watch pods in protobuf"+if_)
+	asked.expect(t, "many namespaces", "watch pods in protobuf"+selector)
 	r.want(t, policy.Interest{All: true})
 	asked.expect(t, "all")
 	waittest.Until(t, time.Second, "pods were forgotten between two watches", func() bool { return len(r.view.Pods) == 3 })

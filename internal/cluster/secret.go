@@ -142,7 +142,7 @@ func (w *Watch) passwordAt(place api.Place) state.Password {
 			err = fmt.Errorf("agents may not read it (%w): helm upgrade with --reuse-values --set 'bgp.passwordSecrets={%s}', beside those that it has; without Helm add it to resourceNames of Role %s/tortie-node-secrets",
 				err, place.Name, w.namespace)
 		}
-		return state.Password{Set: true, Err: w.about(place, err), Pending: err == errNotRead}
+		return state.Password{Set: true, Err: w.about(place, err), Pending: errors.Is(err, errNotRead)}
 	}
 	text, err := password(place, s.of.get(w.namespace+"/"+place.Name))
 	switch {

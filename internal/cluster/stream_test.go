@@ -24,7 +24,7 @@ func thing(annotations map[string]string) *metav1.PartialObjectMetadata {
 }
 
 // taken sends an event and returns once what it proves is noted.
-func taken(t *testing.T, s *streams, from *watch.FakeWatcher, to watch.Interface, e watch.Event) {
+func taken(t *testing.T, _ *streams, from *watch.FakeWatcher, to watch.Interface, e watch.Event) {
 	t.Helper()
 	go from.Action(e.Type, e.Object)
 	select {

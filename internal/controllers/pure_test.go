@@ -126,7 +126,7 @@ func TestPoolEvents(t *testing.T) {
 	all := []api.IPPool{pool("old", "10.0.0.0/16"), pool("young", "10.0.1.0/24"), pool("bad", "10.78.0.33/24"), pool("off", "10.1.0.0/16")}
 	all[1].CreationTimestamp, all[3].Spec.Disabled = "2026-02-01T00:00:00Z", true
 	var said []string
-	s := poolStatus{told: map[string]string{}, warn: func(about api.ObjectReference, reason, text string) { said = append(said, about.Name+" "+reason) }}
+	s := poolStatus{told: map[string]string{}, warn: func(about api.ObjectReference, reason, _ string) { said = append(said, about.Name+" "+reason) }}
 	for range 2 {
 		for i, p := range ipam.ParsePools(all) {
 			s.tell(&all[i], &p)

@@ -299,7 +299,7 @@ func TestRunningBinaryIsReplaced(t *testing.T) {
 }
 
 // TestHelperSleeps is the running program of TestRunningBinaryIsReplaced; alone it does nothing.
-func TestHelperSleeps(t *testing.T) {
+func TestHelperSleeps(_ *testing.T) {
 	if _, ok := os.LookupEnv(helperSleeps); ok {
 		time.Sleep(time.Hour) // an empty select can be a deadlock, which ends a process
 	}
@@ -346,27 +346,27 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		{"directory in the way", func(t *testing.T, h *host) {
 			errtest.Must(t, os.MkdirAll(h.bin("calico"), 0o755))
 		}, []string{"bin/calico", "drwxr-xr-x"}},
-		{"template file that is not mounted", func(t *testing.T, h *host) { h.cfg.NetworkFile = "/none/template" },
+		{"template file that is not mounted", func(_ *testing.T, h *host) { h.cfg.NetworkFile = "/none/template" },
 			[]string{"CNI_NETWORK_CONFIG_FILE", "/none/template", "mounted"}},
-		{"conflist under another extension", func(t *testing.T, h *host) { h.cfg.ConfName = "10-calico.conf" },
+		{"conflist under another extension", func(_ *testing.T, h *host) { h.cfg.ConfName = "10-calico.conf" },
 			[]string{`has "plugins"`, "CNI_CONF_NAME", ".conflist"}},
-		{"directory not mounted", func(t *testing.T, h *host) { h.cfg.HostNetDir += "/missing" },
+		{"directory not mounted", func(_ *testing.T, h *host) { h.cfg.HostNetDir += "/missing" },
 			[]string{"net.d/missing", "mount"}},
 		{"image without plugin", func(t *testing.T, h *host) { unlink(t, filepath.Join(h.cfg.SourceDir, "calico-ipam")) },
 			[]string{"calico-ipam", "CNI_BIN_SOURCE_DIR"}},
 		{"no service account", func(t *testing.T, h *host) { unlink(t, filepath.Join(h.cfg.AccountDir, "ca.crt")) },
 			[]string{"ca.crt", "automountServiceAccountToken"}},
-		{"unknown placeholder", func(t *testing.T, h *host) {
+		{"unknown placeholder", func(_ *testing.T, h *host) {
 			h.cfg.NetworkConfig = `{"name":"x","etcd":"__ETCD_PASSWORD__","plugins":[{"type":"calico"}]}`
 		}, []string{"CNI_NETWORK_CONFIG", "__ETCD_PASSWORD__", "__CNI_MTU__"}},
-		{"template that is not JSON", func(t *testing.T, h *host) {
+		{"template that is not JSON", func(_ *testing.T, h *host) {
 			h.cfg.NetworkConfig = "{\n\"name\": \"x\",\n\"mtu\": __CNI_MTU__,\n}"
 		}, []string{"CNI_NETWORK_CONFIG", "line 4"}},
-		{"template without plugins", func(t *testing.T, h *host) { h.cfg.NetworkConfig = `{"name":"x","plugins":[]}` },
+		{"template without plugins", func(_ *testing.T, h *host) { h.cfg.NetworkConfig = `{"name":"x","plugins":[]}` },
 			[]string{`"plugins"`}},
-		{"plugin without type", func(t *testing.T, h *host) { h.cfg.NetworkConfig = `{"name":"x","plugins":[{}]}` },
+		{"plugin without type", func(_ *testing.T, h *host) { h.cfg.NetworkConfig = `{"name":"x","plugins":[{}]}` },
 			[]string{`plugin 1`, `"type"`}},
-		{"template of another shape", func(t *testing.T, h *host) { h.cfg.NetworkConfig = `[]` },
+		{"template of another shape", func(_ *testing.T, h *host) { h.cfg.NetworkConfig = `[]` },
 			[]string{"conflist"}},
 	}
 	for _, c := range cases {

@@ -274,7 +274,7 @@ func TestPlantedCopies(t *testing.T) {
 			}
 		}, false},
 		"another content": {func(t *testing.T, _ *host, _, copied string) { put(t, copied, evil) }, true},
-		"a link": {func(t *testing.T, h *host, dir, copied string) {
+		"a link": {func(t *testing.T, _ *host, dir, copied string) {
 			put(t, filepath.Join(dir, "evil"), evil)
 			errtest.Must(t, errors.Join(os.Remove(copied), os.Symlink(filepath.Join(dir, "evil"), copied)))
 		}, true},

@@ -120,7 +120,7 @@ func TestOneReadOnlyDirectoryOfPlugins(t *testing.T) {
 			put(t, h.bin(".tortie-1.tmp"), "")
 			readOnly(t, h.cfg.HostBinDirs[0])
 		}, 1},
-		"the first is not mounted": {func(t *testing.T, h *host) { h.cfg.HostBinDirs[0] += "/missing" }, 1},
+		"the first is not mounted": {func(_ *testing.T, h *host) { h.cfg.HostBinDirs[0] += "/missing" }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)

@@ -75,9 +75,9 @@ func (h *history) client(store datastore.Store) *Client { return NewClient(store
 
 // parked is one request that waits for its turn.
 type parked struct {
-	who string
-	req datastoretest.Request
-	go_ chan datastoretest.Fault
+	who    string
+	req    datastoretest.Request
+	resume chan datastoretest.Fault
 }
 
 func (p *parked) String() string { return p.who + ": " + p.req.String() }
@@ -415,12 +415,12 @@ func (h *history) spawn(op operation) {
 
 // park waits until the request is served, or its sender has given up.
 func (h *history) park(ctx context.Context, who string, r datastoretest.Request) datastoretest.Fault {
-	p := &parked{who: who, req: r, go_: make(chan datastoretest.Fault)}
+	p := &parked{who: who, req: r, resume: make(chan datastoretest.Fault)}
 	h.mu.Lock()
 	h.waiting = append(h.waiting, p)
 	h.mu.Unlock()
 	select {
-	case fault := <-p.go_:
+	case fault := <-p.resume:
 		return fault
 	case <-ctx.Done():
 		h.mu.Lock()
@@ -450,7 +450,7 @@ func (h *history) serve() {
 	h.late = h.late || fault == datastoretest.Late || fault == datastoretest.CrashLate
 	h.wrote = p.req.Write()
 	h.mu.Unlock()
-	p.go_ <- fault
+	p.resume <- fault
 }
 
 func (h *history) fault(r datastoretest.Request) datastoretest.Fault {
@@ -556,7 +556,7 @@ func (h *history) abandon() {
 		h.mu.Lock()
 		h.waiting = h.waiting[1:]
 		h.mu.Unlock()
-		queue[0].go_ <- datastoretest.Crash
+		queue[0].resume <- datastoretest.Crash
 	}
 }
 

@@ -60,7 +60,7 @@ func (s *session) attach(ctx context.Context) (*types100.Result, error) {
 		s.kube.Connect() // the first request comes with the host's lock held
 	}
 	res, err := s.try(ctx, told)
-	if err == errNotPlain { // not wrapped: it was undone
+	if err == errNotPlain { //nolint:errorlint // wrapped, it was not undone
 		s.log.Info("reading the pod: it was annotated after the agent had seen it")
 		res, err = s.try(ctx, false)
 	}
@@ -180,7 +180,7 @@ func (s *session) undo(ctx context.Context, wired bool, cause error, giveBack fu
 		return cause
 	}
 	// The code is the cause's, so the other error takes part as text only.
-	return fmt.Errorf("%w; what it had done is left for DEL, since undoing it failed: %v", cause, err)
+	return fmt.Errorf("%w; what it had done is left for DEL, since undoing it failed: %s", cause, err.Error())
 }
 
 // tryClear takes back what this ADD, whatever the answer to it was, or an earlier one has noted. If it cannot, DEL does.

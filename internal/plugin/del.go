@@ -111,7 +111,7 @@ func (s *session) postpone(ctx context.Context, why error) error {
 		Reason:      why.Error(),
 	})
 	if err != nil {
-		return fmt.Errorf("%w; nor could it be put down for later: %v", why, err)
+		return fmt.Errorf("%w; nor could it be put down for later: %s", why, err.Error())
 	}
 	s.log.Warn("address not released, left to the agent", "handle", s.handle(), "err", why)
 	return nil

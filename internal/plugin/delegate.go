@@ -97,7 +97,7 @@ func (e environment) AsEnv() []string {
 // blame says that an error is the IPAM plugin's, or that of the deadline by which it was killed.
 func (d *delegated) blame(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("IPAM plugin %s: %w (%v)", d.conf.IPAM.Type, context.Cause(ctx), err)
+		return fmt.Errorf("IPAM plugin %s: %w (%s)", d.conf.IPAM.Type, context.Cause(ctx), err.Error())
 	}
 	return fmt.Errorf("IPAM plugin %s: %w", d.conf.IPAM.Type, err)
 }

@@ -53,7 +53,7 @@ func (p *inProcess) assignFloating(ctx context.Context, want request, own *types
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	if _, undo := ipam.NewClient(p.blockCache(), time.Now).ReleaseOwned(ctx, p.owner()); undo != nil {
-		return fmt.Errorf("%w; what it had assigned is left for DEL, since undoing it failed: %v", err, undo)
+		return fmt.Errorf("%w; what it had assigned is left for DEL, since undoing it failed: %s", err, undo.Error())
 	}
 	return err
 }

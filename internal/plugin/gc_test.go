@@ -205,7 +205,7 @@ func TestGCWhileTheAPIServerIsAway(t *testing.T) {
 	w := newWorld(t)
 	s := w.newPod(t, "web")
 	a := address(t, s.add(t).result(t))
-	w.proxy.setRule(func(_ string, w http.ResponseWriter, _ *http.Request, _ http.Handler) { panic(http.ErrAbortHandler) })
+	w.proxy.setRule(func(_ string, _ http.ResponseWriter, _ *http.Request, _ http.Handler) { panic(http.ErrAbortHandler) })
 	if e := w.gc(t).failure(t); e.Code != types.ErrTryAgainLater {
 		t.Errorf("%+v", e)
 	}

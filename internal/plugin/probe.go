@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -20,7 +21,7 @@ const codeProbe uint = 100
 func Probe(stdin io.Reader) *types.Error {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
 	defer cancel()
-	e, failed := classify("calico -t", probe(ctx, stdin)).(*types.Error)
+	e, failed := errors.AsType[*types.Error](classify("calico -t", probe(ctx, stdin)))
 	if !failed {
 		return nil
 	}

@@ -70,7 +70,7 @@ func ipamStatus(ctx context.Context, c *call) error {
 func inTime(ctx context.Context, plugin string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
-	e, failed := classify(plugin+" STATUS", do(ctx)).(*types.Error)
+	e, failed := errors.AsType[*types.Error](classify(plugin+" STATUS", do(ctx)))
 	if !failed {
 		return nil
 	}

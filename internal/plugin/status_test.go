@@ -66,7 +66,7 @@ func TestStatus(t *testing.T) {
 			away(w)
 			w.tellFacts(t, func(f *facts.Facts) { f.Written = time.Now().Add(-2 * facts.MaxAge) })
 		}, 50, []string{"API server"}},
-		{"API server silent", func(t *testing.T, w *world) {
+		{"API server silent", func(_ *testing.T, w *world) {
 			w.proxy.setRule(func(_ string, _ http.ResponseWriter, r *http.Request, _ http.Handler) { <-r.Context().Done() })
 		}, 50, nil},
 		{"token refused", func(t *testing.T, w *world) { w.host.Write(t, kubeconfigPath, kubeconfig(w.proxy, "wrong")) }, 50, []string{"token", "install"}},

@@ -296,7 +296,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		{"pod's gateway removed", func(t *testing.T, s *sandbox, _ netip.Prefix) {
 			s.ns.Run(t, "ip", "route", "del", "169.254.1.1")
 		}, func(*sandbox, netip.Prefix) string { return "the pod lacks the route to 169.254.1.1/32 through eth0" }},
-		{"node's route elsewhere", func(t *testing.T, s *sandbox, a netip.Prefix) {
+		{"node's route elsewhere", func(t *testing.T, _ *sandbox, a netip.Prefix) {
 			w.host.Run(t, "ip", "route", "replace", a.String(), "dev", "eth0")
 		}, func(s *sandbox, a netip.Prefix) string {
 			return "the node's route to " + a.String() + " does not lead through " + s.hostVeth()

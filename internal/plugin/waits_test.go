@@ -22,7 +22,7 @@ var fast = pace{limit: 300 * time.Millisecond, first: time.Millisecond, most: 10
 func gate(t *testing.T, start func(http.Handler) *httptest.Server, statuses ...int) (url string, asked *atomic.Int32) {
 	t.Helper()
 	asked = &atomic.Int32{}
-	server := start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := start(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		n := int(asked.Add(1))
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(statuses[min(n, len(statuses))-1])

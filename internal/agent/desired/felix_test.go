@@ -39,7 +39,8 @@ func TestParseFelix(t *testing.T) {
 	}
 	parsed := Felix{
 		NATSource: netip.MustParseAddr("192.0.2.7"), NATPorts: nft.Ports{First: 32768, Last: 65535}, ExcludeNodes: true,
-		NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
+		NoForwarding: true,
+		VXLANPort:    8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true,
 		WireGuard: WireGuard{On: [2]bool{true, true}, Port: [2]uint16{7, 8}, MTU: [2]int{1400, 1390}, Priority: 98, Keepalive: 60, Threaded: wireguard.Threaded},
 		Floats:    true, OtherSources: true, Outbound: []policy.Failsafe{}, DropFromPods: true,
 		Handling: policy.Handling{Reject: true, Invalid: true, Logs: policy.LogRate{Packets: 10, Seconds: 60, Burst: 7}}, LogPrefix: "%t",
@@ -193,7 +194,8 @@ func TestPacketsOfASnapshot(t *testing.T) {
 	check("host with sources", hostsysctl.Config{Forward: true, Link: "eth0", Pods: []string{"cali1"}}, s.Host())
 	s.Port, s.meshPort, s.Others[0].Port, s.Peering.Peers = 0, 0, 0, nil
 
-	s.Felix = Felix{NATSource: nodes[0], NATPorts: nft.Ports{First: 1, Last: 2}, ExcludeNodes: true, NoForwarding: true, VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true}
+	s.Felix = Felix{NATSource: nodes[0], NATPorts: nft.Ports{First: 1, Last: 2}, ExcludeNodes: true, NoForwarding: true,
+		VXLANPort: 8472, VXLANVNI: 7, VXLANMTU: 1400, VXLANMTU6: 1380, Checksums: checksumsSoft, AllowIPIP: true, AllowVXLAN: true}
 	s.Pools = append(s.Pools, aPool("10.4.0.0/16", false, api.EncapCrossSubnet, api.UseWorkload), aPool("fd00::/48", false, api.EncapNever, api.UseWorkload))
 	cidrs = append(cidrs, netip.MustParsePrefix("10.4.0.0/16"), netip.MustParsePrefix("fd00::/48"))
 	pools = append(pools, nat.Pool{CIDR: cidrs[2]}, nat.Pool{CIDR: cidrs[3]})

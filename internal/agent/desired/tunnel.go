@@ -19,6 +19,7 @@ import (
 // TunnelKind is one of the node's tunnels, each of which has a device and an address.
 type TunnelKind int
 
+// The kinds, and their number.
 const (
 	IPIPTunnel TunnelKind = iota
 	VXLANTunnel

@@ -16,7 +16,8 @@ const overdue = 2 * time.Minute
 func Check(o *Observations) []Finding {
 	findings := o.agent()
 	if !o.Foreign {
-		findings = slices.Concat(findings, o.mesh(), o.paths(), o.service(), o.duplicates(), o.denials(), o.definitions(), o.pools(), o.space(), o.forwarding(), o.forwardHook(), o.reversePath(), o.kernel(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
+		findings = slices.Concat(findings, o.mesh(), o.paths(), o.service(), o.duplicates(), o.denials(), o.definitions(),
+			o.pools(), o.space(), o.forwarding(), o.forwardHook(), o.reversePath(), o.kernel(), o.cniConfigs(), o.otherNetworks(), o.foreignRoutes(), o.managers())
 	}
 	for _, p := range o.Peers {
 		findings = append(findings, o.peer(p)...)

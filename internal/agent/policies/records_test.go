@@ -140,7 +140,7 @@ func TestConnectionsAreRecorded(t *testing.T) {
 }
 
 // stage tries policies out.
-func (n *node) stage(t *testing.T, r *flows.Recorder, w *policies.Worker, server, client *pod, byWeb string) {
+func (n *node) stage(t *testing.T, r *flows.Recorder, w *policies.Worker, _, client *pod, byWeb string) {
 	t.Helper()
 	const crds = "/apis/crd.projectcalico.org/v1/"
 	in := crds + "namespaces/" + n.name + "/"

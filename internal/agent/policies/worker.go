@@ -170,7 +170,8 @@ var everything = todo{feed: true, routes: true, table: true, host: true}
 
 // New returns a Worker for Run.
 func New(o Options) *Worker {
-	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), hostChanged: make(chan struct{}, 1), onTrial: make(chan struct{}, 1), placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause),
+	w := &Worker{Options: o, sweepWanted: make(chan struct{}, 1), hostChanged: make(chan struct{}, 1), onTrial: make(chan struct{}, 1),
+		placed: make(chan struct{}, 1), routes: localRoutes{kernel: o.Kernel}, todo: everything, full: wait.Jitter(comparePause),
 		probing: wait.Backoff{First: firstProbe, Most: mostProbe}}
 	if w.Mode.Enforces() && w.Flowtable != nil {
 		w.Flowtable.Await()

@@ -239,7 +239,7 @@ func (c *change) invalid(id policy.ID, problems []string) {
 
 // readStaged converts staged policies, which are judged as if they were enforced.
 func (c *change) readStaged(tiers map[string]policy.Tier) (err error) {
-	c.view.Staged.Each(tiers, func(o api.Resource, read cluster.ReadsStaged) {
+	c.view.Staged.Each(tiers, func(_ api.Resource, read cluster.ReadsStaged) {
 		s, tried, wrong := read()
 		switch {
 		case wrong != nil:

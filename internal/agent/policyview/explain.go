@@ -189,7 +189,7 @@ func explain(k *known, asked connection, compiled *policy.Compiled, kernel table
 	packet := asked.packet()
 	e := policy.Explain(k.State, from, to, packet)
 	x := &Explained{Protocol: protocolName(asked.protocol), Port: asked.port, Allowed: e.Allow}
-	x.From, x.To = name(k, from, e.Egress, source), name(k, to, e.Ingress, target)
+	x.From, x.To = name(e.Egress, source), name(e.Ingress, target)
 	side := func(j *policy.Judgement, peer netip.Addr) *Judgement {
 		if j == nil {
 			return nil
@@ -377,7 +377,7 @@ func (k *known) addresses(from, to policy.Party, protocol uint8) []addressPair {
 }
 
 // name names an end: an address that a pod has is the pod's.
-func name(k *known, p policy.Party, j *policy.Judgement, a netip.Addr) Party {
+func name(j *policy.Judgement, a netip.Addr) Party {
 	named := Party{}
 	if j != nil {
 		named.Pod = j.Pod.String()

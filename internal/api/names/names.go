@@ -115,13 +115,13 @@ func TunnelHandle(node string) string { return "ipip-tunnel-addr-" + node }
 // VXLANHandle returns the handle ID of a node's VXLAN tunnel address, and VXLANv6Handle that of the one of IPv6.
 func VXLANHandle(node string) string { return "vxlan-tunnel-addr-" + node }
 
-// VXLANv6Handle: see VXLANHandle.
+// VXLANv6Handle is explained at VXLANHandle.
 func VXLANv6Handle(node string) string { return "vxlan-v6-tunnel-addr-" + node }
 
 // WireGuardHandle returns the handle ID of a node's WireGuard address, and WireGuardV6Handle that of the one of IPv6.
 func WireGuardHandle(node string) string { return "wireguard-tunnel-addr-" + node }
 
-// WireGuardV6Handle: see WireGuardHandle.
+// WireGuardV6Handle is explained at WireGuardHandle.
 func WireGuardV6Handle(node string) string { return "wireguard-v6-tunnel-addr-" + node }
 
 // tunnelMark precedes the node's name in the handle IDs of all tunnel addresses, and follows the kind of tunnel.

@@ -164,7 +164,7 @@ func Lock(ctx context.Context, dir string) (unlock func() error, err error) {
 	return d.Close, nil
 }
 
-// ErrLocked: another process holds the lock.
+// ErrLocked says that another process holds the lock.
 var ErrLocked = errors.New("in use by another process")
 
 // Flock waits for the exclusive lock on an open file, with a pause between attempts: the kernel's own wait could not be given up when ctx

@@ -104,7 +104,7 @@ func TestMesh(t *testing.T) {
 		change func(*Input)
 		want   []string
 	}{
-		{"both families, who has the greater text is waited for", func(in *Input) {},
+		{"both families, who has the greater text is waited for", func(_ *Input) {},
 			[]string{"10.0.0.2 as64512 passive", "10.0.0.3 as64512 passive", "fd00::2 as64512 passive", "fd00::3 as64512 passive"}},
 		{"text, not number", func(in *Input) {
 			in.Self.Addr, in.Self.Addr6 = addr("10.0.0.9"), netip.Addr{}

@@ -192,14 +192,13 @@ func (s *sim) publish() {
 // see lets an agent whose watches were interrupted know what there is.
 func (s *sim) see(a *simAgent) { a.seen = len(s.portions) - 1 }
 
-func (s *sim) addNode(name, zone string) *simAgent {
+func (s *sim) addNode(name, zone string) {
 	s.api[name] = &record{Node: Node{Name: name, Zone: zone, Families: IPv4, Announces: IPv4}}
 	a := &simAgent{name: name, alive: true, lag: s.upTo(300 * time.Millisecond)}
 	s.agents[name] = a
 	s.order = append(s.order, name)
 	s.changed = true
 	s.start(a)
-	return a
 }
 
 // start starts the agent, which first has a complete list.

@@ -193,12 +193,11 @@ func (d *decision) choose() {
 	}
 }
 
-// wait reports how long there has been a reason to do something. Another reason begins anew.
-func (d *decision) wait(posture string) time.Duration {
+// wait notes since when there has been a reason to do something. Another reason begins anew.
+func (d *decision) wait(posture string) {
 	if d.posture != posture {
 		d.posture, d.waiting = posture, d.now
 	}
-	return d.now.Sub(d.waiting)
 }
 
 // due reports whether a time has come, and if not has the decision made again when it has.

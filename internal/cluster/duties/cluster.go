@@ -36,7 +36,7 @@ type Cluster struct {
 	Type []string
 }
 
-// ErrClusterType: SetUp has done all, but for clusterType, which no program needs: there may be no room for more, which any agent of the cluster
+// ErrClusterType says that SetUp has done all, but for clusterType, which no program needs: there may be no room for more, which any agent of the cluster
 // can fill. An agent must not stay away for that.
 var ErrClusterType = errors.New("clusterType stays as it is")
 

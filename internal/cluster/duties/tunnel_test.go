@@ -258,7 +258,6 @@ func TestTunnelAddressIsLookedUpAgain(t *testing.T) {
 	client := ipam.NewClient(store, time.Now)
 	agent := NewTunnel(client, IPIP, "again-node", func() time.Time { return now })
 	in := TunnelInput{Ranges: Ranges{Assign: prefixes("10.87.0.0/24"), Keep: prefixes("10.87.0.0/24")}, UID: "1"}
-	first := netip.Addr{}
 	step := func(what string, asks bool) netip.Addr {
 		t.Helper()
 		store.gets.Store(0)
@@ -271,7 +270,7 @@ func TestTunnelAddressIsLookedUpAgain(t *testing.T) {
 		}
 		return a
 	}
-	first = step("the first pass", true)
+	first := step("the first pass", true)
 	step("the next", false)
 	in.Noted = first.String()
 	step("the Node says it", false)

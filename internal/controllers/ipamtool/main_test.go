@@ -153,7 +153,7 @@ func (w *world) assign(handle, node string, attrs map[string]string, wanted ...n
 }
 
 // pod starts a pod on a node, as plugin and kubelet do.
-func (w *world) pod(name, node string, wanted ...netip.Addr) netip.Addr {
+func (w *world) pod(name, node string, wanted ...netip.Addr) {
 	w.t.Helper()
 	pods := w.core.CoreV1().Pods(namespace)
 	p, err := pods.Create(w.t.Context(), &corev1.Pod{
@@ -166,7 +166,6 @@ func (w *world) pod(name, node string, wanted ...netip.Addr) netip.Addr {
 	if _, err := pods.UpdateStatus(w.t.Context(), p, metav1.UpdateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
-	return a
 }
 
 func podAttrs(name, node string) map[string]string {

@@ -33,7 +33,7 @@ const DeadAfter = pingAfter + pingTimeout
 // stagger is how long the next of several servers waits for the one before it to answer: RFC 8305's.
 const stagger = 250 * time.Millisecond
 
-// Error: no connection was established, so the request was not sent.
+// Error says that no connection was established, so the request was not sent.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }

@@ -80,7 +80,7 @@ func ownerOf(a *api.BlockAffinity) string {
 	if hosted(a) {
 		return names.HostAffinity(a.Spec.Node)
 	}
-	return string(a.Spec.Type) + ":" + a.Spec.Node
+	return a.Spec.Type + ":" + a.Spec.Node
 }
 
 func (c *cluster) add(f Finding) {

@@ -27,7 +27,7 @@ const (
 	priority = 1000
 )
 
-// ErrUnsupported: the kernel has no flowtables.
+// ErrUnsupported says that the kernel has no flowtables.
 var ErrUnsupported = errors.New("the kernel has no flowtables for nftables: load modules nf_flow_table_inet and nft_flow_offload, or set CONFIG_NF_FLOW_TABLE_INET and CONFIG_NFT_FLOW_OFFLOAD")
 
 // Syncer keeps the table. It is safe for concurrent use.

@@ -101,7 +101,7 @@ type Syncer struct{ table *nft.Table }
 // New returns the syncer of a table. It touches nothing yet.
 func New(table *nft.Table) *Syncer { return &Syncer{table} }
 
-// ErrNoSourceCheck: the guard is in force without the check of pods' source addresses, which this kernel cannot make.
+// ErrNoSourceCheck says that the guard is in force without the check of pods' source addresses, which this kernel cannot make.
 var ErrNoSourceCheck = errors.New("pods may send from addresses of others: the kernel has no fib expression for nftables: load module nft_fib_inet, or set CONFIG_NFT_FIB_INET")
 
 // Sync makes the guard as desired, in one transaction. Only differences are written, and rules that stay keep their counters:

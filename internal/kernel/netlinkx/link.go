@@ -20,14 +20,14 @@ const maxLinkName = unix.IFNAMSIZ - 1
 type PeerPlace int
 
 const (
-	// PeerNone: the link has no other end.
+	// PeerNone says that the link has no other end.
 	PeerNone PeerPlace = iota
-	// PeerHere: the other end is in the same namespace.
+	// PeerHere says that the other end is in the same namespace.
 	PeerHere
-	// PeerElsewhere: the other end is in a namespace that had a process, mount or open file keeping it when it was last
+	// PeerElsewhere says that the other end is in a namespace that had a process, mount or open file keeping it when it was last
 	// looked at; PeerAlive looks again.
 	PeerElsewhere
-	// PeerGone: the other end's namespace is being taken down; the kernel will remove the link.
+	// PeerGone says that the other end's namespace is being taken down; the kernel will remove the link.
 	PeerGone
 )
 

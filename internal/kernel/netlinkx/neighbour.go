@@ -114,7 +114,7 @@ func (c *Conn) AddNeighbours(entries []Neighbour) []error {
 	return change(c, "add", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_EXCL, entries)
 }
 
-// ReplaceNeighbours: see AddNeighbours.
+// ReplaceNeighbours is explained at AddNeighbours.
 func (c *Conn) ReplaceNeighbours(entries []Neighbour) []error {
 	return change(c, "replace", unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, entries)
 }

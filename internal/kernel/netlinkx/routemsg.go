@@ -3,6 +3,7 @@ package netlinkx
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -263,7 +264,7 @@ func (f RouteFilter) dump(s *nlmsg.Socket, family Family, add func(Route)) error
 		}
 		return err
 	})
-	if err == unix.ENOENT { // there is no such table: the kernel makes one with its first route
+	if errors.Is(err, unix.ENOENT) { // there is no such table: the kernel makes one with its first route
 		return nil
 	}
 	return err

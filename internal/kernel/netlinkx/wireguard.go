@@ -48,7 +48,7 @@ type WireGuardChange struct {
 	Remove, SetKeepalive, UpdateOnly bool
 }
 
-// linux/wireguard.h
+// From linux/wireguard.h.
 const (
 	wgFamily      = "wireguard"
 	wgVersion     = 1

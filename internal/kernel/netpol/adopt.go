@@ -37,9 +37,9 @@ func (e *Engine) adopt(content *nft.Content, want *image) *state {
 		}
 	}
 	s.closed = content.Elements(closedSet)
-	for i, set := range want.family {
+	for _, set := range want.family {
 		for _, element := range content.Elements(set.Name) {
-			s.adoptMember(i, element.First)
+			s.adoptMember(element.First)
 		}
 	}
 	s.counts = counts(s.members)
@@ -78,7 +78,7 @@ func (s *state) adoptSets(content *nft.Content, want *image) {
 }
 
 // adoptMember takes over one element of a set of members.
-func (s *state) adoptMember(family int, key string) {
+func (s *state) adoptMember(key string) {
 	const word = 4
 	if len(key) < word {
 		return

@@ -307,7 +307,7 @@ func (r *Refused) Unwrap() error { return r.Err }
 // keptBuffer is the size of a transaction up to which its socket, with the buffer, is used again.
 const keptBuffer = 128 << 10
 
-// ErrChanged: nothing of a transaction was done, as another program has changed the table since Touched last returned false: what
+// ErrChanged says that nothing of a transaction was done, as another program has changed the table since Touched last returned false: what
 // the transaction would replace may be that program's.
 var ErrChanged = errors.New("another program has changed the nftables table meanwhile")
 

@@ -144,7 +144,7 @@ func FuzzAttributes(f *testing.F) {
 	Set{Key: []Type{IPv4Addr}, Interval: true}.kind().append(&element, Range(netip.MustParsePrefix("10.0.0.0/8")))
 	f.Add([]byte(element))
 	f.Add([]byte{4, 0, 0, 0, 3, 0, 0, 0})
-	f.Fuzz(func(t *testing.T, b []byte) {
+	f.Fuzz(func(_ *testing.T, b []byte) {
 		r := decodeRule(b)
 		r.normal()
 		r.counter()

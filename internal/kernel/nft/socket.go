@@ -75,7 +75,7 @@ func (s socket) ask(request nlmsg.Message, take func(family uint8, attrs []byte)
 		}
 		return nil
 	})
-	if err == nlmsg.ErrInterrupted {
+	if errors.Is(err, nlmsg.ErrInterrupted) {
 		return nil
 	}
 	return err

@@ -63,7 +63,8 @@ func (e *Events) Filter(filter []unix.SockFilter) error {
 	return errors.Join(raw.Control(func(fd uintptr) { attached = attach(int(fd), filter) }), attached)
 }
 
-// Ask sends a request with NLM_F_ACK and returns the kernel's answer to it. Messages before the answer are lost.
+// Ask sends a request with NLM_F_ACK and returns the kernel's answer to it. Messages before the answer are lost. The error is
+// unix.ENOBUFS if the kernel had no room for some: the answer may be among these.
 func (e *Events) Ask(m Message) error {
 	raw, err := e.file.SyscallConn()
 	if err != nil {
@@ -80,7 +81,7 @@ func (e *Events) Ask(m Message) error {
 	}
 	for b := make([]byte, 1<<16); ; {
 		n, err := e.Receive(b)
-		if err != nil && err != unix.ENOBUFS {
+		if err != nil {
 			return err
 		}
 		if m, _, err := Next(b[:n]); err == nil && m.Kind == unix.NLMSG_ERROR && m.Seq == seq {
@@ -134,12 +135,12 @@ func (e *Events) DrainWhile(b []byte, take func(datagram []byte, err error), goO
 // handle takes a datagram if there is one.
 func handle(fd int, b []byte, take func(datagram []byte, err error)) (more bool, err error) {
 	n, err := receive(fd, b)
-	switch err {
-	case unix.EAGAIN:
+	switch {
+	case errors.Is(err, unix.EAGAIN):
 		return false, nil
-	case nil:
+	case err == nil:
 		take(b[:n], nil)
-	case unix.ENOBUFS:
+	case errors.Is(err, unix.ENOBUFS):
 		take(nil, err)
 	default:
 		return false, err
@@ -160,7 +161,7 @@ func (e *Events) Receive(b []byte) (n int, err error) {
 	var received error
 	err = raw.Read(func(fd uintptr) bool {
 		n, received = receive(int(fd), b)
-		return received != unix.EAGAIN
+		return !errors.Is(received, unix.EAGAIN)
 	})
 	return n, errors.Join(err, received)
 }
@@ -174,7 +175,7 @@ func (e *Events) Discard(most int) {
 	_ = raw.Control(func(fd uintptr) {
 		var b [1]byte
 		for range most {
-			if _, err := receive(int(fd), b[:]); err != nil && err != unix.ENOBUFS {
+			if _, err := receive(int(fd), b[:]); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}
 		}
@@ -184,7 +185,7 @@ func (e *Events) Discard(most int) {
 // receive reads a datagram without waiting. Recvfrom would make an address for each.
 func receive(fd int, b []byte) (n int, err error) {
 	for {
-		if n, err = unix.Read(fd, b); err != unix.EINTR {
+		if n, err = unix.Read(fd, b); !errors.Is(err, unix.EINTR) {
 			return n, err
 		}
 	}

@@ -109,9 +109,9 @@ func (s *Socket) Receive(first uint32, take func(Message) (done bool, err error)
 	for {
 		n, _, err := unix.Recvfrom(s.fd, s.answer[:], unix.MSG_TRUNC)
 		switch {
-		case err == unix.EINTR:
+		case errors.Is(err, unix.EINTR):
 			continue
-		case err == unix.EAGAIN:
+		case errors.Is(err, unix.EAGAIN):
 			err = fmt.Errorf("no answer within %s: %w", s.timeout, os.ErrDeadlineExceeded)
 		case err == nil && n > len(s.answer):
 			err = fmt.Errorf("%w: datagram of %d bytes", ErrMalformed, n)

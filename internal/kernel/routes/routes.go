@@ -14,7 +14,7 @@ import (
 // every route of protocol 80 that is not its own.
 const DefaultProtocol netlinkx.Protocol = 84
 
-// ErrForeign: a route that is not ours is in the place of a desired one, or beside it where the kernel cannot tell them apart.
+// ErrForeign says that a route that is not ours is in the place of a desired one, or beside it where the kernel cannot tell them apart.
 var ErrForeign = errors.New("a foreign route is in the way")
 
 // Options says whose routes a Table keeps.

@@ -246,8 +246,8 @@ func TestDriftIsRepaired(t *testing.T) {
 		"key":          func(c *netlinkx.Conn, l netlinkx.Link) error { return c.SetWireGuardKey(l.Index, wireguard.Key{}) },
 		"address":      func(c *netlinkx.Conn, l netlinkx.Link) error { return c.DeleteAddr(l.Index, prefix("10.0.1.0/32")) },
 		"more address": func(c *netlinkx.Conn, l netlinkx.Link) error { return c.AddUniqueAddr(l.Index, prefix("192.0.2.9/24")) },
-		"rule":         func(c *netlinkx.Conn, l netlinkx.Link) error { return c.DeleteRule(rule) },
-		"more rules": func(c *netlinkx.Conn, l netlinkx.Link) error {
+		"rule":         func(c *netlinkx.Conn, _ netlinkx.Link) error { return c.DeleteRule(rule) },
+		"more rules": func(c *netlinkx.Conn, _ netlinkx.Link) error {
 			more := rule
 			more.Priority, more.Table = 50, 77
 			return c.AddRule(more)

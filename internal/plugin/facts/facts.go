@@ -45,7 +45,7 @@ const maxPods = 64 << 10
 // format is no file.
 const format = 1
 
-// ErrUnusable: there is no file that says anything about now.
+// ErrUnusable says that there is no file that says anything about now.
 var ErrUnusable = errors.New("no usable facts of the agent")
 
 // Facts are the agent's view of the cluster.

@@ -28,7 +28,7 @@ const (
 )
 
 var (
-	// ErrFull: there are MaxEntries already. The DEL should fail: its runtime repeats it later, so that nothing is lost.
+	// ErrFull says that there are MaxEntries already. The DEL should fail: its runtime repeats it later, so that nothing is lost.
 	ErrFull = errors.New("the journal is full")
 	// ErrStop ends Each early when the function's error wraps it: the next entry would fail alike.
 	ErrStop = errors.New("no entry can be finished now")

@@ -37,21 +37,21 @@ const verbList = "LIST"
 type Fault int
 
 const (
-	// None: the request is served.
+	// None means that the request is served.
 	None Fault = iota
-	// Conflict: a write fails with a conflict, as after a concurrent write.
+	// Conflict means that a write fails with a conflict, as after a concurrent write.
 	Conflict
-	// Unavailable: the request is lost before it is served.
+	// Unavailable means that the request is lost before it is served.
 	Unavailable
-	// Lost: the request is served and its response is lost.
+	// Lost means that the request is served and its response is lost.
 	Lost
-	// Late: a write fails without a response and is applied at LandLate, unless it conflicts by then.
+	// Late means that a write fails without a response and is applied at LandLate, unless it conflicts by then.
 	Late
-	// Crash: the client crashes before the request.
+	// Crash means that the client crashes before the request.
 	Crash
-	// CrashAfter: the client crashes when the request has been served, before it receives the response.
+	// CrashAfter means that the client crashes when the request has been served, before it receives the response.
 	CrashAfter
-	// CrashLate: the client crashes while its write is in flight, as with Late.
+	// CrashLate means that the client crashes while its write is in flight, as with Late.
 	CrashLate
 )
 

@@ -37,12 +37,12 @@ func NewEtcd(t testing.TB, tls bool) *Etcd {
 
 // Kill ends etcd with SIGKILL, and returns when it has exited. Its data stay.
 func (e *Etcd) Kill() error {
-	_, err := e.child.send("kill", "killed")
+	err := e.child.send("kill", "killed")
 	return err
 }
 
 // Start restarts a killed etcd with the same address and data, and returns when it is healthy.
 func (e *Etcd) Start() error {
-	_, err := e.child.send("start", "ready ENDPOINT=")
+	err := e.child.send("start", "ready ENDPOINT=")
 	return err
 }

@@ -53,13 +53,13 @@ func (s *Server) Kubeconfig() string { return s.kubeconfig }
 
 // Kill ends kube-apiserver with SIGKILL, and returns when it has exited. Its data stay.
 func (s *Server) Kill() error {
-	_, err := s.child.send("kill", "killed")
+	err := s.child.send("kill", "killed")
 	return err
 }
 
 // Start restarts a killed kube-apiserver with the same address, data and credentials, and returns when it is ready.
 func (s *Server) Start() error {
-	_, err := s.child.send("start", "ready KUBECONFIG=")
+	err := s.child.send("start", "ready KUBECONFIG=")
 	return err
 }
 
@@ -76,10 +76,11 @@ func launchFor(t testing.TB, args ...string) *child {
 	return c
 }
 
-// send writes a command to standard input and returns the rest of the reply after the prefix answer.
-func (c *child) send(command, answer string) (string, error) {
+// send writes a command to standard input and waits for the reply with the prefix answer.
+func (c *child) send(command, answer string) error {
 	if _, err := io.WriteString(c.stdin, command+"\n"); err != nil {
-		return "", fmt.Errorf("send `lab %s` the command %s: %w", c.command, command, err)
+		return fmt.Errorf("send `lab %s` the command %s: %w", c.command, command, err)
 	}
-	return c.await(answer)
+	_, err := c.await(answer)
+	return err
 }

@@ -198,7 +198,7 @@ func (st *churn) audit(ctx context.Context, when string) (*contents, error) {
 }
 
 // repair runs one ADD and DEL on every node, without kills.
-func (st *churn) repair(ctx context.Context) error {
+func (st *churn) repair(_ context.Context) error {
 	for _, n := range st.nodes {
 		k := st.gentle()
 		s, err := n.pods[0].newSandbox()

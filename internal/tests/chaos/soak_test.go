@@ -301,7 +301,8 @@ func retry(ctx context.Context, request func(context.Context) error) error {
 		err := request(try)
 		cancel()
 		var status apierrors.APIStatus
-		if err == nil || errors.As(err, &status) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err) && !apierrors.IsInternalError(err) && !apierrors.IsConflict(err) && !apierrors.IsServiceUnavailable(err) && !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) && !apierrors.IsTimeout(err) {
+		if err == nil || errors.As(err, &status) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err) && !apierrors.IsInternalError(err) &&
+			!apierrors.IsConflict(err) && !apierrors.IsServiceUnavailable(err) && !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) && !apierrors.IsTimeout(err) {
 			return err
 		}
 		sleep(ctx, 100*time.Millisecond)

@@ -110,7 +110,7 @@ func (w *world) suffers(t *testing.T, f fault) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		for _, s := range f.undo {
-			if _, err := w.do(ctx, s); err != nil {
+			if err := w.do(ctx, s); err != nil {
 				t.Errorf("undo: %v", err)
 			}
 		}
@@ -140,7 +140,7 @@ func (w *world) must(t *testing.T, s step) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	_, err := w.do(ctx, s)
+	err := w.do(ctx, s)
 	errtest.Must(t, err)
 }
 

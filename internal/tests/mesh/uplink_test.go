@@ -16,13 +16,13 @@ import (
 )
 
 // newRouter starts a router of AS 65001 that announces prefixes to a node.
-func newRouter(t testing.TB, ns *netnstest.NS, addr, node string, announce ...string) bgptest.Daemon {
+func newRouter(t testing.TB, ns *netnstest.NS, addr, node string, announce ...string) {
 	t.Helper()
 	config := bgptest.Config{ASN: 65001, Sessions: []bgptest.Session{{Peer: netip.MustParseAddr(node), ASN: 64512}}}
 	for _, p := range announce {
 		config.Announce = append(config.Announce, netip.MustParsePrefix(p))
 	}
-	return (&bgptest.Host{NS: ns, T: t, V4: netip.MustParseAddr(addr)}).Daemon(bgptest.BIRD2, config)
+	(&bgptest.Host{NS: ns, T: t, V4: netip.MustParseAddr(addr)}).Daemon(bgptest.BIRD2, config)
 }
 
 func newBGPPeer(name, ip string, change func(*api.BGPPeerSpec)) *api.BGPPeer {

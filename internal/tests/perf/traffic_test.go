@@ -290,7 +290,7 @@ func alone(nice int32) error {
 		if e == nil {
 			e = schedule(id, unix.SCHED_IDLE, 0)
 		}
-		if e != unix.ESRCH { // the thread has ended meanwhile
+		if !errors.Is(e, unix.ESRCH) { // the thread has ended meanwhile
 			err = errors.Join(err, e)
 		}
 	}

@@ -55,13 +55,12 @@ func (n *node) send(t *testing.T, link string, p policytest.Packet) uint64 {
 }
 
 // become makes the node that of another cluster.
-func (n *node) become(t *testing.T, c *policytest.Cluster) *policy.Compiled {
+func (n *node) become(t *testing.T, c *policytest.Cluster) {
 	t.Helper()
 	compiled := policy.Compile(c.State())
 	n.sync(t, &compiled.Ruleset, nil)
 	n.Own(t, c)
 	n.Forget(t)
-	return compiled
 }
 
 // What arrives is what the reference lets through, on a node whose engine changes from each cluster's ruleset to the next one's.

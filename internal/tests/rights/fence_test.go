@@ -174,7 +174,7 @@ func TestBlocks(t *testing.T) {
 		}, false},
 		{"free what has cooled down", victims, func(_ *unstructured.Unstructured, b spec) { b.free(3); b.assign(8, "net.n", s.thief) }, false},
 		{"take over an address without an owner", victims, func(_ *unstructured.Unstructured, b spec) { b.point(5, of(s.thief)) }, false},
-		{"release what it does not hold", victims, func(_ *unstructured.Unstructured, b spec) {}, false},
+		{"release what it does not hold", victims, func(_ *unstructured.Unstructured, _ spec) {}, false},
 		{"move its own attributes", victims, func(_ *unstructured.Unstructured, b spec) {
 			b.free(2)
 			b["attributes"] = slices.Concat(b.list("attributes")[:1], b.list("attributes")[2:])
@@ -266,18 +266,18 @@ func TestBlocks(t *testing.T) {
 			b["sequenceNumberForAllocation"].(map[string]any)["99999"] = int64(100)
 		}, true},
 		{"long attributes", thiefs, func(_ *unstructured.Unstructured, b spec) { b.assign(6, strings.Repeat("x", 1000), s.thief) }, true},
-		{"annotations of the victim's", victims, func(o *unstructured.Unstructured, b spec) {
+		{"annotations of the victim's", victims, func(o *unstructured.Unstructured, _ spec) {
 			o.SetAnnotations(map[string]string{"projectcalico.org/metadata": "{}"})
 		}, true},
-		{"long annotations of its own", thiefs, func(o *unstructured.Unstructured, b spec) {
+		{"long annotations of its own", thiefs, func(o *unstructured.Unstructured, _ spec) {
 			o.SetAnnotations(map[string]string{"projectcalico.org/metadata": strings.Repeat("x", 1025)})
 		}, true},
-		{"labels of its own", thiefs, func(o *unstructured.Unstructured, b spec) { o.SetLabels(map[string]string{"a": "b"}) }, true},
+		{"labels of its own", thiefs, func(o *unstructured.Unstructured, _ spec) { o.SetLabels(map[string]string{"a": "b"}) }, true},
 		{"unknown fields", thiefs, func(_ *unstructured.Unstructured, b spec) { b["other"] = "x" }, true},
-		{"let the garbage collector delete it", victims, func(o *unstructured.Unstructured, b spec) {
+		{"let the garbage collector delete it", victims, func(o *unstructured.Unstructured, _ spec) {
 			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "none", UID: "0"}})
 		}, true},
-		{"keep others from deleting it", victims, func(o *unstructured.Unstructured, b spec) { o.SetFinalizers([]string{"thief.example/x"}) }, true},
+		{"keep others from deleting it", victims, func(o *unstructured.Unstructured, _ spec) { o.SetFinalizers([]string{"thief.example/x"}) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			made := s.admin.create(t, s.block(t, n, c.owner))

@@ -137,7 +137,7 @@ func (f *force) holds(t testing.TB, what string, check func() error, but ...stri
 }
 
 // established returns nil when all nodes have a session with the router.
-func (f *force) established(t testing.TB) func() error {
+func (f *force) established(_ testing.TB) func() error {
 	return func() error {
 		for _, n := range f.nodes {
 			if state := f.tor.State(n.Prefix.Addr()); state != "Established" {
@@ -149,7 +149,7 @@ func (f *force) established(t testing.TB) func() error {
 }
 
 // announced returns nil when the router has learned want from every node.
-func (f *force) announced(t testing.TB, want func(n *meshtest.Node) map[string]string) func() error {
+func (f *force) announced(_ testing.TB, want func(n *meshtest.Node) map[string]string) func() error {
 	return func() error {
 		for _, n := range f.nodes {
 			expected := want(n)
@@ -179,7 +179,7 @@ func (f *force) allBlocks(communities string) func(*meshtest.Node) map[string]st
 }
 
 // complains returns nil when all nodes report a problem with an object, or none does.
-func (f *force) complains(t testing.TB, about string, want bool) func() error {
+func (f *force) complains(_ testing.TB, about string, want bool) func() error {
 	return func() error {
 		for _, n := range f.nodes {
 			r, err := n.Status()

@@ -41,16 +41,14 @@ func newWorld(t testing.TB, dual bool) *world {
 }
 
 // shell runs commands as the cluster's administrator.
-func (w *world) shell(t testing.TB, commands, input string) string {
+func (w *world) shell(t testing.TB, commands, input string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-ec", commands)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Server.Kubeconfig(), "PATH="+w.path)
 	cmd.Stdin = strings.NewReader(input)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s\n%s: %v\n%s", commands, input, err, out)
 	}
-	return string(out)
 }
 
 // node adds a node to a subnet, with a block and a pod derived from its number.
