@@ -28,6 +28,8 @@ type fault struct {
 	number, what string
 	inject       []step
 	told         []told
+	// after is told once the fault has ended: no word leaves a node that does not reach the API server.
+	after []told
 	// undo is empty for what heals by itself.
 	undo []step
 	// checks are those of `node diagnose` that may find something meanwhile, on any node. What another check finds is a wrong accusation.
@@ -92,8 +94,14 @@ func (f *fault) lines() (all [][]string) {
 			injected = append(injected, text)
 		}
 	}
+	add := func(where string, one told) {
+		all = append(all, []string{f.number, f.what, strings.Join(injected, "; "), where, one.said(), map[bool]string{true: "yes", false: "no"}[len(f.undo) == 0], string(f.traffic)})
+	}
 	for _, one := range f.told {
-		all = append(all, []string{f.number, f.what, strings.Join(injected, "; "), one.place(), one.said(), map[bool]string{true: "yes", false: "no"}[len(f.undo) == 0], string(f.traffic)})
+		add(one.place(), one)
+	}
+	for _, one := range f.after {
+		add(one.place()+", once the fault has ended", one)
 	}
 	return all
 }
@@ -120,16 +128,20 @@ func (w *world) suffers(t *testing.T, f fault) {
 	for _, s := range f.inject {
 		w.must(t, s)
 	}
-	for _, one := range f.told {
-		meshtest.Within(t, patience, func() error { return one.by(t.Context(), w, began) })
-		t.Logf("after %v: %s: %s", time.Since(began).Round(100*time.Millisecond), one.place(), one.said())
+	hear := func(all []told) {
+		for _, one := range all {
+			meshtest.Within(t, patience, func() error { return one.by(t.Context(), w, began) })
+			t.Logf("after %v: %s: %s", time.Since(began).Round(100*time.Millisecond), one.place(), one.said())
+		}
 	}
+	hear(f.told)
 	if len(f.undo)+len(f.checks) > 0 {
 		w.blamesNothingElse(t, f)
 	}
 	for _, s := range f.undo {
 		w.must(t, s)
 	}
+	hear(f.after)
 	meshtest.Within(t, patience, func() error { return w.well(t.Context()) })
 	healed = true
 	t.Logf("well after %v", time.Since(began).Round(100*time.Millisecond))

@@ -277,9 +277,9 @@ var faults = []fault{
 		number: "25", what: "all rules of nftables are flushed", traffic: short, checks: noAPI,
 		inject: []step{{"node2", "nft flush ruleset"}}, undo: proxyBack("node2"),
 		told: []told{
-			event{"Node", "node2", "Repaired", "nftables table inet tortie, chains ... were changed or removed, written again"},
 			finding{"node2", "service", nodestatus.Problem, "does not answer, and its endpoint 172.30.0.1:6443 is open: kube-proxy on this node", "see that kube-proxy runs on this node ... read its log and restart it: it writes its rules anew"},
 		},
+		after: []told{event{"Node", "node2", "Repaired", "nftables table inet tortie, chains ... were changed or removed, written again"}},
 	},
 	{
 		number: "W", what: "WireGuard is wanted, and the kernel has none", traffic: kept, checks: []string{"problem"},
