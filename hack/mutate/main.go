@@ -97,20 +97,14 @@ func run(ctx context.Context, root, only string, parallel int, all []suite) erro
 			if err != nil {
 				return err
 			}
+			kind, said, asListed := m.verdict(by)
 			mu.Lock()
 			defer mu.Unlock()
-			kind, _, _ := strings.Cut(by, ":")
-			switch {
-			case by == "" && m.equivalent != "":
-				kind, by = "equivalent", "equivalent: "+m.equivalent
-			case by == "":
-				kind, by = "ESCAPED", "ESCAPED"
-				wrong = append(wrong, m.String())
-			case m.equivalent != "":
-				wrong = append(wrong, m.String()+": it is said to be equivalent, but is seen by "+by)
-			}
 			counts[kind]++
-			fmt.Printf("%s\n    %s\n", m, by)
+			fmt.Printf("%s\n    %s\n", m, said)
+			if !asListed {
+				wrong = append(wrong, fmt.Sprintf("%s: %s", m, said))
+			}
 			return nil
 		})
 	}
@@ -118,10 +112,27 @@ func run(ctx context.Context, root, only string, parallel int, all []suite) erro
 		return err
 	}
 	fmt.Println(counts)
-	if len(wrong) > 0 {
+	switch {
+	case len(counts) == 0:
+		return fmt.Errorf("-only %s: no mutation's description has this in it", only)
+	case len(wrong) > 0:
 		return fmt.Errorf("%d mutations escape, or are not what the list says:\n%s", len(wrong), strings.Join(wrong, "\n"))
 	}
 	return nil
+}
+
+// verdict judges a mutation by the suite and test that saw it; empty: none did.
+func (m mutation) verdict(by string) (kind, said string, asListed bool) {
+	switch {
+	case by == "" && m.equivalent != "":
+		return "equivalent", "equivalent: " + m.equivalent, true
+	case by == "":
+		return "ESCAPED", "ESCAPED", false
+	case m.equivalent != "":
+		return "not equivalent", "it is said to be equivalent, but is seen by " + by, false
+	}
+	kind, _, _ = strings.Cut(by, ":")
+	return kind, by, true
 }
 
 // binary is the file of a suite's tests.

@@ -21,7 +21,7 @@ type mutation struct {
 }
 
 func (m mutation) String() string {
-	return fmt.Sprintf("mutations.txt:%d: %s: %s: %s", m.line, path.Base(m.file), m.function, m.is)
+	return fmt.Sprintf("mutations.txt:%d: %s: %s: %s", m.line, m.file, m.function, m.is)
 }
 
 // parse reads the list. A line that begins with no space names a file, "  function: what it stands for" begins a mutation, "    - " has the text that the
