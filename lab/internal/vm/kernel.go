@@ -24,8 +24,8 @@ type Kernel struct {
 	Version, Image, Modules string
 }
 
-// kernelMeta is Debian's metapackage of the current kernel for virtual machines, which has IPIP, nftables and everything else that Tortie
-// needs.
+// kernelMeta is Debian's metapackage of the current kernel for virtual machines, which has IPIP, nftables and
+// everything else that Tortie needs.
 const kernelMeta = "linux-image-cloud-"
 
 // Source is where a kernel comes from.
@@ -45,7 +45,8 @@ func (s Source) prefix() string {
 	return "kernel-"
 }
 
-// FetchKernel returns the cached kernel of a source, or downloads Debian's package, which is unpacked and never installed.
+// FetchKernel returns the cached kernel of a source, or downloads Debian's package, which is unpacked and never
+// installed.
 func FetchKernel(ctx context.Context, cache string, from Source, log io.Writer) (*Kernel, error) {
 	if k, err := findKernel(cache, from); k != nil || err != nil {
 		return k, err
@@ -97,7 +98,8 @@ func findKernel(cache string, from Source) (*Kernel, error) {
 		}
 		for _, modules := range found {
 			version := filepath.Base(modules)
-			for _, image := range []string{filepath.Join(root, "boot", "vmlinuz-"+version), filepath.Join(modules, "vmlinuz")} { // moved in Debian 14
+			// moved in Debian 14
+			for _, image := range []string{filepath.Join(root, "boot", "vmlinuz-"+version), filepath.Join(modules, "vmlinuz")} {
 				if _, err := os.Stat(image); err == nil {
 					return &Kernel{Version: version, Image: image, Modules: modules}, nil
 				}
@@ -163,7 +165,8 @@ func newApt(ctx context.Context, cache string, from Source) (*apt, error) {
 	if from != Unstable {
 		return a, nil
 	}
-	mirror, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian", "Label: Debian").Output()
+	mirror, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian",
+		"Label: Debian").Output()
 	uri, _, _ := strings.Cut(string(mirror), "\n")
 	if err != nil || uri == "" {
 		uri = "http://deb.debian.org/debian"
@@ -178,7 +181,8 @@ func newApt(ctx context.Context, cache string, from Source) (*apt, error) {
 	} {
 		a.options = append(a.options, "-o", name+"="+value)
 	}
-	err = errors.Join(os.MkdirAll(filepath.Join(a.dir, "lists", "partial"), 0o755), os.MkdirAll(filepath.Join(a.dir, "cache", "archives", "partial"), 0o755),
+	err = errors.Join(os.MkdirAll(filepath.Join(a.dir, "lists", "partial"), 0o755),
+		os.MkdirAll(filepath.Join(a.dir, "cache", "archives", "partial"), 0o755),
 		os.WriteFile(list, []byte("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] "+uri+" sid main\n"), 0o644))
 	if err != nil {
 		a.close()
