@@ -60,7 +60,8 @@ func TestGates(t *testing.T) {
 			if tt.want == "" {
 				return
 			}
-			if code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), url) || !strings.Contains(err.Error(), "readiness_gates") {
+			if code(t, err) != types.ErrTryAgainLater || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), url) ||
+				!strings.Contains(err.Error(), "readiness_gates") {
 				t.Errorf("error %v", err)
 			}
 			if took := time.Since(start); asked.Load() < 5 || took > 10*fast.limit {
@@ -68,7 +69,8 @@ func TestGates(t *testing.T) {
 			}
 		})
 	}
-	if err := awaitGates(t.Context(), []string{"http://127.0.0.1:1/"}, fast); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if err := awaitGates(t.Context(), []string{"http://127.0.0.1:1/"}, fast); err == nil ||
+		!strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("nobody listens: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -101,7 +103,8 @@ func TestAwaitPolicy(t *testing.T) {
 	s.pod = "other"
 	start = time.Now()
 	s.awaitPolicy(t.Context(), notPoliced, "")
-	if took := time.Since(start); took < time.Second || !strings.Contains(log.String(), "policy_setup_timeout_seconds=1") || !strings.Contains(log.String(), "default%2Fother") {
+	if took := time.Since(start); took < time.Second || !strings.Contains(log.String(), "policy_setup_timeout_seconds=1") ||
+		!strings.Contains(log.String(), "default%2Fother") {
 		t.Errorf("without the file: %v, %s", took, &log)
 	}
 	s.conf.PolicySetupTimeout = 0

@@ -14,7 +14,8 @@ import (
 // others subscribes as an agent does whose routes carry protocol 84.
 func others(t *testing.T, ns *netnstest.NS) <-chan struct{} {
 	t.Helper()
-	wake, err := ns.Conn.SubscribeToOthers(t.Context(), netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents, 84, netlinkx.ProtocolBoot)
+	wake, err := ns.Conn.SubscribeToOthers(t.Context(), netlinkx.LinkEvents|netlinkx.AddrEvents|netlinkx.RouteEvents,
+		84, netlinkx.ProtocolBoot)
 	errtest.Must(t, err)
 	return wake
 }
@@ -27,8 +28,8 @@ func anotherConn(t *testing.T, ns *netnstest.NS) *netlinkx.Conn {
 	return c
 }
 
-// TestSubscribeToOthers: what wakes is told by a second change that certainly does, so that silence is not a matter of time: both
-// come by one socket, in their order.
+// TestSubscribeToOthers: what wakes is told by a second change that certainly does, so that silence is not a matter of
+// time: both come by one socket, in their order.
 func TestSubscribeToOthers(t *testing.T) {
 	ns, _ := scratchRoutes(t)
 	ns.Run(t, "ip", strings.Fields("route add 10.2.0.0/26 via 10.0.0.2 proto 84")...)
@@ -95,8 +96,8 @@ func TestOwnBatchesWakeNobody(t *testing.T) {
 	}
 }
 
-// TestNoWakeUpIsLost floods the socket, of which the kernel then drops most. The last change is told of all the same, and the
-// flood wakes no more often than is said.
+// TestNoWakeUpIsLost floods the socket, of which the kernel then drops most. The last change is told of all the same,
+// and the flood wakes no more often than is said.
 func TestNoWakeUpIsLost(t *testing.T) {
 	ns, a := scratchRoutes(t)
 	for name, subscribe := range map[string]func() <-chan struct{}{
@@ -178,7 +179,8 @@ func TestSubscribeToSettings(t *testing.T) {
 	ns := netnstest.New(t)
 	netnstest.Cable(t, ns, "a", netnstest.New(t), "b")
 	wake := ns.Quiet(t, netlinkx.SettingEvents)
-	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv4.conf.a.rp_filter", "net.ipv4.conf.all.rp_filter", "net.ipv6.conf.all.forwarding"} {
+	for _, key := range []string{"net.ipv4.ip_forward", "net.ipv4.conf.a.rp_filter", "net.ipv4.conf.all.rp_filter",
+		"net.ipv6.conf.all.forwarding"} {
 		was := strings.TrimSpace(ns.Run(t, "sysctl", "-n", key))
 		to := map[string]string{"0": "1", "1": "0", "2": "0"}[was]
 		ns.Run(t, "sysctl", "-qw", key+"="+to)

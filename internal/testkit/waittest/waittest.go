@@ -1,4 +1,5 @@
-// Package waittest polls for conditions that must become true. The limits are no expectation of speed: a busy machine may exceed them.
+// Package waittest polls for conditions that must become true. The limits are no expectation of speed: a busy machine
+// may exceed them.
 package waittest
 
 import (
@@ -25,8 +26,8 @@ var emulated = func() bool {
 // mostMore bounds what a busy machine gets.
 const mostMore = 2 * time.Minute
 
-// stretched returns how long to wait for what takes limit at most on a machine that does nothing else: three times as long, or, on an emulated
-// one, ten times.
+// stretched returns how long to wait for what takes limit at most on a machine that does nothing else: three times as
+// long, or, on an emulated one, ten times.
 func stretched(limit time.Duration) time.Duration {
 	if emulated {
 		return 10 * limit
@@ -34,7 +35,8 @@ func stretched(limit time.Duration) time.Duration {
 	return limit + min(2*limit, mostMore)
 }
 
-// For polls until check returns nil. The test fails with the last error of check after limit, which a busy or emulated machine may exceed.
+// For polls until check returns nil. The test fails with the last error of check after limit, which a busy or emulated
+// machine may exceed.
 func For(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
 	limit = stretched(limit)
@@ -62,8 +64,8 @@ func Until(t testing.TB, limit time.Duration, what string, so func() bool) {
 	})
 }
 
-// Late returns what tells for how long, until it is called, this process had no CPU although it wanted it: other processes, whose time is
-// measured, had none either.
+// Late returns what tells for how long, until it is called, this process had no CPU although it wanted it: other
+// processes, whose time is measured, had none either.
 func Late(t testing.TB) (late func() time.Duration) {
 	const nap = 5 * time.Millisecond
 	done, sum := make(chan struct{}), make(chan time.Duration, 1)

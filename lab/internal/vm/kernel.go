@@ -24,8 +24,8 @@ type Kernel struct {
 	Version, Image, Modules string
 }
 
-// kernelMeta is Debian's metapackage of the current kernel for virtual machines, which has IPIP, nftables and everything else that Tortie
-// needs.
+// kernelMeta is Debian's metapackage of the current kernel for virtual machines, which has IPIP, nftables and
+// everything else that Tortie needs.
 const kernelMeta = "linux-image-cloud-"
 
 // Source is where a kernel comes from.
@@ -45,7 +45,8 @@ func (s Source) prefix() string {
 	return "kernel-"
 }
 
-// FetchKernel returns the cached kernel of a source, or downloads Debian's package, which is unpacked and never installed.
+// FetchKernel returns the cached kernel of a source, or downloads Debian's package, which is unpacked and never
+// installed.
 func FetchKernel(ctx context.Context, cache string, from Source, log io.Writer) (*Kernel, error) {
 	if k, err := findKernel(cache, from); k != nil || err != nil {
 		return k, err
@@ -97,7 +98,8 @@ func findKernel(cache string, from Source) (*Kernel, error) {
 		}
 		for _, modules := range found {
 			version := filepath.Base(modules)
-			for _, image := range []string{filepath.Join(root, "boot", "vmlinuz-"+version), filepath.Join(modules, "vmlinuz")} { // moved in Debian 14
+			// moved in Debian 14
+			for _, image := range []string{filepath.Join(root, "boot", "vmlinuz-"+version), filepath.Join(modules, "vmlinuz")} {
 				if _, err := os.Stat(image); err == nil {
 					return &Kernel{Version: version, Image: image, Modules: modules}, nil
 				}
@@ -122,8 +124,8 @@ func download(ctx context.Context, cache string, from Source, log io.Writer) err
 	return apt.fetchKernel(ctx, cache, from.prefix(), log)
 }
 
-// fetchKernel downloads the current kernel, after an update if the lists are missing, or older than the archive: that keeps no package for
-// which it has a newer version.
+// fetchKernel downloads the current kernel, after an update if the lists are missing, or older than the archive: that
+// keeps no package for which it has a newer version.
 func (a *apt) fetchKernel(ctx context.Context, cache, prefix string, log io.Writer) error {
 	fetch := func() error {
 		name, err := a.kernelPackage(ctx)

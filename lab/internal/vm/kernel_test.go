@@ -53,7 +53,8 @@ func pack(t *testing.T, archive, name, version, depends string) string {
 	if err := os.Mkdir(filepath.Join(root, "DEBIAN"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: all\nMaintainer: Test <test@example.net>\nDescription: test\n", name, version)
+	control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: all\nMaintainer: Test <test@example.net>\nDescription: test\n",
+		name, version)
 	if depends != "" {
 		control += "Depends: " + depends + "\n"
 	}
@@ -76,7 +77,8 @@ func pack(t *testing.T, archive, name, version, depends string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimSuffix(control, "\n") + fmt.Sprintf("\nFilename: ./%s\nSize: %d\nSHA256: %x\n\n", filepath.Base(deb), len(data), sha256.Sum256(data))
+	return strings.TrimSuffix(control, "\n") +
+		fmt.Sprintf("\nFilename: ./%s\nSize: %d\nSHA256: %x\n\n", filepath.Base(deb), len(data), sha256.Sum256(data))
 }
 
 func write(t *testing.T, file, text string) {
