@@ -82,9 +82,15 @@ func verdicts(h history, p policytest.Packet) [2]bool {
 	return [2]bool{source, destination}
 }
 
-// asSent is a packet with a source port like those that the rig chooses, none of which a generated rule tells from the others: Calico's rules read it.
+// asSent is a packet as the rig sends it, which Calico's rules read: an echo request, or with a source port like those that the
+// rig chooses, none of which a generated rule tells from the others.
 func asSent(p policytest.Packet) policytest.Packet {
-	if p.Protocol == policytest.UDP || p.Protocol == policytest.TCP || p.Protocol == policytest.SCTP {
+	switch p.Protocol {
+	case policytest.ICMP:
+		p.Type = 8
+	case policytest.ICMPv6:
+		p.Type = 128
+	case policytest.UDP, policytest.TCP, policytest.SCTP:
 		p.SourcePort = 30000
 	}
 	return p
