@@ -251,6 +251,23 @@ func (r *rig) agent(t *testing.T, speaker bgp.Speaker) (status *Status, stop fun
 	return status, stop
 }
 
+// watched returns what a part of an agent works with, once all has been listed: a test has it do at once what the agent's own
+// does in time.
+func (r *rig) watched(t *testing.T) (*cluster.Watch, *kubernetes.Store, *slog.Logger) {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	watch, err := cluster.NewWatch(r.api, rigNode, "kube-system", log)
+	errtest.Must(t, err)
+	store, err := cluster.OpenStore(r.api)
+	errtest.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() { _ = watch.Run(ctx) })
+	t.Cleanup(func() { cancel(); watching.Wait() })
+	errtest.Must(t, watch.WaitForSync(ctx, log))
+	return watch, store, log
+}
+
 func (r *rig) routes(t *testing.T) string {
 	return strings.Join(strings.Fields(r.ns.Run(t, "ip", "route", "show", "proto", "84")), " ")
 }

@@ -1,17 +1,13 @@
 package agent
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tortie-net/tortie/internal/api"
-	"github.com/tortie-net/tortie/internal/cluster"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
 	"github.com/tortie-net/tortie/internal/testkit/labtest"
@@ -116,23 +112,14 @@ func TestAgentAnswers(t *testing.T) {
 	})
 
 	// At rest nothing is written, and read, any more.
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	watch, err := cluster.NewWatch(r.api, rigNode, "kube-system", log)
-	errtest.Must(t, err)
-	store, err := cluster.OpenStore(r.api)
-	errtest.Must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	var watching sync.WaitGroup
-	watching.Go(func() { _ = watch.Run(ctx) })
-	t.Cleanup(func() { cancel(); watching.Wait() })
-	errtest.Must(t, watch.WaitForSync(ctx, log))
+	watch, store, log := r.watched(t)
 	another := &statusWriter{node: rigNode, watch: watch, store: store, report: status.Report, log: log, known: map[string]*statusRequest{}}
 	now := time.Now()
-	another.round(ctx, now)
+	another.round(t.Context(), now)
 	proxy.Reset()
 	before := read(mine)
 	for i := range time.Duration(5) {
-		another.round(ctx, now.Add(2*time.Second*(i+1)))
+		another.round(t.Context(), now.Add(2*time.Second*(i+1)))
 	}
 	if q := another.known[mine.Name]; q == nil || !q.due.After(now.Add(10*time.Second)) {
 		t.Errorf("the status was not compared: %+v", q)

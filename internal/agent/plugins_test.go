@@ -406,15 +406,15 @@ func TestJournalWaitsForTheDatastore(t *testing.T) {
 		t.Error("an address was released in a locked datastore")
 	}
 
+	watch, store, log := r.watched(t)
 	wire.Stall()
 	r.update(t, info, func() { info.Spec.DatastoreReady = &open })
-	r.put(t, journal.Entry{Handle: "other.c2", Datastore: "etcdv3", ContainerID: "c2"})
-	waittest.Until(t, 2*journalRetry, "a round without the API server", func() bool { return status.Report().Journal.Entries == 2 })
-	if r.entries(t) != 2 || !r.holds(t, e) {
-		t.Error("finished without the API server")
+	another := &journalWorker{dir: r.journal(), node: rigNode, store: store, ipam: ipam.NewClient(store, time.Now), watch: watch, status: status, log: log}
+	if err := another.pass(t.Context()); err == nil || r.entries(t) != 1 || !r.holds(t, e) {
+		t.Errorf("finished without the API server: %v", err)
 	}
 	wire.Resume()
-	waittest.Until(t, 2*journalRetry, "finished after the API server's return", func() bool { return r.entries(t) == 1 && !r.holds(t, e) })
+	waittest.Until(t, 2*journalRetry, "finished after the API server's return", func() bool { return r.entries(t) == 0 && !r.holds(t, e) })
 }
 
 // Agent and plugins meet in the same files.
