@@ -117,9 +117,18 @@ func TestAgentAnswers(t *testing.T) {
 	})
 
 	// At rest nothing is written, and read, any more.
+	watch, store, log := r.watched(t)
+	another := &statusWriter{node: rigNode, watch: watch, store: store, report: status.Report, log: log, known: map[string]*statusRequest{}}
+	now := time.Now()
+	another.round(t.Context(), now)
 	proxy.Reset()
 	before := read(mine)
-	time.Sleep(2500 * time.Millisecond)
+	for i := range time.Duration(5) {
+		another.round(t.Context(), now.Add(2*time.Second*(i+1)))
+	}
+	if q := another.known[mine.Name]; q == nil || !q.due.After(now.Add(10*time.Second)) {
+		t.Errorf("the status was not compared: %+v", q)
+	}
 	if d := cmp.Diff(before, read(mine)); d != "" || proxy.Requests()["patch caliconodestatuses"] > 0 ||
 		proxy.Requests()["get caliconodestatuses"] > 0 {
 		t.Errorf("written although nothing has changed: %v\n%s", proxy.Requests(), d)

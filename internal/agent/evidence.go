@@ -93,17 +93,19 @@ func (e *evidence) run(ctx context.Context) error {
 	return e.todo.serve(ctx, &e.mu, e.work, evidencePause, func(_ string, q inquiry) { e.read(ctx, q) })
 }
 
-// read reads one object. One that cannot be read leaves what was known.
+// read reads one object. One that cannot be read leaves what was known, and is read again: a node that waits for it
+// makes no other request until its cluster changes.
 func (e *evidence) read(ctx context.Context, q inquiry) {
 	ctx, cancel := context.WithTimeout(ctx, recordTime)
 	defer cancel()
 	a, err := e.ask(ctx, q)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.todo.judge(time.Now(), q.node, err == nil && (!q.block.IsValid() || a.record.Node == q.node))
 	if err != nil {
+		e.todo.fail(time.Now(), q.node, q)
 		return
 	}
+	e.todo.judge(time.Now(), q.node, !q.block.IsValid() || a.record.Node == q.node)
 	before, known := e.found[q]
 	e.found[q] = a
 	if !known || !slices.Equal(before.internal, a.internal) || before.record != a.record {

@@ -29,6 +29,7 @@ type source[T comparable] struct {
 	waiting []T
 	refused int       // in a row
 	until   time.Time // nothing of it is read before
+	failed  wait.Backoff
 }
 
 // add has something read for a source, unless it waits already or too much does.
@@ -38,7 +39,7 @@ func (r *fairQueue[T]) add(from string, item T) {
 	}
 	s := r.sources[from]
 	if s == nil {
-		s = &source[T]{}
+		s = &source[T]{failed: wait.Backoff{First: minWait, Most: mostWait}}
 		r.sources[from] = s
 	}
 	if len(s.waiting) >= mostQueued || slices.Contains(s.waiting, item) {
@@ -78,11 +79,19 @@ func (r *fairQueue[T]) judge(now time.Time, from string, good bool) {
 	case s == nil:
 	case good:
 		s.refused, s.until = 0, time.Time{}
+		s.failed.Reset()
 	default:
 		if s.refused++; s.refused >= refusalsInARow {
 			s.until = now.Add(min(minWait<<min(s.refused-refusalsInARow, 10), mostWait))
 		}
 	}
+}
+
+// fail has an item of a source read again that could not be read, after a pause that grows with each failure.
+func (r *fairQueue[T]) fail(now time.Time, from string, item T) {
+	r.add(from, item)
+	s := r.sources[from]
+	s.until = now.Add(s.failed.Next())
 }
 
 // forget drops sources that ask for nothing any more and need not wait.

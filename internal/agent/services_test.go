@@ -16,6 +16,7 @@ import (
 	"github.com/tortie-net/tortie/internal/api"
 	"github.com/tortie-net/tortie/internal/bgp"
 	"github.com/tortie-net/tortie/internal/cluster"
+	"github.com/tortie-net/tortie/internal/plugin/facts"
 	"github.com/tortie-net/tortie/internal/testkit/desiredtest"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
 	"github.com/tortie-net/tortie/internal/testkit/labstore"
@@ -152,10 +153,11 @@ func TestAgentAnnouncesServices(t *testing.T) {
 
 	r.update(t, c, func() { c.Spec.ServiceClusterIPs, c.Spec.ServiceExternalIPs = nil, nil })
 	announces("no range")
-	time.Sleep(100 * time.Millisecond) // the watches end
+	waittest.Until(t, soon, "the watches end", func() bool { return proxy.Open("list services")+proxy.Open("list endpointslices") == 0 })
 	proxy.Reset()
 	asAdmin(t, http.MethodPatch, rigSlices+"/rig-web-1", `{"endpoints":[]}`)
-	time.Sleep(300 * time.Millisecond)
+	r.update(t, self, func() { self.Labels = map[string]string{"rack": "r1"} })
+	r.tells(t, "a later change", func(f *facts.Facts) bool { return f.NodeLabels["rack"] == "r1" })
 	if n := asked(); n != 0 {
 		t.Errorf("%d requests about services after the end", n)
 	}

@@ -156,25 +156,29 @@ func dieAt(name string) rule {
 	}
 }
 
-// quiet is how long no request must come for a round to be over: longer than a plugin that runs beside other tests
-// needs to send what waits for no answer, also after it has removed a link.
-const quiet = 400 * time.Millisecond
-
-// rounds is a rule that holds all answers back until no further request comes, and so tells which requests wait for the
-// answers of which others.
+// rounds is a rule that holds the answers to a round of requests back until all of the round have come, and so tells
+// which requests wait for the answers of which others.
 type rounds struct {
-	mu    sync.Mutex // guards what follows
-	now   []string   // the round under way
-	over  chan struct{}
-	timer *time.Timer
-	past  [][]string
+	mu   sync.Mutex // guards what follows
+	want [][]string // the rounds to come
+	now  []string   // the round under way
+	over chan struct{}
+	past [][]string
 }
+
+// mostOfRound bounds a round, one of whose requests does not come as it waits for an answer.
+const mostOfRound = 30 * time.Second
 
 func (r *rounds) rule(request string, w http.ResponseWriter, req *http.Request, next http.Handler) {
 	over := r.join(request)
 	answer := httptest.NewRecorder()
 	next.ServeHTTP(answer, req)
-	<-over
+	select {
+	case <-over:
+	case <-req.Context().Done():
+	case <-time.After(mostOfRound):
+		r.end(over)
+	}
 	maps.Copy(w.Header(), answer.Header())
 	w.WriteHeader(answer.Code)
 	_, _ = answer.Body.WriteTo(w)
@@ -186,26 +190,40 @@ func (r *rounds) join(request string) <-chan struct{} {
 	defer r.mu.Unlock()
 	if len(r.now) == 0 {
 		r.over = make(chan struct{})
-		r.timer = time.AfterFunc(quiet, r.end)
 	}
-	r.timer.Reset(quiet)
-	r.now = append(r.now, request)
-	return r.over
+	over := r.over
+	if r.now = append(r.now, request); len(r.want) == 0 || len(r.now) == len(r.want[0]) {
+		r.endLocked()
+	}
+	return over
 }
 
-func (r *rounds) end() {
+// end ends a round unless it has ended.
+func (r *rounds) end(over <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if over == r.over && len(r.now) > 0 {
+		r.endLocked()
+	}
+}
+
+func (r *rounds) endLocked() {
 	slices.Sort(r.now)
 	r.past, r.now = append(r.past, r.now), nil
+	r.want = r.want[min(1, len(r.want)):]
 	close(r.over)
 }
 
-// take returns the rounds since the last take.
-func (r *rounds) take() [][]string {
+// expect forgets the rounds that were, and takes those to come.
+func (r *rounds) expect(want [][]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	past := r.past
-	r.past = nil
-	return past
+	r.want, r.now, r.past = want, nil, nil
+}
+
+// took returns the rounds since expect.
+func (r *rounds) took() [][]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.past
 }

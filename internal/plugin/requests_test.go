@@ -68,38 +68,43 @@ func TestRequests(t *testing.T) {
 	first, s, known := w.newPod(t, "first"), w.newPod(t, "web"), w.newPod(t, "known")
 	held := &rounds{}
 	w.proxy.setRule(held.rule)
-	asked := func(what string, a answer, want [][]string) answer {
+	asked := func(what string, verb func(testing.TB) answer, want [][]string) answer {
 		t.Helper()
-		a.ok(t)
-		difftest.Want(t, fmt.Sprintf("requests of %s, round by round", what), want, held.take())
+		held.expect(want)
+		a := verb(t).ok(t)
+		difftest.Want(t, fmt.Sprintf("requests of %s, round by round", what), want, held.took())
 		if n := w.proxy.takeConnections(); n > 1 || n == 0 && want != nil {
 			t.Errorf("%s made %d connections", what, n)
 		}
 		w.api.settle(t)
 		return a
 	}
-	asked("the first ADD on a node", first.add(t), roundsOfFirstAdd)
-	added := asked("ADD", s.add(t), roundsOfAdd)
-	asked("CHECK", s.check(t, added), [][]string{{"calico GET ipamhandles"}, {"calico GET ipamblocks"}}) // the kernel knows all else
-	asked("DEL", s.del(t), roundsOfDel)
-	asked("DEL again", s.del(t), roundsOfDelAgain)
+	asked("the first ADD on a node", first.add, roundsOfFirstAdd)
+	added := asked("ADD", s.add, roundsOfAdd)
+	check := func(t testing.TB) answer { return s.check(t, added) }
+	asked("CHECK", check, [][]string{{"calico GET ipamhandles"}, {"calico GET ipamblocks"}}) // the kernel knows all else
+	asked("DEL", s.del, roundsOfDel)
+	asked("DEL again", s.del, roundsOfDelAgain)
 	w.api.delete(t, "Pod", w.name, "web")
-	asked("DEL of a pod that is gone", s.del(t), roundsOfDelAgain)
+	asked("DEL of a pod that is gone", s.del, roundsOfDelAgain)
 
 	w.tellFacts(t, nil)
-	asked("ADD with facts", known.add(t), roundsOfAddWithFacts)
+	asked("ADD with facts", known.add, roundsOfAddWithFacts)
 	w.tellFacts(t, nil)
-	asked("DEL with facts", known.del(t), roundsOfDelWithFacts)
+	asked("DEL with facts", known.del, roundsOfDelWithFacts)
 
 	w.tellPlain(t, known)
-	asked("ADD of a plain pod", known.add(t), roundsOfAddOfPlainPod)
+	asked("ADD of a plain pod", known.add, roundsOfAddOfPlainPod)
 	w.tellPlain(t, known)
-	asked("DEL of a plain pod", known.del(t), roundsOfDelWithFacts)
+	asked("DEL of a plain pod", known.del, roundsOfDelWithFacts)
 
 	// Policies cost no request, in force or not.
-	held.take()
 	w.tellFacts(t, nil)
-	policed := func(conf map[string]any) { conf["policy_enforced"], conf["policy_setup_timeout_seconds"] = true, 1 }
-	asked("ADD with policies", w.host.call(t, known.call(t, "ADD", policed)), roundsOfAddWithFacts)
-	asked("DEL with policies", w.host.call(t, known.call(t, "DEL", policed)), roundsOfDelWithFacts)
+	policed := func(verb string) func(testing.TB) answer {
+		return func(t testing.TB) answer {
+			return w.host.call(t, known.call(t, verb, set("policy_enforced", true), set("policy_setup_timeout_seconds", 1)))
+		}
+	}
+	asked("ADD with policies", policed("ADD"), roundsOfAddWithFacts)
+	asked("DEL with policies", policed("DEL"), roundsOfDelWithFacts)
 }

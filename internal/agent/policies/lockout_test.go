@@ -218,8 +218,17 @@ func TestFirstLockoutIsRolledBack(t *testing.T) {
 // Without the guard no correction reaches the node.
 func TestLockoutWithoutGuard(t *testing.T) {
 	n := newDistant(t)
-	n.lockOut(t, func(*policies.Worker) bool { return !n.answers(t.Context(), false) }, false)
-	time.Sleep(2 * time.Second)
+	w := n.lockOut(t, func(*policies.Worker) bool { return !n.answers(t.Context(), true) }, false)
+	denied := func() (packets int) {
+		for _, d := range w.Denials() {
+			if d.Port == 6443 {
+				packets += d.Packets
+			}
+		}
+		return packets
+	}
+	before := denied()
+	eventually(t, soon, "the agent tries to reach the API server", func() bool { return denied() > before+1 })
 	if opens(t, n.ns, apiServerAt) {
 		t.Error("a correction has come through")
 	}

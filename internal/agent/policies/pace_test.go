@@ -3,59 +3,68 @@ package policies_test
 import (
 	"context"
 	"log/slog"
-	"net/netip"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tortie-net/tortie/internal/agent/policies"
 	"github.com/tortie-net/tortie/internal/app/config"
-	"github.com/tortie-net/tortie/internal/kernel/netpol"
-	"github.com/tortie-net/tortie/internal/policy"
 	"github.com/tortie-net/tortie/internal/testkit/netnstest"
 )
 
-// slowEngine takes its time for each pass, and always has an event.
+// slowEngine takes its time for each pass. It always has an event, or none unless it is busy.
 type slowEngine struct {
 	policies.Engine
 	takes  time.Duration
+	busy   bool
 	events chan struct{}
-	passes atomic.Int64
-}
-
-func (e *slowEngine) Sync(context.Context, *policy.Ruleset, []netip.Addr) (netpol.Stats, error) {
-	return netpol.Stats{}, nil
+	passes []time.Time // when each began
 }
 
 func (e *slowEngine) Remove(context.Context) error {
-	e.passes.Add(1)
+	e.passes = append(e.passes, time.Now())
 	time.Sleep(e.takes)
-	e.events <- struct{}{}
+	if e.busy {
+		e.events <- struct{}{}
+	}
 	return nil
 }
 
-func (*slowEngine) Probe(context.Context) error { return nil }
-
 func (e *slowEngine) Events(context.Context) (<-chan struct{}, error) { return e.events, nil }
 
-// Whoever may change pods does not keep a processor busy: passes that take long have pauses of the same length, those
-// that do not are made at once.
+// Whoever may change pods does not keep a processor busy: a pass that takes long is followed by a pause of the same
+// length, one that does not by a short one. A worker that has nothing to do makes a look now and then.
 func TestPassesHavePauses(t *testing.T) {
 	for name, c := range map[string]struct {
-		takes       time.Duration
-		least, most int64 // passes in a second
-	}{"long": {100 * time.Millisecond, 1, 6}, "short": {time.Millisecond, 15, 110}} {
+		takes   time.Duration
+		busy    bool
+		between time.Duration // the beginnings of two passes
+	}{
+		"long":    {100 * time.Millisecond, true, 200 * time.Millisecond},
+		"short":   {time.Millisecond, true, 11 * time.Millisecond},
+		"nothing": {time.Millisecond, false, 0},
+	} {
 		t.Run(name, func(t *testing.T) {
-			e := &slowEngine{takes: c.takes, events: make(chan struct{}, 200)}
-			w := policies.New(policies.Options{Mode: config.PolicyOff, Engine: e, Kernel: netnstest.New(t).Conn, Log: slog.New(slog.DiscardHandler)})
-			ctx, stop := context.WithTimeout(t.Context(), time.Second)
-			defer stop()
-			if err := w.Run(ctx); err != nil {
-				t.Fatal(err)
-			}
-			if n := e.passes.Load(); n < c.least || n > c.most {
-				t.Errorf("%d passes in a second, want %d to %d", n, c.least, c.most)
-			}
+			kernel := netnstest.New(t).Conn
+			synctest.Test(t, func(t *testing.T) {
+				e := &slowEngine{takes: c.takes, busy: c.busy, events: make(chan struct{}, 1)}
+				w := policies.New(policies.Options{Mode: config.PolicyOff, Engine: e, Kernel: kernel, Log: slog.New(slog.DiscardHandler)})
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				if err := w.Run(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if passes := w.Seen().Passes; !c.busy && (len(e.passes) != 1 || passes > 7) {
+					t.Errorf("%d looks in a minute, of which %d changed something", passes, len(e.passes))
+				} else if c.busy && len(e.passes) < 2 {
+					t.Errorf("%d passes in a minute", len(e.passes))
+				}
+				for i := range len(e.passes) - 1 {
+					if got := e.passes[i+1].Sub(e.passes[i]); got != c.between {
+						t.Fatalf("pass %d begins after %v, want %v", i+1, got, c.between)
+					}
+				}
+			})
 		})
 	}
 }

@@ -34,6 +34,7 @@ type node struct {
 	admin     *rest.Config
 	api       *rest.Config // as the agent reaches it
 	configure func(*policies.Options)
+	heard     func(from *pod) int // of the server of guarded
 }
 
 // pod is a pod of the node with its own namespace.

@@ -29,6 +29,7 @@ type Proxy struct {
 
 	mu       sync.Mutex // guards all below
 	requests map[string]int
+	open     map[string]int
 	fault    func(request string) (status int, delay time.Duration)
 }
 
@@ -51,7 +52,7 @@ func NewProxyTo(t testing.TB, kubeconfig string) *Proxy {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(upstream.CAData)
-	p := &Proxy{requests: map[string]int{}}
+	p := &Proxy{requests: map[string]int{}, open: map[string]int{}}
 	forward := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
@@ -62,7 +63,7 @@ func NewProxyTo(t testing.TB, kubeconfig string) *Proxy {
 		},
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p.count(r)
+		defer p.count(r)()
 		if p.refuse(w, r) {
 			return
 		}
@@ -112,10 +113,25 @@ func (p *Proxy) write(t testing.TB, server *httptest.Server, kubeconfig string, 
 	return path
 }
 
-func (p *Proxy) count(r *http.Request) {
+// count counts a request, which is open until the returned function is called.
+func (p *Proxy) count(r *http.Request) (end func()) {
+	key := requestKey(r)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.requests[requestKey(r)]++
+	p.requests[key]++
+	p.open[key]++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.open[key]--
+	}
+}
+
+// Open returns how many requests of a name, as of Requests, have not ended: watches, for the most part.
+func (p *Proxy) Open(request string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open[request]
 }
 
 // Fault sets a function that decides, for each request as named by Requests, about a delay, and a status other than 0

@@ -4,6 +4,7 @@ package netnstest
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/tortie-net/tortie/internal/kernel/ipip"
 	"github.com/tortie-net/tortie/internal/kernel/netlinkx"
+	"github.com/tortie-net/tortie/internal/kernel/nlmsg"
 	"github.com/tortie-net/tortie/internal/kernel/sysctl"
 	"github.com/tortie-net/tortie/internal/kernel/wireguard"
 	"github.com/tortie-net/tortie/internal/testkit/errtest"
@@ -230,6 +232,34 @@ func (n *NS) Quiet(t testing.TB, events netlinkx.Events) <-chan struct{} {
 	}
 	t.Fatal("the kernel does not stop changing the namespace")
 	return nil
+}
+
+// Changes returns what tells how often processes have changed links, addresses, routes and neighbours since the last
+// call. What the kernel does of its own accord has no sender, and does not count.
+func (n *NS) Changes(t testing.TB) func() int {
+	t.Helper()
+	var events *nlmsg.Events
+	n.Within(t, func() (err error) {
+		groups := []int{
+			unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+			unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+		}
+		events, err = nlmsg.ListenUnwatched(unix.NETLINK_ROUTE, groups, 1<<20)
+		return err
+	})
+	t.Cleanup(func() { _ = events.Close() })
+	return func() (made int) {
+		t.Helper()
+		const senderAt = 12 // in the header of a message
+		err := events.Drain(make([]byte, 1<<16), func(datagram []byte, err error) {
+			errtest.Must(t, err)
+			if binary.NativeEndian.Uint32(datagram[senderAt:]) != 0 {
+				made++
+			}
+		})
+		errtest.Must(t, err)
+		return made
+	}
 }
 
 // Dying makes a namespace with a veth pair into host, and deletes the namespace while the kernel's cleanup worker is

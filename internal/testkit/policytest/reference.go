@@ -40,14 +40,20 @@ type side struct {
 // Allowed judges a connection by the policies of the pods at its ends, of those that run on one of the nodes, or of all
 // if no node is given. The node of a pod may always open connections to it, and a pod to itself.
 func (c *Cluster) Allowed(p Packet, nodes ...string) bool {
+	source, destination := c.Ends(p, nodes...)
+	return source && destination
+}
+
+// Ends is Allowed with a verdict for each end: the source's egress and the destination's ingress.
+func (c *Cluster) Ends(p Packet, nodes ...string) (source, destination bool) {
 	from, to := c.PodAt(p.From), c.PodAt(p.To)
 	if from != nil && from == to || to != nil && c.onOwnNode(to, p.From) {
-		return true
+		return true, true
 	}
 	judged := func(pod *api.Pod) bool {
 		return pod != nil && (len(nodes) == 0 || slices.Contains(nodes, pod.Spec.NodeName))
 	}
-	return (!judged(from) || c.Judge(from, false, p).Allow) && (!judged(to) || c.Judge(to, true, p).Allow)
+	return !judged(from) || c.Judge(from, false, p).Allow, !judged(to) || c.Judge(to, true, p).Allow
 }
 
 func (c *Cluster) onOwnNode(pod *api.Pod, a netip.Addr) bool {
