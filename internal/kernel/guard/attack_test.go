@@ -890,12 +890,13 @@ func TestPathMTU(t *testing.T) {
 				return nil
 			})
 			errtest.Must(t, c.guard.Remove(t.Context()))
-			for deadline := time.Now().Add(surely); len(believed()) < 2 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			waittest.For(t, surely, func() error {
 				attack()
-			}
-			if got := believed(); len(got) < 2 {
-				t.Errorf("without the guard the nodes believe %q: the test shows nothing", got)
-			}
+				if got := believed(); len(got) < 2 {
+					return fmt.Errorf("without the guard the nodes believe %q: the test shows nothing", got)
+				}
+				return nil
+			})
 		})
 	}
 }
