@@ -36,6 +36,15 @@ func stretched(limit time.Duration) time.Duration {
 	return limit + min(2*limit, mostMore)
 }
 
+// Advance lets the clock of a bubble of testing/synctest go on by d, while what else is in the bubble acts. It refuses the real clock. A bubble
+// begins in the year 2000.
+func Advance(d time.Duration) {
+	if time.Now().Year() >= 2020 {
+		panic("waittest.Advance outside of a bubble of testing/synctest")
+	}
+	time.Sleep(d)
+}
+
 // For polls until check returns nil. The test fails with the last error of check after limit, which a busy or emulated machine may exceed.
 func For(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
@@ -62,15 +71,6 @@ func Until(t testing.TB, limit time.Duration, what string, so func() bool) {
 		}
 		return nil
 	})
-}
-
-// Advance lets the clock of a bubble of testing/synctest go on by d, while what else is in the bubble acts. It refuses the real clock. A bubble
-// begins in the year 2000.
-func Advance(d time.Duration) {
-	if time.Now().Year() >= 2020 {
-		panic("waittest.Advance outside of a bubble of testing/synctest")
-	}
-	time.Sleep(d)
 }
 
 // Late returns what tells for how long, until it is called, this process had no CPU although it wanted it: other processes, whose time is

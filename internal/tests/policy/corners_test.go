@@ -130,7 +130,7 @@ func (s *scene) follow(t *testing.T, what string, want fate, send func() (uint64
 	for deadline := time.Now().Add(10 * time.Second); s.came[number].Number == 0 && s.dropped(t, before) == "" && time.Now().Before(deadline); {
 		s.Receive(note)
 	}
-	time.Sleep(2 * time.Millisecond)
+	time.Sleep(2 * time.Millisecond) //nolint:forbidigo // a second packet, which must not come, has no event
 	s.Receive(note)
 	a, came := s.came[number]
 	if got := (fate{a.Place, a.Source, s.dropped(t, before)}); came != (want.why == "") || got != want {
