@@ -358,8 +358,8 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// Whatever the API server answers, it is asked ever less often, as pauses depend on the requests that brought nothing; and when it is itself again,
-// all is seen.
+// Whatever the API server answers, it is asked ever less often, as pauses depend on the requests that brought nothing;
+// and when it is itself again, all is seen.
 func TestStormsOfErrors(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{
 		"errors": func(rw http.ResponseWriter, _ *http.Request) {

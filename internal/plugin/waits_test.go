@@ -112,7 +112,8 @@ func awaitsPolicy(t *testing.T) {
 	s.pod = "other"
 	start = time.Now()
 	s.awaitPolicy(t.Context(), notPoliced, "")
-	if took := time.Since(start); took != time.Second || !strings.Contains(log.String(), "policy_setup_timeout_seconds=1") || !strings.Contains(log.String(), "default%2Fother") {
+	if took := time.Since(start); took != time.Second || !strings.Contains(log.String(), "policy_setup_timeout_seconds=1") ||
+		!strings.Contains(log.String(), "default%2Fother") {
 		t.Errorf("without the file: %v, %s", took, &log)
 	}
 	s.conf.PolicySetupTimeout = 0

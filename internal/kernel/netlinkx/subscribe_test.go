@@ -24,8 +24,9 @@ func others(t *testing.T, ns *netnstest.NS) <-chan struct{} {
 	return wake
 }
 
-// heard has the socket of such a subscription, and returns what counts the events on it since the last call: those of routes, and all. The kernel has
-// put them there when it answers the request that causes them, so that silence is no matter of time. Links have events of the kernel's own.
+// heard has the socket of such a subscription, and returns what counts the events on it since the last call: those of
+// routes, and all. The kernel has put them there when it answers the request that causes them, so that silence is no matter
+// of time. Links have events of the kernel's own.
 func heard(t *testing.T, ns *netnstest.NS) func() (routes, all int) {
 	t.Helper()
 	socket, err := ns.Conn.ListenToOthers(agentEvents, 84, netlinkx.ProtocolBoot)

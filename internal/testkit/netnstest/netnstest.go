@@ -246,7 +246,8 @@ func Dying(t testing.TB, host *NS, name string, prepare func(*netlinkx.Namespace
 		prepare = func(ns *netlinkx.Namespace) { cableOnce(t, host, name, ns) }
 	}
 	prepare(last)
-	// A netlink socket keeps its namespace for one RCU grace period after it is closed. MEMBARRIER_CMD_GLOBAL waits for one.
+	// A netlink socket keeps its namespace for one RCU grace period after it is closed, for which the system call waits by
+	// MEMBARRIER_CMD_GLOBAL.
 	const global = 1
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
 		t.Fatal(errno)

@@ -1,6 +1,6 @@
-// Package waittest is the one place where tests wait. For and Until poll for what must become true; their limits are no expectation of speed: a
-// busy machine may exceed them. Advance is for the clock of a bubble of testing/synctest. No test waits for a time of the real clock: it hears of
-// an event instead, or takes the clock of a bubble.
+// Package waittest is the one place where tests wait. For and Until poll for what must become true; their limits are no
+// expectation of speed: a busy machine may exceed them. Advance is for the clock of a bubble of testing/synctest. No test
+// waits for a time of the real clock: it hears of an event instead, or takes the clock of a bubble.
 package waittest
 
 import (
@@ -36,8 +36,8 @@ func stretched(limit time.Duration) time.Duration {
 	return limit + min(2*limit, mostMore)
 }
 
-// Advance lets the clock of a bubble of testing/synctest go on by d, while what else is in the bubble acts. It refuses the real clock. A bubble
-// begins in the year 2000.
+// Advance lets the clock of a bubble of testing/synctest go on by d, while what else is in the bubble acts. It refuses the
+// real clock: a bubble begins in the year 2000.
 func Advance(d time.Duration) {
 	if time.Now().Year() >= 2020 {
 		panic("waittest.Advance outside of a bubble of testing/synctest")

@@ -183,7 +183,7 @@ func (g *guarded) flood(t *testing.T, while func()) map[uint64]time.Time {
 // answer answers what comes through for a while, so that the connections are established.
 func (g *guarded) answer(t *testing.T, span time.Duration, answered map[uint64]bool) {
 	t.Helper()
-	for tick, end := time.Tick(100*time.Microsecond), time.Now().Add(span); time.Now().Before(end); <-tick {
+	for end := time.Now().Add(span); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
 		g.Receive(func(a policytest.Arrival) {
 			if a.Place != g.web {
 				return
