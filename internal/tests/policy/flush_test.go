@@ -225,6 +225,10 @@ func TestFlushedWhileWaiting(t *testing.T) {
 	passes := g.Seen().Passes
 	g.tell(g.known)
 	waittest.Until(t, 10*time.Second, "the new policy is read", func() bool { return g.Seen().Passes > passes })
+	begun := time.Now()
 	g.Host.Run(t, "nft", "delete table inet tortie-policy")
 	waittest.Until(t, 10*time.Second, "the table is back", func() bool { return strings.Contains(g.Host.Run(t, "nft", "list ruleset"), "chain ingress") })
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("back after %v", took)
+	}
 }
